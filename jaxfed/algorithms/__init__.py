@@ -35,7 +35,7 @@ _OWN: dict[str, Place] = {
     "fedavg_xclp_prototypes": _in("fedavg", pseudo_label="xclp_prototypes"),
     "fedavg_per_client_lp": _in("fedavg", pseudo_label="per_client_lp"),
     "fedavg_network": _in("fedavg", pseudo_label="network"),
-    "fedsem": _in("fedavg", "fedsem"),
+    "fedsem": _in("fedsem"),
     "dp_fedavg": _in("dp_fedavg"),
     "dp_fedavg_records": _in("dp_fedavg_records"),
     "fedprox": _in("fedprox"),

@@ -5,14 +5,14 @@
 The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of the round's cohort
 (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), XCLP's with each client's class prototypes for
 labeled points (`jaxfed.training.pseudo_labels.graph_points`), label propagation inside each client
-(FedAvg+perclientLP), the current network's (FedAvg+network), or those of the model that stage 1 ended
-with (FedSem+: Albaseer et al., IWCMC 2020, with XCLP's confidence weights).
+(FedAvg+perclientLP), or the current network's (FedAvg+network). `jaxfed.algorithms.fedsem` has those of a
+frozen network.
 
 Labels at the server: it trains on them first, and the clients on pseudo-labels alone. Without pseudo-labels
 no client takes part: the server's own learning, the lower bound. With XCLP the server is one more party.
 
 Leaves a client: its model's change; with XCLP, what Algorithm 1 sends, of a prototype what it sends of any
-labeled point. Reaches one: the model; with FedSem+ the frozen model too, once.
+labeled point. Reaches one: the model.
 """
 
 from __future__ import annotations
@@ -37,26 +37,5 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
         training,
         plain_update(training, training.loss),
         pseudo_label=pseudo_label,
-        server_part=plain_part(training),
-    )
-
-
-@needs(pseudo_label="teacher", labels_at=EVERYWHERE)
-def fedsem(*, training: Training) -> FederatedAlgorithm:
-    """FedSem+: network labels by the model that stage 2 starts from, frozen.
-
-    That is `training.initial_model` (the selected state of stage 1, or its last), or the last state of
-    `labeled_only_rounds` where both stages are one run.
-
-    A client labels its data once, in the first round of stage 2 that it takes part in, and keeps the
-    labels; computed again here, they are the same. For that it receives the frozen model once, beside the
-    current one (`communication.download.teacher`), except in the first round, where the two are one. The
-    authors' code labels at all clients before that round: then each of the m clients receives it.
-    """
-    return federated_training(
-        training,
-        plain_update(training, training.loss),
-        pseudo_label="teacher",
-        keep_teacher=True,
         server_part=plain_part(training),
     )

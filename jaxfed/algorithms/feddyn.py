@@ -27,6 +27,7 @@ from jaxfed.training.local.losses import proximal
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Control
 
 
 @keywords(alpha=POSITIVE)
@@ -71,8 +72,10 @@ def feddyn(
         training,
         local_update,
         pseudo_label=pseudo_label,
-        init_control=zeros,
         init_client=lambda model, federation: zeros(model),
-        server_step=lambda mean, h: jax.tree.map(lambda w, own: w - own / alpha, mean, h),
-        sends_control=False,
+        control=Control(
+            zeros,
+            lambda mean, h: jax.tree.map(lambda w, own: w - own / alpha, mean, h),
+            is_sent=False,
+        ),
     )

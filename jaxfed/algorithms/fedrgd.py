@@ -45,6 +45,7 @@ from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Messages
 from jaxfed.training.server.group_averaging import group_mail, group_means
 from jaxfed.training.server.server_state import ServerState, with_statistics
 
@@ -110,7 +111,7 @@ def fedrgd(
         training,
         local_update,
         pseudo_label="unlabeled",
-        send=group_mail,
+        messages=Messages(group_mail),
         server_part=ServerPart(server_update, joins=True),
     )
 

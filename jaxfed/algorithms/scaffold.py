@@ -27,6 +27,7 @@ from jaxfed.training.local.local_update import ClientUpdate, mean_gradient
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Control
 from jaxfed.training.server.server_state import with_statistics
 
 _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
@@ -90,6 +91,6 @@ def scaffold(
         training,
         local_update,
         pseudo_label=pseudo_label,
-        init_control=zeros,
         init_client=lambda model, federation: zeros(nnx.filter_state(model, nnx.Param)),
+        control=Control(zeros),
     )

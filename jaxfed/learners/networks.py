@@ -108,7 +108,7 @@ def network(
             the size. Clients without an `initial_model` start from networks of their own, drawn apart.
         public_batch_size: |P|.
         pseudo_weight: lambda.
-        public_loss: d: "label", the cross-entropy (`training.local.pointwise`) of consensus labels;
+        public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" and "score_mse" to
             scores. The last four learn from `Taught.soft`.
         start: "warm": a round goes on from the network before; "fresh": it begins with a new one.

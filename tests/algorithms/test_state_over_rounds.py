@@ -13,7 +13,8 @@ import pytest
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
 from small_training import RATE, federation_of, rounds_of, training_of
 
-from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate

@@ -11,8 +11,9 @@ from small_training import KEY, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
-from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedrgd import fedrgd
+from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
@@ -63,7 +64,7 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
         monkeypatch,
         ("training.round.client_round", "train", 2),
         ("algorithms.scaffold", "mean_gradient", 2),
-        ("training.round.clients_part", "measured_statistics", 4),
+        ("training.round.cohort_step", "measured_statistics", 4),
     )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
     algorithm = scaffold(training=training, option="I")
@@ -88,7 +89,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
         monkeypatch,
         ("training.round.client_round", "train", 2),
         ("training.round.labels_at_server", "measured_statistics", 4),
-        ("training.round.clients_part", "measured_statistics", 4),
+        ("training.round.cohort_step", "measured_statistics", 4),
     )
     whole = federation_of([10, 10, 10])
     unknown = np.full(10, -1)

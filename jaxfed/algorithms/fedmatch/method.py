@@ -66,6 +66,7 @@ from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Messages
 from jaxfed.training.server.server_state import together, with_statistics
 
 if TYPE_CHECKING:
@@ -186,8 +187,10 @@ def fedmatch(
         init_client=lambda model, federation: helper_selection.unseen(
             nnx.filter_state(model, nnx.Param)["psi"], federation.num_classes
         ),
-        send=helper_selection.helper_sender(num_helpers, helper_interval),
-        download_bytes=two_part_model.received_bytes(psi_threshold),
+        messages=Messages(
+            helper_selection.helper_sender(num_helpers, helper_interval),
+            two_part_model.received_bytes(psi_threshold),
+        ),
         server_part=ServerPart(server_update),
     )
 

@@ -54,6 +54,7 @@ from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Messages
 from jaxfed.training.server.server_state import together
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ def fedsiam(
         init_client=lambda model, federation: layer_selection.unmeasured(
             nnx.filter_state(model, nnx.Param)["online"]
         ),
-        send=layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds),
+        messages=Messages(
+            layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds)
+        ),
     )
 
 

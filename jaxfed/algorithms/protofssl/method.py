@@ -100,7 +100,8 @@ from jaxfed.training.local.losses import proximal
 from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import DISTANCES, Distance, Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
-from jaxfed.training.round.round import federated_training, nothing_sent
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Messages, nothing_sent
 
 PrototypeNetwork = Literal["own", "mean"]
 
@@ -276,10 +277,12 @@ def protofssl(
         training,
         local_update,
         pseudo_label="unlabeled" if targets == "helpers" else "xclp",
-        send=helpers_sent if asks_helpers else nothing_sent,
-        memory=memory,
+        messages=Messages(
+            helpers_sent if asks_helpers else nothing_sent,
+            after_mean=show if prototype_network == "mean" else None,
+        ),
+        hooks=(memory,),
         judge=by_prototypes(model, distance, known, complete=missing_class == "mean"),
-        after_mean=show if prototype_network == "mean" else None,
     )
     if not (noise and clip):
         return algorithm

@@ -23,9 +23,7 @@ from jaxfed.rules import choose_one_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
 from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
-from jaxfed.training.pseudo_labels.safeguard import surer_than_network
 
 if TYPE_CHECKING:
     from jaxfed import xclp
@@ -115,6 +113,8 @@ class LabelSources:
         propagated = self._propagated(embed, map_clients, host)
         for name, (source, parameters) in propagated.items():
             if self.validation is not None and parameters.confidence == "calibrated":
+                from jaxfed.training.pseudo_labels.safeguard import surer_than_network
+
                 source = surer_than_network(source, model, embed, self.validation)
             if self.class_weights:
                 source = pseudo_label.class_weighted(
@@ -133,11 +133,12 @@ class LabelSources:
         """Return the sources by propagation that have parameters, with these."""
         found: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
         if self.xclp_parameters is not None or self.own_parameters is not None:
-            from jaxfed.training.pseudo_labels import propagated_labels
+            from jaxfed.training.pseudo_labels import graph_points, propagated_labels
         if self.xclp_parameters is not None:
+            num_classes = self.xclp_parameters.num_classes
             for name, points in (
-                ("xclp", all_examples(embed)),
-                ("xclp_prototypes", with_prototypes(embed, self.xclp_parameters.num_classes)),
+                ("xclp", graph_points.all_examples(embed)),
+                ("xclp_prototypes", graph_points.with_prototypes(embed, num_classes)),
             ):
                 source = propagated_labels.xclp_labels(points, self.xclp_parameters, host)
                 found[name] = source, self.xclp_parameters

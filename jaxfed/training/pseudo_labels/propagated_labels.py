@@ -61,20 +61,70 @@ def xclp_labels(
     Raises:
         UsageError: in a round, labels at the server with protocols, noise or columns of influence.
     """
-    p = parameters
-    in_one_program, is_spread = is_one_program(p), execution.mesh is not None
+    label_cohort = _InOneProgram(parameters, execution) if is_one_program(parameters) else None
 
-    @cache
-    def columns_at_once(num_points: int, dim: int) -> int | None:
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        entered = points(state, cohort, key)
+        # The seed of line 1: shared by the clients, drawn anew every round.
+        seed = xclp.drawn_seed(key)
+        if label_cohort is not None:
+            label, confidence, metrics = label_cohort(entered, seed)
+            _count_messages(entered, parameters, communication)
+        else:
+            _check_no_server(entered)
+            label, confidence, metrics = _label_on_host(
+                entered, replace(parameters, seed=seed), communication, execution
+            )
+        labels = completed(cohort, label, confidence)
+        return labels._replace(metrics={**labels.metrics, **metrics})
+
+    return pseudo_label
+
+
+class _InOneProgram:
+    """Algorithm 1 without protocols: a cohort's points -> labels and confidences [K, N], metrics."""
+
+    def __init__(self, parameters: xclp.Parameters, execution: Execution) -> None:
+        self._p, self._execution = parameters, execution
+        self._is_spread = execution.mesh is not None
+        self._columns_at_once = cache(self._planned_columns)
+        self._label_cohort = self._compiled(self._padded_labels)
+        self._label_rows = self._compiled(self._ragged_labels)
+
+    def __call__(self, entered: Cohort, seed: int) -> tuple[Any, Any, Metrics]:
+        y, projection = jnp.asarray(entered.y), xclp.setup(seed)
+        if isinstance(entered.x, Ragged):
+            places = entered.x.places(len(entered.x.rows))
+            labeled = self._label_rows(entered.x, y, *places, projection)
+        else:
+            mask = jnp.asarray(entered.mask)
+            labeled = self._label_cohort(jnp.asarray(entered.x), y, mask, projection)
+        label, confidence, info = labeled
+        if self._is_spread:  # via the host, so that they may move to the devices that train
+            label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
+        accuracy = accuracy_of(info, self._p.max_steps)
+        warn_of_cut_short(accuracy, SolverAccuracy(), self._p.tolerance)
+        return label, confidence, {"steps": accuracy.steps, "residual": accuracy.residual}
+
+    def _compiled(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        if self._is_spread:  # a jitted program would run on one device
+            return program
+        return self._execution.sized("labeling in a round", jax.jit(program))
+
+    def _planned_columns(self, num_points: int, dim: int) -> int | None:
         """Columns of the system solved at once; over several devices as many as fit, reported once."""
-        if not is_spread:
+        if not self._is_spread:
             return None
-        return plan_labeling("labeling in a round", num_points, dim, p, execution).block_columns
+        plan = plan_labeling("labeling in a round", num_points, dim, self._p, self._execution)
+        return plan.block_columns
 
-    def label_points(
-        vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
+    def _labels(
+        self, vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
-        num_points, block_columns = len(y), columns_at_once(*vectors.shape)
+        p, execution = self._p, self._execution
+        num_points, block_columns = len(y), self._columns_at_once(*vectors.shape)
         # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
@@ -88,72 +138,51 @@ def xclp_labels(
             confidence = xclp.relative(confidence)
         return label, confidence, info
 
-    def label_cohort(
-        features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
+    def _padded_labels(
+        self, features: jax.Array, y: jax.Array, mask: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         vectors = features.reshape(mask.size, -1)
-        label, confidence, info = label_points(vectors, y.reshape(-1), mask.reshape(-1), key)
+        label, confidence, info = self._labels(vectors, y.reshape(-1), mask.reshape(-1), key)
         return label.reshape(mask.shape), confidence.reshape(mask.shape), info
 
-    def label_rows(
-        features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
+    def _ragged_labels(
+        self, features: Ragged, y: jax.Array, client: jax.Array, number: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         valid = jnp.arange(len(client)) < jnp.sum(features.size)
         own = jnp.where(valid, y[client, number], UNLABELED)
-        label, confidence, info = label_points(features.rows, own, valid, key)
+        label, confidence, info = self._labels(features.rows, own, valid, key)
         return features.padded(label, UNLABELED), features.padded(confidence, 0), info
 
-    def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
-        if is_spread:  # a jitted program would run on one device
-            return program
-        return execution.sized("labeling in a round", jax.jit(program))
 
-    label_within, label_rows_within = compiled(label_cohort), compiled(label_rows)
+def _sizes(entered: Cohort) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [K] of the cohort's rows, and each row's number of points; ids below -1 are the server's."""
+    return np.asarray(entered.client_id), np.asarray(entered.mask).sum(axis=1)
 
-    def pseudo_label(
-        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        entered = points(state, cohort, key)
-        # The seed of line 1: shared by the clients, drawn anew every round.
-        seed = xclp.drawn_seed(key)
-        ids, sizes = np.asarray(cohort.client_id), np.asarray(entered.mask).sum(axis=1)
-        at_server = int(sizes[ids < UNLABELED].sum())
-        if at_server and not in_one_program:
-            raise UsageError(
-                "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
-                "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
-                "confidence='entropy'"
-            )
-        if in_one_program:
-            y, projection = jnp.asarray(entered.y), xclp.setup(seed)
-            if isinstance(entered.x, Ragged):
-                whose = entered.x.places(len(entered.x.rows))
-                labeled = label_rows_within(entered.x, y, *whose, projection)
-            else:
-                mask = jnp.asarray(entered.mask)
-                labeled = label_within(jnp.asarray(entered.x), y, mask, projection)
-            label, confidence, info = labeled
-            if is_spread:  # via the host, so that they may move to the devices that train
-                label, confidence = (jnp.asarray(np.asarray(x)) for x in (label, confidence))
-            accuracy = accuracy_of(info, p.max_steps)
-            warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
-            metrics: Metrics = {"steps": accuracy.steps, "residual": accuracy.residual}
-            xclp.count_messages(
-                communication,
-                num_clients=int(np.sum((sizes > 0) & (ids >= 0))),
-                num_labeled=int(np.sum(np.asarray(entered.y)[ids >= 0] >= 0)),
-                num_points=int(sizes.sum()),
-                num_at_server=at_server,
-                p=p,
-            )
-        else:
-            label, confidence, metrics = _label_on_host(
-                entered, replace(p, seed=seed), communication, execution
-            )
-        labels = completed(cohort, label, confidence)
-        return labels._replace(metrics={**labels.metrics, **metrics})
 
-    return pseudo_label
+def _count_messages(
+    entered: Cohort, parameters: xclp.Parameters, communication: Communication
+) -> None:
+    """Count the bytes that clients and server would exchange."""
+    ids, sizes = _sizes(entered)
+    xclp.count_messages(
+        communication,
+        num_clients=int(np.sum((sizes > 0) & (ids >= 0))),
+        num_labeled=int(np.sum(np.asarray(entered.y)[ids >= 0] >= 0)),
+        num_points=int(sizes.sum()),
+        num_at_server=int(sizes[ids < UNLABELED].sum()),
+        p=parameters,
+    )
+
+
+def _check_no_server(entered: Cohort) -> None:
+    """Refuse a server with points, where protocols run on the host."""
+    ids, sizes = _sizes(entered)
+    if sizes[ids < UNLABELED].sum():
+        raise UsageError(
+            "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
+            "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
+            "confidence='entropy'"
+        )
 
 
 def is_one_program(p: xclp.Parameters) -> bool:

@@ -1,11 +1,12 @@
 """Labels at the server: its training on them, its part in labeling, and its share of statistics.
 
-    before the clients   the server trains on its labels, and they receive the result       (`turn_of`)
-    labeling             it is one more party, all of whose points are labeled             (`beside`)
-    after them           its examples count in statistics that are measured anew           (`with_servers`)
+    before the clients   the server trains on its labels, and they receive the result       (`turn`)
+    labeling             it is one more party, all of whose points are labeled             (`label`)
+    beside the clients   it may train at the same time and count in the mean               (`joined`)
+    after them           its examples count in statistics that are measured anew           (`measured`)
 
-Or it trains at the same time as the clients and counts in the mean (`ServerPart.joins`). Its training is a
-`LocalUpdate`, like a client's; it sends no messages.
+Its training is a `LocalUpdate`, like a client's; it sends no messages. A server without labels has the same
+interface (`ServerWithoutLabels`), so that a round has no cases.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import Ragged
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
 from jaxfed.training.server.server_state import ServerState, server_ids
 
 # Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
+_WITHIN_CLIENTS = ("per_client_lp", "xclp_prototypes")  # sources that need labels at clients
+# Separate these random streams: the server's from all of the clients', statistics from local steps.
+_SERVER = 0x73657276
 _STATISTICS = 0x73746174
+
+ServerMetrics = dict[str, jax.Array]
+Turn = Callable[[ServerState, jax.Array], tuple[ServerState, ServerMetrics]]
 
 
 class ServerPart(NamedTuple):
@@ -50,6 +59,191 @@ class ServerPart(NamedTuple):
 def plain_part(training: Training) -> ServerPart:
     """Train on the server's labels with the loss of `training`, before the clients."""
     return ServerPart(plain_update(training, training.loss))
+
+
+class ServerWithoutLabels:
+    """A server that aggregates; clients have the labels.
+
+    Attributes:
+        examples: the server's examples in the form of local updates; None without labels.
+    """
+
+    examples: ClientData | None = None
+
+    def turn(self, first_round: int) -> Turn:
+        """Return the server's training before the clients': state, the round's key -> state, metrics."""
+        del first_round
+        return lambda state, key: (state, {})
+
+    def cohort(self, cohort: Cohort, source: str) -> Cohort:
+        """Return the clients that train in a round on labels of this source."""
+        del source
+        return cohort
+
+    def label(self, source: str, label: PseudoLabel) -> PseudoLabel:
+        """Return the source's labeling of clients' examples, to which the server's may contribute."""
+        del source
+        return label
+
+    def joined(
+        self,
+        deltas: nnx.State,
+        weights: jax.Array,
+        state: ServerState,
+        shared: Shared,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
+        """Return the deltas and weights that are averaged, and metrics of the server's; jit-traceable.
+
+        `own` are the server's examples as an argument of the compiled program, `key` is its key.
+        """
+        del state, shared, own, key
+        return deltas, weights, {}
+
+    def measured(
+        self,
+        statistics: nnx.State,
+        counts: jax.Array,
+        model: nnx.State,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[nnx.State, jax.Array]:
+        """Return the measured statistics that are averaged, and numbers of examples; jit-traceable."""
+        del model, own, key
+        return statistics, counts
+
+    def metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the round's metrics, of clients and server."""
+        return metrics
+
+
+class ServerWithLabels(ServerWithoutLabels):
+    """A server that holds all labels; no client takes part in rounds on given labels alone."""
+
+    def __init__(self, training: Training, part: ServerPart, examples: ClientData) -> None:
+        self._training, self._part = training, part
+        self._own = self.examples = examples
+
+    def turn(self, first_round: int) -> Turn:
+        """Return the server's training before the clients', one compiled program.
+
+        Learning rates count from `first_round` on, as the clients'. With "static" statistics the server
+        measures the new model's on its own examples; the clients receive these. A server that joins the
+        clients does not train before them.
+        """
+        if self._part.joins:
+            return super().turn(first_round)
+        training, examples = self._training, self._own
+
+        @jax.jit
+        def train(
+            state: ServerState, own: ClientData, key: jax.Array
+        ) -> tuple[ServerState, ServerMetrics]:
+            stage_round = state.round - first_round
+            rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
+            shared = Shared(state.model, state.control, rate, stage_round)
+            update_key, measure_key = jax.random.split(key)
+            found = self._updated(state, shared, own, update_key)
+            model = jax.tree.map(jnp.add, state.model, found.delta)
+            if training.local.batch_statistics == "static":
+                statistics = _measured(training, model, own, measure_key)
+                model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
+            return state._replace(model=model), _metrics_of(found)
+
+        return lambda state, key: train(state, examples, jax.random.fold_in(key, _SERVER))
+
+    def cohort(self, cohort: Cohort, source: str) -> Cohort:
+        """Return a cohort of the same shape without clients if they have nothing to train on."""
+        if source != "none":
+            return cohort
+        return cohort._replace(
+            client_id=np.full_like(cohort.client_id, -1),
+            y=np.full_like(cohort.y, UNLABELED),
+            mask=np.zeros_like(cohort.mask),
+        )
+
+    def label(self, source: str, label: PseudoLabel) -> PseudoLabel:
+        """Return the labeling of clients' examples with the server as one more party."""
+        if source in _OF_ONE_EXAMPLE:
+            return label
+
+        def label_beside(
+            state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+        ) -> PseudoLabels:
+            rows = len(cohort.client_id)
+            parties = beside(cohort, self._own, self._training.execution.clients_multiple)
+            labels = label(state, parties, key, communication)
+            return labels._replace(label=labels.label[:rows], weight=labels.weight[:rows])
+
+        return label_beside
+
+    def joined(
+        self,
+        deltas: nnx.State,
+        weights: jax.Array,
+        state: ServerState,
+        shared: Shared,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
+        """Append the server's own delta and weight to the clients' if it trains beside them."""
+        if own is None or not self._part.joins:
+            return deltas, weights, {}
+        found = self._updated(state, shared, own, jax.random.fold_in(key, _SERVER))
+        return _appended(deltas, found.delta), _appended(weights, found.weight), _metrics_of(found)
+
+    def measured(
+        self,
+        statistics: nnx.State,
+        counts: jax.Array,
+        model: nnx.State,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> tuple[nnx.State, jax.Array]:
+        """Append the server's statistics [K + 1, ...] and number of examples [K + 1] to the clients'."""
+        assert own is not None
+        key = jax.random.fold_in(jax.random.fold_in(key, _SERVER), _STATISTICS)
+        found = _measured(self._training, model, own, key)
+        count = jnp.sum(own.mask).astype(jnp.float32)
+        return _appended(statistics, found), _appended(counts, count)
+
+    def metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the metrics; where no client trains, the loss is the server's."""
+        alone = jnp.where(metrics["clients"] > 0, 0, metrics["server_train_loss"])
+        return {**metrics, "train_loss": metrics["train_loss"] + alone}
+
+    def _updated(
+        self, state: ServerState, shared: Shared, own: ClientData, key: jax.Array
+    ) -> ClientUpdate:
+        """The server's local update from its own model and statistics."""
+        _, statistics = nnx.split_state(state.model, nnx.Param, ...)
+        client = Client(own, (), statistics, ())
+        return self._part.update(shared, client, key, batches=self._training.server.batches)
+
+
+def server_of(
+    training: Training, part: ServerPart | None, pseudo_label: str
+) -> ServerWithoutLabels:
+    """Return the server of a method.
+
+    Args:
+        training: the training specification.
+        part: the server's training on its labels; None: the method needs labels at clients.
+        pseudo_label: the method's source of labels.
+
+    Raises:
+        UsageError: the server has labels, and the method or its source of labels needs them at clients.
+    """
+    examples = examples_of(training)
+    if examples is None:
+        return ServerWithoutLabels()
+    wrong = "this method needs labels at the clients" if part is None else ""
+    if pseudo_label in _WITHIN_CLIENTS:
+        wrong = wrong or f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
+    if part is None or wrong:
+        raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
+    return ServerWithLabels(training, part, examples)
 
 
 def examples_of(training: Training) -> ClientData | None:
@@ -73,87 +267,11 @@ def examples_of(training: Training) -> ClientData | None:
     )
 
 
-def updated(
-    training: Training,
-    update: LocalUpdate,
-    state: ServerState,
-    shared: Shared,
-    own: ClientData,
-    key: jax.Array,
-) -> ClientUpdate:
-    """The server's local update from its own model and statistics."""
-    _, statistics = nnx.split_state(state.model, nnx.Param, ...)
-    return update(shared, Client(own, (), statistics, ()), key, batches=training.server.batches)
-
-
-Turn = Callable[[ServerState, ClientData, jax.Array], tuple[ServerState, dict[str, jax.Array]]]
-
-
-def turn_of(training: Training, part: ServerPart | None, first_round: int) -> Turn:
-    """Return the server's turn before the clients: (state, its examples, key) -> state, metrics; one program.
-
-    Learning rates count from `first_round` on, as the clients'. With "static" statistics the server measures
-    the new model's on its own examples; the clients receive these. A server that joins the clients has no
-    turn.
-    """
-    if part is None or part.joins:
-        return lambda state, own, key: (state, {})
-    update = part.update
-
-    @jax.jit
-    def turn(
-        state: ServerState, own: ClientData, key: jax.Array
-    ) -> tuple[ServerState, dict[str, jax.Array]]:
-        stage_round = state.round - first_round
-        rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
-        shared = Shared(state.model, state.control, rate, stage_round)
-        update_key, measure_key = jax.random.split(key)
-        found = updated(training, update, state, shared, own, update_key)
-        model = jax.tree.map(jnp.add, state.model, found.delta)
-        if training.local.batch_statistics == "static":
-            statistics = _measured(training, model, own, measure_key)
-            model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
-        return state._replace(model=model), metrics_of(found)
-
-    return turn
-
-
-def metrics_of(update: ClientUpdate) -> dict[str, jax.Array]:
-    """Metrics of the server's training, renamed: its loss is `server_train_loss`."""
-    return {f"server_{name}": value for name, value in update.metrics.items()}
-
-
-def with_servers(
-    training: Training,
-    measured: nnx.State,
-    examples: jax.Array,
-    model: nnx.State,
-    own: ClientData,
-    key: jax.Array,
-) -> tuple[nnx.State, jax.Array]:
-    """Measured statistics [K + 1, ...] and numbers of examples [K + 1], the server's behind the clients'."""
-    statistics = _measured(training, model, own, jax.random.fold_in(key, _STATISTICS))
-    return appended(measured, statistics), appended(examples, jnp.sum(own.mask).astype(jnp.float32))
-
-
-def appended(stacked: Any, one: Any) -> Any:
-    """Trees [K, ...] and [...] as one tree [K + 1, ...]."""
-    return jax.tree.map(lambda many, last: jnp.concatenate([many, last[None]]), stacked, one)
-
-
-def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
-    size = training.server.batches.capacity
-    return measured_statistics(training.model, model, own.x, own.mask, key, batch_size=size)
-
-
-def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -> Cohort:
+def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
     """Append the server's examples to the cohort, in as many further rows as they fill.
 
-    The cohort stays as it is if labels are at clients, or if the source labels each example independently.
     Empty rows pad it to a multiple (devices).
     """
-    if own is None or source in _OF_ONE_EXAMPLE:
-        return cohort
     capacity, count = cohort.mask.shape[1], len(own.label)
     num_rows = -(-count // capacity)
     padding = -(len(cohort.client_id) + num_rows) % multiple
@@ -178,10 +296,16 @@ def beside(cohort: Cohort, own: ClientData | None, source: str, multiple: int) -
     )
 
 
-def nobody_of(cohort: Cohort) -> Cohort:
-    """Return a cohort of the same shape without clients, for rounds in which they have nothing to do."""
-    return cohort._replace(
-        client_id=np.full_like(cohort.client_id, -1),
-        y=np.full_like(cohort.y, UNLABELED),
-        mask=np.zeros_like(cohort.mask),
-    )
+def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
+    size = training.server.batches.capacity
+    return measured_statistics(training.model, model, own.x, own.mask, key, batch_size=size)
+
+
+def _metrics_of(update: ClientUpdate) -> ServerMetrics:
+    """Metrics of the server's training, renamed: its loss is `server_train_loss`."""
+    return {f"server_{name}": value for name, value in update.metrics.items()}
+
+
+def _appended(stacked: Any, one: Any) -> Any:
+    """Trees [K, ...] and [...] as one tree [K + 1, ...]."""
+    return jax.tree.map(lambda many, last: jnp.concatenate([many, last[None]]), stacked, one)

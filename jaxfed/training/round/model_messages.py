@@ -12,12 +12,6 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training.server.server_state import ServerState
 
 
-def num_bytes_received(model: nnx.State, batch_statistics: str) -> int:
-    """Bytes of the teacher model sent to one client, without statistics that the client keeps."""
-    parameters, _ = nnx.split_state(model, nnx.Param, ...)
-    return num_bytes_of(parameters if batch_statistics == "local" else model)
-
-
 def count_models(
     communication: Communication,
     state: ServerState,

@@ -1,65 +1,97 @@
-"""Training one model by local updates: the round that FedAvg and its relatives have in common.
+"""The round that FedAvg and its relatives have in common: training one model by local updates.
 
-    a server that has labels trains on them        (jaxfed.training.round.labels_at_server)
-    given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_labels.pseudo_label)
-    each client trains on them, and the server takes the mean's step    (jaxfed.training.round.clients_part)
+    1. a server that has labels trains on them        (jaxfed.training.round.labels_at_server)
+    2. given labels, and pseudo-labels of the round   (jaxfed.training.pseudo_labels.pseudo_label)
+    3. each client trains on them                     (jaxfed.training.round.cohort_step)
+    4. the server takes the mean's step               (jaxfed.training.server.aggregate)
 
-A method consists of a `LocalUpdate`, state at clients and server, and the name of a pseudo-labeler; this
-file makes a `FederatedAlgorithm` of them.
+`round_by` has them in this order; 3 and 4 are one compiled program, `_stage_program`. A method is a
+`LocalUpdate`, the name of its source of labels, and the parts that it adds
+(`jaxfed.training.round.server_roles`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clients_at_once import MapClients
 from jaxfed.federation.cohort import Cohort, arranged
-from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.ingredients import Training
+from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
-from jaxfed.training.round import labels_at_server
-from jaxfed.training.round.client_round import AfterMean, LocalUpdate
-from jaxfed.training.round.clients_part import SERVER, TrainRound, clients_part
-from jaxfed.training.round.judgement import judged_by
-from jaxfed.training.round.labels_at_server import ServerPart
-from jaxfed.training.round.model_messages import count_models, num_bytes_received
-from jaxfed.training.round.server_roles import NO_MEMORY, Judge, Memory, by_network
-from jaxfed.training.round.uploads import RECORDING, parameter_views
-from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.server_state import (
-    ServerState,
-    Teacher,
-    stacked_for,
+from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel, PseudoLabels
+from jaxfed.training.round.client_round import LocalUpdate
+from jaxfed.training.round.cohort_step import (
+    CohortStep,
+    executed,
+    labeled_cohort,
+    metrics_of,
+    with_clients,
 )
+from jaxfed.training.round.judgement import judged_by
+from jaxfed.training.round.labels_at_server import (
+    ServerPart,
+    ServerWithoutLabels,
+    Turn,
+    server_of,
+)
+from jaxfed.training.round.model_messages import count_models
+from jaxfed.training.round.server_roles import (
+    MODEL_ALONE,
+    NO_CONTROL,
+    Control,
+    Hook,
+    Judge,
+    Messages,
+    by_network,
+)
+from jaxfed.training.round.uploads import RECORDING, parameter_views
+from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+from jaxfed.training.server.server_state import ServerState, stacked_for
 
-# Separate these random streams from labels and local steps; `fold_in` of 0 and 1 gives the keys of `split`.
-_TEACHER = 0x74636872
-_MEMORY = 0x6D656D6F
+
+class Trained(NamedTuple):
+    """Result of the compiled part of a round.
+
+    Fields:
+        state: the state after the server's step.
+        metrics: of the clients, and of a server that trained beside them.
+        sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
+        uploads: `ClientUpdate.upload`, [K, ...].
+    """
+
+    state: ServerState
+    metrics: dict[str, jax.Array]
+    sent: Any
+    uploads: Any
 
 
-class Send(Protocol):
-    """Hook for further messages of the server to each client of a cohort; host code between two rounds."""
+class Stage(NamedTuple):
+    """One of a run's two stages: on given labels alone, then on pseudo-labels too.
 
-    def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
-        """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
-        ...
+    Fields:
+        source: name of the source of labels.
+        label: the labeling by this source.
+        turn: the training of a server with labels, before the clients'.
+        train: the compiled part of a round.
+    """
 
-
-def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
-    """Send the model and no more."""
-    del state, cohort, communication
-    return ()
+    source: str
+    label: PseudoLabel
+    turn: Turn
+    train: Callable[..., Trained]
 
 
 def federated_training(
@@ -67,17 +99,12 @@ def federated_training(
     local_update: LocalUpdate,
     *,
     pseudo_label: str,
-    keep_teacher: bool = False,
-    init_control: Callable[[nnx.State], Any] = lambda parameters: (),
     init_client: Callable[[nnx.State, Federation], Any] = lambda model, federation: (),
-    server_step: Callable[[nnx.State, Any], nnx.State] = lambda parameters, control: parameters,
-    sends_control: bool = True,
-    send: Send = nothing_sent,
-    download_bytes: Callable[[nnx.State], Any] = num_bytes_of,
-    memory: Memory = NO_MEMORY,
-    judge: Judge | None = None,
-    after_mean: AfterMean | None = None,
+    control: Control = NO_CONTROL,
+    messages: Messages = MODEL_ALONE,
+    hooks: Sequence[Hook] = (),
     server_part: ServerPart | None = None,
+    judge: Judge | None = None,
 ) -> FederatedAlgorithm:
     """Build a federated algorithm from `local_update` and the training specification.
 
@@ -85,186 +112,201 @@ def federated_training(
         training: see `Training`.
         local_update: one client's round.
         pseudo_label: a name in `training.pseudo_labels`.
-        keep_teacher: keep the model that stage 2 starts from in `ServerState.teacher`. A client receives
-            it once, in the first round of stage 2 that it takes part in; in the very first it is the model
-            that all receive.
-        init_control: parameters -> `ServerState.control`; it grows by the sum of the clients'
-            `ClientUpdate.correction` over the number of all clients.
         init_client: model (parameters and statistics), federation -> each client's initial state.
-        server_step: parameters after the aggregate's step, the round's new control -> parameters.
-        sends_control: whether control goes to the clients, and their corrections to the server; False if the
-            server computes it from what it has, and clients never see it (FedDyn).
-        send: messages to single clients (`Client.received`).
-        download_bytes: parameters -> bytes in which one client receives them.
-        memory: the server's store of `ClientUpdate.upload`.
-        judge: the classifier of a state; by default `by_network`.
-        after_mean: the clients' upload after they receive the round's new model, in place of
-            `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
+        control: values beside the model that grow by the clients' corrections.
+        messages: messages between the server and single clients, beside the model.
+        hooks: host code before labeling and after the server's step, in this order.
         server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
-            none; None: the method needs labels at clients. No client takes part in rounds on given labels
-            alone.
+            none; None: the method needs labels at clients.
+        judge: the classifier of a state; by default `by_network`.
 
     Raises:
         UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
             points at clients, or labels of a server that `training` does not have.
     """
-    own = labels_at_server.examples_of(training)
-    if own is not None and server_part is None:
-        raise UsageError(
-            "this method needs labels at the clients",
-            key="examples",
-            owner="ServerTraining",
-            allowed="use None",
-        )
-    if own is not None and pseudo_label in ("per_client_lp", "xclp_prototypes"):
-        raise UsageError(
-            f"with pseudo_label={pseudo_label!r} each client labels by its own labels",
-            key="examples",
-            owner="ServerTraining",
-            allowed="use None",
-        )
+    server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
-    joining = server_part.update if server_part and server_part.joins else None
-    turn_from = partial(labels_at_server.turn_of, training, server_part)
+    judge = judge or by_network(training)
+    multiple = training.execution.clients_multiple
+    program = partial(
+        _stage_program, local_update=local_update, control=control, messages=messages, server=server
+    )
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
-        train_stage = partial(
-            clients_part, using, local_update, server_step, after_mean=after_mean, joining=joining
-        )
-        first = "none", train_stage(stage=1), turn_from(0)
-        if pseudo_label == "none":
-            return first, first
-        return first, (
-            pseudo_label,
-            train_stage(stage=2),
-            turn_from(training.labeled_only_rounds),
-        )
-
-    judge = judge or by_network(training)
-    sources = {name: training.pseudo_labels[name] for name in {"none", pseudo_label}}
+        return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
-        if any(map(len, federation.partition.new)):
-            raise UsageError(
-                "training a model needs federation.test='central': here clients hold new points"
-            )
-        if len(federation.server) and own is None:
-            raise UsageError(
-                "the server of these clients has labels: use "
-                "Training(model, server=ServerTraining(examples=federation.server_examples))"
-            )
+        _check(federation, server)
         given = training.initial_model
         model = training.model.init(key) if given is None else given
-        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
-        num_clients = federation.num_clients
-        keep_statistics = training.local.batch_statistics == "local"
-        return ServerState(
-            model=model,
-            optimizer=training.server.aggregate.init(model),
-            teacher=_teacher(model, key, num_clients) if keep_teacher else (),
-            control=init_control(parameters),
-            statistics=stacked_for(num_clients, statistics) if keep_statistics else (),
-            clients=stacked_for(num_clients, init_client(model, federation)),
-            round=jnp.int32(0),
-            memory=memory.init(model, federation),
-            client_optimizers=stacked_for(
-                num_clients, _first_optimizer_state(training, parameters)
-            ),
+        state = _first_state(training, model, federation.num_clients)
+        state = state._replace(
+            control=control.init(nnx.filter_state(model, nnx.Param)),
+            clients=stacked_for(federation.num_clients, init_client(model, federation)),
         )
+        for hook in hooks:
+            state = hook.init(state, federation, key)
+        return state
 
     def round_by(
         stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
     ) -> tuple[ServerState, Metrics]:
-        number = int(state.round)
-        is_first = number == training.labeled_only_rounds  # of stage 2
-        source, train, turn = stages[number >= training.labeled_only_rounds]
-        told: Metrics = {}
-        if own is not None:
-            state, told = turn(state, own, jax.random.fold_in(key, SERVER))
-        if keep_teacher and is_first:
-            state = state._replace(teacher=_teacher(state.model, key, len(state.teacher.holders)))
-        cohort = arranged(cohort, training.execution.clients_multiple)
-        if own is not None and source == "none":
-            cohort = labels_at_server.nobody_of(cohort)
-        cohort = cohort._replace(x=on_device(cohort.x))  # one transfer for labeling and training
+        stage = stages[int(state.round) >= training.labeled_only_rounds]
         label_key, train_key = jax.random.split(key)
         communication = Communication()
-        if keep_teacher and number >= training.labeled_only_rounds:
-            state, num_new = _with_teacher(state, cohort)
-            num_bytes = num_bytes_received(state.teacher.model, training.local.batch_statistics)
-            communication.down("teacher", 0 if is_first else num_new * num_bytes)
-        parties = labels_at_server.beside(cohort, own, source, training.execution.clients_multiple)
-        labels = sources[source](state, parties, label_key, communication)
-        if parties is not cohort:
-            rows = len(cohort.client_id)
-            labels = labels._replace(label=labels.label[:rows], weight=labels.weight[:rows])
-        received = send(state, cohort, communication)
-        after, metrics, sent, uploads = train(state, cohort, labels, received, own, train_key)
-        remembered = memory.update(
-            after.memory,
-            jnp.asarray(cohort.client_id),
-            uploads,
-            after.round,
-            jax.random.fold_in(train_key, _MEMORY),
-            communication,
+        state, server_metrics = stage.turn(state, key)
+        cohort = server.cohort(arranged(cohort, multiple), stage.source)
+        cohort = cohort._replace(x=on_device(cohort.x))  # one transfer for labeling and training
+        for hook in hooks:
+            state = hook.before(state, cohort, key, communication)
+        labels = stage.label(state, cohort, label_key, communication)
+        received = messages.send(state, cohort, communication)
+        after, metrics, sent, uploads = stage.train(
+            state, cohort, labels, received, server.examples, train_key
         )
-        after = after._replace(memory=remembered)
-        num_bytes = download_bytes(nnx.filter_state(state.model, nnx.Param))
+        for hook in hooks:
+            after = hook.after(after, cohort, uploads, train_key, communication)
         count_models(
             communication,
-            state if sends_control else state._replace(control=()),
+            state if control.is_sent else state._replace(control=()),
             cohort,
             training.local.batch_statistics,
-            int(num_bytes),
+            int(messages.download_bytes(nnx.filter_state(state.model, nnx.Param))),
             sent,
-            again=after_mean is not None,
+            again=messages.after_mean is not None,
         )
-        metrics = {**metrics, **told, **labels.metrics}
-        if own is not None:  # where no client trains, the loss is the server's
-            alone = jnp.where(metrics["clients"] > 0, 0, metrics["server_train_loss"])
-            metrics["train_loss"] = metrics["train_loss"] + alone
+        metrics = server.metrics({**metrics, **server_metrics, **labels.metrics})
         return after, {**metrics, "communication": communication.metrics()}
 
     def needs_labels(round_number: int) -> bool:
         is_within = round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
-        return is_within and own is None
+        return is_within and server.examples is None
 
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
         needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
-        views=parameter_views(
-            lambda: partial(round_by, stages_of(RECORDING)),
-            judge,
-            training.execution.clients_multiple,
-        ),
+        views=parameter_views(lambda: partial(round_by, stages_of(RECORDING)), judge, multiple),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         **judged_by(judge)._asdict(),
     )
 
 
-# Name of the labels' source, the clients' part, and the part of a server with labels.
-Stage = tuple[str, TrainRound, Callable[..., tuple[ServerState, Metrics]]]
+def _stages(
+    training: Training,
+    server: ServerWithoutLabels,
+    pseudo_label: str,
+    sources: Mapping[str, PseudoLabel],
+    program: Callable[..., Callable[..., Trained]],
+) -> tuple[Stage, Stage]:
+    """The two stages of a run; without pseudo-labels both are the first one."""
+
+    def stage(number: int, source: str, first_round: int) -> Stage:
+        train = executed(partial(program, training, stage=number), training.execution)
+        label = server.label(source, sources[source])
+        return Stage(source, label, server.turn(first_round), train)
+
+    first = stage(1, "none", 0)
+    if pseudo_label == "none":
+        return first, first
+    return first, stage(2, pseudo_label, training.labeled_only_rounds)
 
 
-def _first_optimizer_state(training: Training, parameters: nnx.State) -> Any:
-    """Initial state of each client's optimizer if it is kept, else (); each round sets its learning rate."""
-    if training.local.client_optimizer == "fresh":
-        return ()
-    return training.local.optimizer(jnp.float32(0)).init(parameters)
+def _stage_program(
+    training: Training,
+    map_clients: MapClients,
+    *,
+    local_update: LocalUpdate,
+    control: Control,
+    messages: Messages,
+    server: ServerWithoutLabels,
+    stage: int,
+) -> Callable[..., Trained]:
+    """The compiled part of a round in one stage; arguments as those of `federated_training`."""
+    step = CohortStep(training, local_update, messages.after_mean, map_clients, stage=stage)
+    batch_statistics = training.local.batch_statistics
+
+    @jitted
+    def train_round(
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        received: Any,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> Trained:
+        clients, ids = labeled_cohort(cohort, labels), cohort.client_id
+        shared = step.shared(state)
+        updates = step.updates(state, shared, clients, received, key)
+        # FedAvg: the server's step by the weighted mean of the clients' changes.
+        deltas, weights, server_metrics = server.joined(
+            updates.delta, updates.weight, state, shared, own, key
+        )
+        model, optimizer = training.server.aggregate.apply(
+            state.model, deltas, weights, state.optimizer
+        )
+        model, new_control = control.moved(model, state, updates.correction, jnp.any(weights > 0))
+        metrics = metrics_of(updates, clients.data, model, shared.learning_rate) | server_metrics
+        if batch_statistics == "static":
+            measured, counts = step.measured(model, clients, key)
+            measured, counts = server.measured(measured, counts, model, own, key)
+            model = _with_mean_statistics(model, measured, counts)
+        after = state._replace(
+            model=model, optimizer=optimizer, control=new_control, round=state.round + 1
+        )
+        after = with_clients(after, state, ids, updates, is_local=batch_statistics == "local")
+        uploads, sent = updates.upload, updates.sent
+        if messages.after_mean is not None:
+            uploads, sent_after = step.shown(after, clients, key)
+            sent = dict(sent) | sent_after
+        sent = jax.tree.map(lambda count: jnp.where(jnp.asarray(ids) >= 0, count, 0), sent)
+        return Trained(after, metrics, sent, uploads)
+
+    return train_round
 
 
-def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
-    return Teacher(model, jax.random.fold_in(key, _TEACHER), np.zeros(num_clients, bool))
+def _with_mean_statistics(model: nnx.State, measured: nnx.State, counts: jax.Array) -> nnx.State:
+    """The model with the mean of the measured statistics [K, ...]; without examples it stays as it is."""
+    parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+    statistics = jax.tree.map(
+        lambda new, old: jnp.where(jnp.any(counts > 0), new, old),
+        weighted_mean(measured, counts),
+        statistics,
+    )
+    return nnx.merge_state(parameters, statistics)
 
 
-def _with_teacher(state: ServerState, cohort: Cohort) -> tuple[ServerState, int]:
-    """Add the cohort to the teacher's holders; return the state, and the number of new holders."""
-    ids = np.asarray(cohort.client_id)
-    ids = ids[ids >= 0]
-    before = np.asarray(state.teacher.holders)
-    after = before.copy()
-    after[ids] = True
-    return state._replace(teacher=state.teacher._replace(holders=after)), int(np.sum(~before[ids]))
+def _check(federation: Federation, server: ServerWithoutLabels) -> None:
+    if any(map(len, federation.partition.new)):
+        raise UsageError(
+            "training a model needs federation.test='central': here clients hold new points"
+        )
+    if len(federation.server) and server.examples is None:
+        raise UsageError(
+            "the server of these clients has labels: use "
+            "Training(model, server=ServerTraining(examples=federation.server_examples))"
+        )
+
+
+def _first_state(training: Training, model: nnx.State, num_clients: int) -> ServerState:
+    """The state before the first round, without the parts that a method adds.
+
+    A client's optimizer state is there if it is kept; each round sets its learning rate.
+    """
+    parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+    keeps_statistics = training.local.batch_statistics == "local"
+    optimizer: Any = ()
+    if training.local.client_optimizer == "kept":
+        optimizer = training.local.optimizer(jnp.float32(0)).init(parameters)
+    return ServerState(
+        model=model,
+        optimizer=training.server.aggregate.init(model),
+        teacher=(),
+        control=(),
+        statistics=stacked_for(num_clients, statistics) if keeps_statistics else (),
+        clients=(),
+        round=jnp.int32(0),
+        client_optimizers=stacked_for(num_clients, optimizer),
+    )

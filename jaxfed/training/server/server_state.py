@@ -15,28 +15,14 @@ from jaxfed.federation.cohort import Array, Cohort
 _FIRST_OF_SERVER = -2
 
 
-class Teacher(NamedTuple):
-    """A model kept from an earlier round, to label with.
-
-    Fields:
-        model: as it was.
-        key: typed; all randomness of labeling is drawn from it, so that a client's labels never change.
-        holders: bool [M], the clients that have received it, and keep it or its labels.
-    """
-
-    model: nnx.State
-    key: jax.Array
-    holders: Array
-
-
 class ServerState(NamedTuple):
     """The state of every method that trains one model by local updates.
 
     Fields:
         model: parameters and running statistics; what is evaluated, and what clients receive.
         optimizer: the server optimizer's state.
-        teacher: a `Teacher` (FedSem's labels come from it); () without one.
-        control: further values that all clients receive (SCAFFOLD's server control variate); ().
+        teacher: a model of an earlier round that labels (FedSem+), and who has received it; () without one.
+        control: values beside the model (`Control`; SCAFFOLD's server control variate); ().
         statistics: with local statistics, every client's own, stacked [M, ...]; ().
         clients: each client's state, defined by the method, stacked [M, ...]; ().
         memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().

@@ -21,8 +21,9 @@ from small_training import (
 
 from jaxfed import xclp
 from jaxfed.algorithms.client_knn import client_knn
-from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch import fedmatch
+from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
@@ -160,7 +161,7 @@ def test_xclp_labels_are_those_of_one_more_party():
     state = fedavg(training=training, pseudo_label="xclp").init(KEY, federation)
     cohort = federation.cohort()
     own = labels_at_server.examples_of(training)
-    parties = labels_at_server.beside(cohort, own, "xclp", 2)
+    parties = labels_at_server.beside(cohort, own, 2)
     assert parties.x.shape == (6, 20, 4)  # two rows for 21 examples
     assert (np.asarray(parties.y)[~np.asarray(parties.mask)] == -1).all()
     assert parties.client_id.tolist() == [0, 1, 2, 3, -2, -3]

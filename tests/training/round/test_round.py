@@ -21,8 +21,9 @@ from small_training import (
 )
 
 from jaxfed import xclp
-from jaxfed.algorithms.fedavg import fedavg, fedsem
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedprox import fedprox
+from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition

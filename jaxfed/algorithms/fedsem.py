@@ -1,0 +1,104 @@
+"""FedSem+ (Albaseer, Ciftler, Abdallah, Al-Fuqaha, IWCMC 2020, with the confidence weights of XCLP).
+
+    y_i = argmax f(x_i; v),   v the model that stage 2 starts from, frozen
+
+The rounds are FedAvg's on these labels. v is `training.initial_model` (the selected state of stage 1, or its
+last), or the last state of `labeled_only_rounds` where both stages are one run.
+
+A client labels its data once, in the first round of stage 2 that it takes part in, and keeps the labels;
+computed again here, they are the same. For that it receives the frozen model once, beside the current one
+(`communication.download.teacher`), except in the first round, where the two are one. The authors' code labels
+at all clients before that round: then each of the m clients receives it.
+
+Labels at the server: it trains on them first, and the clients on pseudo-labels alone.
+
+Leaves a client: its model's change. Reaches one: the model, and the frozen model once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.ingredients import Training
+from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_roles import Hook
+from jaxfed.training.server.server_state import ServerState
+
+_TEACHER = 0x74636872  # separates the teacher's random stream from labels and local steps
+
+
+@needs(pseudo_label="teacher", labels_at=EVERYWHERE)
+def fedsem(*, training: Training) -> FederatedAlgorithm:
+    """FedSem+: network labels by the model that stage 2 starts from, frozen."""
+    return federated_training(
+        training,
+        plain_update(training, training.loss),
+        pseudo_label="teacher",
+        hooks=(FrozenTeacher(training),),
+        server_part=plain_part(training),
+    )
+
+
+class Teacher(NamedTuple):
+    """`ServerState.teacher`, which the source "teacher" labels with.
+
+    Fields:
+        model: the model that stage 2 started from.
+        key: typed; all randomness of labeling is drawn from it, so that a client's labels never change.
+        holders: bool [M], the clients that have received it, and keep it or its labels.
+    """
+
+    model: nnx.State
+    key: jax.Array
+    holders: Array
+
+
+class FrozenTeacher(Hook):
+    """Keep the model that stage 2 starts from, and send it once to each client that takes part in stage 2."""
+
+    def __init__(self, training: Training) -> None:
+        self._first_round = training.labeled_only_rounds
+        self._is_local = training.local.batch_statistics == "local"
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with the initial model as its teacher."""
+        return state._replace(teacher=_teacher(state.model, key, federation.num_clients))
+
+    def before(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> ServerState:
+        """Return the state with the teacher of stage 2; in its first round all clients receive it anyway."""
+        number = int(state.round)
+        if number < self._first_round:
+            return state
+        teacher, is_first = state.teacher, number == self._first_round
+        if is_first:
+            teacher = _teacher(state.model, key, len(teacher.holders))
+        ids = np.asarray(cohort.client_id)
+        ids = ids[ids >= 0]
+        before = np.asarray(teacher.holders)
+        after = before.copy()
+        after[ids] = True
+        num_new = 0 if is_first else int(np.sum(~before[ids]))
+        communication.down("teacher", num_new * self._num_bytes(teacher.model))
+        return state._replace(teacher=teacher._replace(holders=after))
+
+    def _num_bytes(self, model: nnx.State) -> int:
+        """Bytes of the teacher sent to one client, without statistics that the client keeps."""
+        parameters, _ = nnx.split_state(model, nnx.Param, ...)
+        return num_bytes_of(parameters if self._is_local else model)
+
+
+def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
+    return Teacher(model, jax.random.fold_in(key, _TEACHER), np.zeros(num_clients, bool))

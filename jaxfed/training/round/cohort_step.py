@@ -1,0 +1,224 @@
+"""The cohort's computations in a round, written for one client and lifted to all.
+
+    local updates                                  (`updates`: `local_update`, one client's view)
+    measurements on the new model                  (`measured`: "static" statistics)
+    uploads after the new model                    (`shown`: `AfterMean`)
+
+They are traced as parts of one compiled program (`jaxfed.training.round.round`); `executed` runs that program
+within the memory limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.client_map import is_one_cpu
+from jaxfed.federation.clients_at_once import MapClients, fitted
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.ragged import Ragged, apart, joined
+from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.ingredients import Training
+from jaxfed.training.local.batch_statistics import measured_statistics
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
+from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
+from jaxfed.training.server.aggregate import in_all, weighted_mean
+from jaxfed.training.server.server_state import (
+    ServerState,
+    client_keys,
+    cohort_statistics,
+    gather,
+    is_finite,
+    scatter,
+    with_statistics,
+)
+
+# Separate these random streams from local steps.
+_STATISTICS = 0x73746174
+_AFTER_MEAN = 0x6166746D
+
+
+class CohortData(NamedTuple):
+    """The cohort's examples and labels in the form that clients share.
+
+    Fields:
+        cohort: ids and mask.
+        examples: the array that rows of `data.x` refer to (`jaxfed.federation.ragged.apart`).
+        data: each client's data [K, ...].
+    """
+
+    cohort: Cohort
+    examples: Any
+    data: ClientData
+
+
+def labeled_cohort(cohort: Cohort, labels: PseudoLabels) -> CohortData:
+    """Return the cohort's data with the round's labels."""
+    examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
+    y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+    return CohortData(cohort, examples, ClientData(x, labels.label, labels.weight, y >= 0, mask))
+
+
+class CohortStep:
+    """The clients' computations in one stage, each executed by `map_clients`."""
+
+    def __init__(
+        self,
+        training: Training,
+        local_update: LocalUpdate,
+        after_mean: AfterMean | None,
+        map_clients: MapClients,
+        *,
+        stage: int,
+    ) -> None:
+        """Lift the computations to a cohort; stage 1 is on given labels alone."""
+        local = training.local
+        batches = local.labeled_batches if stage == 1 else local.batches
+        self._learning_rate = local.learning_rate
+        self._first_round = 0 if stage == 1 else training.labeled_only_rounds
+        self._keeps_optimizers = local.client_optimizer == "kept"
+
+        def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+            (shared, examples), (client, key) = received, inputs
+            client = client._replace(data=_with(examples, client.data))
+            return local_update(shared, client, key, batches=batches)
+
+        def measure(
+            received: tuple[nnx.State, Any], inputs: tuple[ClientData, jax.Array]
+        ) -> nnx.State:
+            (model, examples), (data, key) = received, inputs
+            data = _with(examples, data)
+            return measured_statistics(
+                training.model, model, data.x, data.mask, key, batch_size=batches.capacity
+            )
+
+        def show(
+            received: tuple[nnx.State, Any], inputs: tuple[ClientData, nnx.State, jax.Array]
+        ) -> tuple[Any, dict[str, jax.Array]]:
+            (model, examples), (data, statistics, key) = received, inputs
+            assert after_mean is not None
+            return after_mean(with_statistics(model, statistics), _with(examples, data), key)
+
+        self._update = map_clients(update)
+        self._measure = map_clients(measure)
+        self._show = map_clients(show)
+
+    def shared(self, state: ServerState) -> Shared:
+        """Return what all clients of the round receive alike."""
+        stage_round = state.round - self._first_round
+        rate = jnp.float32(self._learning_rate(stage_round.astype(jnp.float32)))
+        return Shared(state.model, state.control, rate, stage_round)
+
+    def updates(
+        self, state: ServerState, shared: Shared, own: CohortData, received: Any, key: jax.Array
+    ) -> ClientUpdate:
+        """Return the clients' local updates, [K, ...]; a padding client's weight is 0."""
+        ids, keys = own.cohort.client_id, client_keys(key, own.cohort)
+        clients = Client(
+            own.data,
+            gather(state.clients, ids),
+            cohort_statistics(state, ids),
+            received,
+            gather(state.client_optimizers, ids) if self._keeps_optimizers else None,
+        )
+        updates = self._update((shared, own.examples), (clients, keys))
+        weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
+            jnp.asarray(ids) >= 0, updates.weight
+        )
+        return updates._replace(weight=weights)
+
+    def measured(
+        self, model: nnx.State, own: CohortData, key: jax.Array
+    ) -> tuple[nnx.State, jax.Array]:
+        """Return each client's statistics of this model, [K, ...], and its number of examples."""
+        keys = client_keys(jax.random.fold_in(key, _STATISTICS), own.cohort)
+        measured = self._measure((model, own.examples), (own.data, keys))
+        return measured, jnp.sum(own.cohort.mask, axis=1).astype(jnp.float32)
+
+    def shown(self, state: ServerState, own: CohortData, key: jax.Array) -> tuple[Any, Any]:
+        """Return the clients' uploads after they received the state's model, and their bytes."""
+        ids = own.cohort.client_id
+        keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), own.cohort)
+        inputs = own.data, cohort_statistics(state, ids), keys
+        return self._show((state.model, own.examples), inputs)
+
+
+def with_clients(
+    state: ServerState, before: ServerState, ids: Any, updates: ClientUpdate, *, is_local: bool
+) -> ServerState:
+    """Return the state with the cohort's new client states, after a round that began with `before`.
+
+    With local statistics (`is_local`) a client keeps the running statistics that it has come to.
+    """
+    statistics = state.statistics
+    if is_local:
+        received = nnx.split_state(before.model, nnx.Param, ...)[1]
+        moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
+        new = jax.tree.map(lambda a, b: a[None] + b, received, moved)
+        statistics = scatter(statistics, ids, new)
+    return state._replace(
+        statistics=statistics,
+        clients=scatter(state.clients, ids, updates.client_state),
+        client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
+    )
+
+
+def metrics_of(
+    updates: ClientUpdate, data: ClientData, model: nnx.State, learning_rate: jax.Array
+) -> dict[str, jax.Array]:
+    """Return the round's metrics: means over the clients that trained, by their weights.
+
+    The loss is NaN if the new model is not finite: a step may spoil it after its loss has been taken.
+    """
+    trained = jnp.where(jnp.any(usable(data), axis=1), in_all(updates.weight), 0)
+    metrics = weighted_mean(updates.metrics, trained)
+    metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
+    return metrics | {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}
+
+
+def executed(
+    program_of: Callable[[MapClients], Callable[..., Any]], execution: ClientExecution
+) -> Callable[..., Any]:
+    """Return the compiled program of a round, with as many clients at once as the memory limit allows.
+
+    Args:
+        program_of: makes the program from a `map_clients`; its second argument is the cohort.
+        execution: the execution of clients.
+
+    Raises:
+        BeyondMemory: at the first run, if it takes more memory than `execution.host` allows.
+    """
+    train_round = fitted(
+        "training in a round",
+        program_of,
+        execution.map_clients,
+        execution.host,
+        lambda state, cohort, *others: len(cohort.client_id),
+    )
+    if execution.clients_multiple == 1 or not is_one_cpu():
+        return train_round
+
+    def train_on_cores(*arguments: Any) -> Any:
+        return jax.tree.map(_on_one_device, train_round(*arguments))
+
+    return train_on_cores
+
+
+def _with(examples: Any, data: ClientData) -> ClientData:
+    """One client's data, with its examples taken from the array that all clients share."""
+    return data._replace(x=joined(examples, data.x))
+
+
+def _on_one_device(leaf: jax.Array) -> jax.Array:
+    """Return the array on the first device; otherwise all cores would repeat the computations on it."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _on_one_device(jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))
