@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to write in place of a value that is not allowed."""
+        """Advice: the values to write in place of one that is not allowed."""
         if self.type is str and self.choices:
             return choose_one_of(self.choices)
         return f"use {self.allowed}"

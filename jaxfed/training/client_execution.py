@@ -1,4 +1,4 @@
-"""How a round is executed: the part of `Training` that changes results by rounding at most.
+"""Execution of a round: the part of `Training` that changes results by rounding at most.
 
 ClientExecution(map_clients=partial(client_map, strategy="vmap"))
 """

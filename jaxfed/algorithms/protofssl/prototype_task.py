@@ -1,4 +1,4 @@
-"""What ProtoFSSL needs to know of the classes and the network, beside the training specification.
+"""Classes and network of ProtoFSSL, in addition to the training specification.
 
 PrototypeTask(num_classes=10, max_labels=federation.max_labels)
 """

@@ -1,4 +1,4 @@
-"""How a client trains in a round: the part of `Training` that local steps need.
+"""Local training of a client: the part of `Training` that local steps need.
 
 LocalTraining(optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
 """

@@ -76,7 +76,7 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class LabelSources:
-    """Where a round's labels come from: settings of the sources, and the sources by name for a model.
+    """Sources of a round's labels: their settings, and the sources by name for a model.
 
     Attributes:
         confidence: of the network's own labels.

@@ -1,4 +1,4 @@
-"""What the server does in a round: the part of `Training` that aggregation and a server's own labels need.
+"""The server's part of a round: the part of `Training` that aggregation and a server's own labels need.
 
 ServerTraining(aggregate=server_optimizer(optax.sgd(1.0, momentum=0.9)), weighting=uniformly)
 """
