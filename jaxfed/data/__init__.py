@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
-    from jaxfed.data.dataset import Dataset
+    from jaxfed.data.dataset import Dataset, Partition
     from jaxfed.data.loading import load
     from jaxfed.data.partitioning.class_schemes import (
         FEDMATCH_TABLE,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from jaxfed.data.partitioning.labeling import Labels
     from jaxfed.data.partitioning.owner_schemes import Natural, Subclasses
-    from jaxfed.data.partitioning.partition import Partition, class_counts, partition
+    from jaxfed.data.partitioning.partition import class_counts, partition
     from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
     from jaxfed.data.partitioning.sizes import Sizes
 
@@ -47,9 +47,9 @@ __all__ = [
 ]
 # Name -> file. Readers are many, so their files are imported when one is asked for.
 _FILES = {
-    "Dataset": "dataset",
+    **dict.fromkeys(["Dataset", "Partition"], "dataset"),
     "load": "loading",
-    **dict.fromkeys(["Partition", "class_counts", "partition"], "partitioning.partition"),
+    **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
     "Labels": "partitioning.labeling",
     "Sizes": "partitioning.sizes",
     **dict.fromkeys(["SCHEMES", "OwnerScheme", "Scheme"], "partitioning.scheme"),

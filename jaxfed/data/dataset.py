@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -230,3 +231,18 @@ def class_numbers(
     classes = np.full(len(has_label), UNLABELED, np.int32)
     classes[has_label] = numbers
     return np.split(classes, ends), tuple(found)
+
+
+class Partition(NamedTuple):
+    """The examples of each client, as indices; every example of the data appears exactly once.
+
+    Attributes:
+        labeled: M int64 arrays, the examples whose label the client knows.
+        unlabeled: M int64 arrays, the examples it holds without a label.
+        new: M int64 arrays, held-out examples it wants labeled (X_new of XCLP's Section 4.1). Those
+            of `new_y` count on from the end of `y`: they index the two arrays concatenated.
+    """
+
+    labeled: tuple[np.ndarray, ...]
+    unlabeled: tuple[np.ndarray, ...]
+    new: tuple[np.ndarray, ...]

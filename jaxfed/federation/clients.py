@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.dataset import UNLABELED as UNLABELED
+from jaxfed.data.dataset import Partition
 from jaxfed.data.labels import read_labels
-from jaxfed.data.partitioning.partition import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.moments import mean_and_deviation

@@ -49,9 +49,9 @@ from jaxfed.xclp.result import Result, artifacts_of, without_labels
 from jaxfed.xclp.selection.federated_selection import choose, largest_settings
 from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, PROJECTIONS
 from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.client_predictions import client_predictions
 from jaxfed.xclp.steps.codes import client_codes, randomized
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
-from jaxfed.xclp.steps.prediction import client_predictions
 from jaxfed.xclp.steps.projection import open_session
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
 from jaxfed.xclp.steps.row_sums import summed_scores

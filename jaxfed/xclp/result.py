@@ -11,8 +11,9 @@ import numpy as np
 from jaxfed.federation.communication import Communication
 from jaxfed.xclp.selection.choice import Choice
 from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.client_predictions import predicted
 from jaxfed.xclp.steps.knn_graph import GraphPoints
-from jaxfed.xclp.steps.prediction import Prediction, predicted
+from jaxfed.xclp.steps.prediction import Prediction
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
 from jaxfed.xclp.steps.row_sums import Scores
 

@@ -21,12 +21,12 @@ No step rejects samples, so nothing hangs, however small a Dirichlet parameter i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dataset import UNLABELED, Partition
 from jaxfed.data.partitioning.class_schemes import Iid
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
@@ -35,21 +35,6 @@ from jaxfed.data.partitioning.sizes import Sizes
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
 from jaxfed.rules import SHARE, at_least, check_values, one_of
-
-
-class Partition(NamedTuple):
-    """The examples of each client, as indices; every example of the data appears exactly once.
-
-    Attributes:
-        labeled: M int64 arrays, the examples whose label the client knows.
-        unlabeled: M int64 arrays, the examples it holds without a label.
-        new: M int64 arrays, held-out examples it wants labeled (X_new of XCLP's Section 4.1). Those
-            of `new_y` count on from the end of `y`: they index the two arrays concatenated.
-    """
-
-    labeled: tuple[np.ndarray, ...]
-    unlabeled: tuple[np.ndarray, ...]
-    new: tuple[np.ndarray, ...]
 
 
 def partition(

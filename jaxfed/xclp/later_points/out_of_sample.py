@@ -61,9 +61,10 @@ from jaxfed.xclp.messages import count_later
 from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts
 from jaxfed.xclp.settings.exchangeable_steps import IN_GRAPH
 from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.client_predictions import predicted
 from jaxfed.xclp.steps.client_scores import with_prior
 from jaxfed.xclp.steps.codes import client_codes, rows_of
-from jaxfed.xclp.steps.prediction import UNLABELED, Prediction, predicted
+from jaxfed.xclp.steps.prediction import UNLABELED, Prediction
 from jaxfed.xclp.steps.projection import setup
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
 
