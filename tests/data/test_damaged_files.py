@@ -241,7 +241,9 @@ def test_a_class_outside_tfds_is_not_imported(key, is_nested, tmp_path, monkeypa
         target = next(iter(described["featuresDict"]["features"].values()))
     target[key] = "hostile.Feature"
     file.write_text(json.dumps(described))
-    with pytest.raises(UsageError, match=rf"{key}=.hostile.Feature. is outside tensorflow_datasets"):
+    with pytest.raises(
+        UsageError, match=rf"{key}=.hostile.Feature. is outside tensorflow_datasets"
+    ):
         load(folder.name, root=tmp_path)
 
 
