@@ -4,6 +4,7 @@ import re
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 from invoking import ROOT
 
@@ -33,6 +34,15 @@ def test_as_a_library(module, capsys):
     assert len(module.labels) == 40
     assert module.agreed.metrics["test_accuracy"] > 0.5
     assert (module.agreed.state.label >= 0).all()
+
+
+def test_partition():
+    (code,) = [block for block in blocks("Use") if "partition(y" in block]
+    made = {"y": np.arange(600) % 3}
+    exec(code, made)
+    parts = made["parts"]
+    assert sum(map(len, parts.labeled)) == 60
+    assert sum(map(len, parts.unlabeled)) == 540
 
 
 def test_own_learner(tmp_path):

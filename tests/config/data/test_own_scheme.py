@@ -1,5 +1,6 @@
 """A partition scheme of one's own: the class in the docstring of `scheme` works as it stands there."""
 
+import dataclasses
 import textwrap
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.checks import check
+from jaxfed.config.data.partitioning import FIELDS
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import SCHEMES, class_counts
+from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts
 from jaxfed.data.partitioning import scheme
 from jaxfed.errors import UsageError
 
@@ -49,6 +51,18 @@ def test_the_example_prefers_classes(own):
 def test_its_fields_are_checked(own):
     with pytest.raises(UsageError, match=r"TwoCamps\.preference=0: .*numbers above 0"):
         own["TwoCamps"](preference=0)
+
+
+def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
+    outside = SCHEMES.from_outside()
+    schemes = [scheme for name, scheme in SCHEMES.items() if name not in outside]
+    known = {
+        field.name
+        for owner in (*schemes, Sizes, Labels)
+        if not issubclass(owner, OwnerScheme)  # their fields are columns of the data
+        for field in dataclasses.fields(owner)
+    }
+    assert {field for _, field in FIELDS.values()} == known
 
 
 @pytest.fixture(scope="module")
