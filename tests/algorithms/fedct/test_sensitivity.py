@@ -9,11 +9,11 @@ import pytest
 from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, toy
 
 from jaxfed.algorithms.fedct import fedct
+from jaxfed.algorithms.fedct.label_changes import estimated_rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
-from jaxfed.learners.label_changes import estimated_rows
 from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.tables.words import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
@@ -116,7 +116,6 @@ def test_the_order_of_clients_and_resuming_are_inert(tmp_path):
         {"epsilon": 0.1},
         {"sensitivity": "estimated"},
         {"rows": 3},
-        {"decode": "votes"},
         {"condition": "paper"},
     ],
 )
