@@ -38,15 +38,17 @@ class LabelPrivacy:
     """Noise on the labels that clients send.
 
     Attributes:
-        release: "none", or noise on labels; without it what only noise has stays at its default.
-        epsilon: of one communication of a client, under noise.
-        sensitivity: where it is from how many labels one private example changes, r.
-        rows: r, with "rows", |U| at most; 0 is |U|.
-        stability_rate: of the learner, with "stability".
-        stability_delta: how often Proposition 2 may fail.
-        neighbors: that are tried of each client, with "estimated": as many times its training.
-        condition: of the XOR mechanism.
-        delta: at which `epsilon_approximate` composes.
+        release: noise on the labels that clients send; with "none" all settings of noise keep their defaults.
+        epsilon: privacy budget of one communication of a client, with noise.
+        sensitivity: source of r, the number of labels that one private example changes.
+        rows: r, with sensitivity "rows", at most |U|; 0 is |U|.
+        stability_rate: e of Proposition 2, with sensitivity "stability".
+        stability_delta: probability with which Proposition 2 may fail.
+        neighbors: neighboring data sets to try for each client, with sensitivity "estimated"; each is one
+            more training.
+        condition: condition on the flips of the XOR mechanism: "exact", or the "paper"'s, larger than
+            necessary by sqrt(C).
+        delta: delta of `epsilon_approximate`, which composes all communications.
     """
 
     rules: ClassVar[dict[str, Rule]] = {

@@ -19,14 +19,14 @@ class Voting:
     """The rule of the consensus, and the sum that it is computed from.
 
     Attributes:
-        consensus: a name in `jaxfed.training.consensus.consensus.CONSENSUS`; of labels or, for
+        consensus: name of a rule in `jaxfed.training.consensus.consensus.CONSENSUS`: of labels or, for
             `confidence_weighted` and `soft_mean`, of probabilities, which are then what clients share.
-        threshold: of the consensus; 0 is its own.
-        ties: of the consensus.
-        weights: of labels in P: one, or the share of clients that say it.
-        sums: how the server adds what clients send.
-        presence: which clients leave, and at which stage of a sum under masks: "CLIENT@STAGE" or
-            "SHARE%@STAGE" (`jaxfed.training.consensus.attendance`).
+        threshold: least share of the votes that a label needs; 0 is the rule's default.
+        ties: choice among classes with equally many votes.
+        weights: weight of a label in P: one, or the share of clients that vote for it.
+        sums: protocol by which the server adds what clients send.
+        presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
+            (`jaxfed.training.consensus.attendance`).
     """
 
     rules: ClassVar[dict[str, Rule]] = {
