@@ -188,7 +188,7 @@ def fedct(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _FedCT:
     """The parts of a round; attributes as the keywords of `fedct`."""
 
