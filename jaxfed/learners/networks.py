@@ -23,15 +23,8 @@ from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.kernels.devices.padding import in_batches
-from jaxfed.learners.learner import (
-    Fitted,
-    Learner,
-    LearnerError,
-    Predict,
-    Taught,
-    check_taught,
-)
+from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
+from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
@@ -45,11 +38,8 @@ from jaxfed.training.server.server_state import client_keys, gather, is_finite, 
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]
 
-_NAME = "network"
-_BATCH = 500  # examples at a time in prediction
 _FRESH = 0x66727368  # separates the random stream of a fresh start from that of local steps
 _ORDERS = 0x6F726473
-_SPOILED = -2  # no class: marks scores that are NaN or infinite
 
 
 class NetworkState(NamedTuple):
@@ -135,11 +125,11 @@ def network(
     return Learner(
         networks.init,
         networks.fit,
-        predict=networks.answering(_largest, -1, _SPOILED),
-        predict_proba=networks.answering(jax.nn.softmax, 0, np.nan),
-        scores=networks.answering(lambda logits: logits, 0, np.nan),
+        predict=answering(training, _largest, -1, SPOILED),
+        predict_proba=answering(training, jax.nn.softmax, 0, np.nan),
+        scores=answering(training, lambda logits: logits, 0, np.nan),
         renewed=networks.renewed,
-        name_of=lambda client: _NAME,
+        name_of=lambda client: NAME,
     )
 
 
@@ -306,59 +296,9 @@ class _Networks:
             return self.training.initial_model
         return self.training.model.init(jax.random.fold_in(key, _FRESH))
 
-    def answering(
-        self, of_logits: Callable[[jax.Array], jax.Array], without: int, spoiled: float
-    ) -> Predict:
-        """Return the prediction by this function of logits; it is `without` for clients without a network.
-
-        For logits that are NaN or infinite it is `spoiled` on the device, and an error on the host.
-        """
-        training = self.training
-
-        @jitted
-        def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
-            logits = training.execution.map_clients(lambda x, one: training.model.apply(one, x))(x, models)
-            logits = logits.astype(jnp.float32)
-            answer = of_logits(logits)
-            is_whole = (
-                jnp.isfinite(logits)
-                .all(axis=-1)
-                .reshape(*logits.shape[:2], *(1,) * (answer.ndim - 2))
-            )
-            answer = jnp.where(is_whole, answer, jnp.asarray(spoiled, answer.dtype))
-            is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
-            return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
-
-        def predict(state: NetworkState, client_id: Array, x: Array) -> np.ndarray:
-            ids = np.asarray(client_id)
-            missing = -len(ids) % training.execution.clients_multiple
-            rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
-            models, fits = gather((state.model, state.fits), rows)
-            is_there = (fits > 0) | (training.initial_model is not None)
-            answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
-            answer = np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
-            _check_whole(answer, ids, spoiled)
-            return answer
-
-        return predict
-
 
 def _largest(logits: jax.Array) -> jax.Array:
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-
-
-def _check_whole(answer: np.ndarray, ids: np.ndarray, spoiled: float) -> None:
-    """Check that no client's answers are `spoiled`.
-
-    Raises:
-        LearnerError: those of some clients are; it has the others' answers.
-    """
-    is_spoiled = np.isnan(answer) if np.isnan(spoiled) else answer == spoiled
-    is_spoiled = is_spoiled.reshape(len(ids), -1).any(axis=1) & (ids >= 0)
-    if is_spoiled.any():
-        failed = dict.fromkeys(ids[is_spoiled].tolist(), "scores that are nan or infinite")
-        client, why = next(iter(failed.items()))
-        raise LearnerError(client, _NAME, why, failed=failed, answers=answer)
 
 
 def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _Trained:

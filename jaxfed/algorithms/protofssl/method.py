@@ -100,7 +100,7 @@ from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Hook, Judge, Messages, nothing_sent
+from jaxfed.training.round.server_roles import Judge, Memory, Messages, nothing_sent
 
 _NOISE = 0x6E6F6973  # sets the noise apart from local steps
 
@@ -242,7 +242,7 @@ class _ProtoFSSL:
         # What becomes part of a mean is counted where that is made.
         return sent, {} if self.helpers.shares_mean else {"prototypes": message_bytes(sent)}
 
-    def memory(self) -> Hook:
+    def memory(self) -> Memory:
         """The server's store of prototypes, which chooses the helpers."""
         helpers = self.helpers
         of_model = self.training.model, self.task.num_classes
