@@ -14,6 +14,7 @@ from jaxfed.rules import (
     SHARE,
     at_least,
     between,
+    check_keywords,
     classes_of,
     fields_as_keywords,
     grouped,
@@ -125,7 +126,7 @@ def test_a_factory_gets_dataclasses_of_its_callers_keywords():
 
 
 def test_rules_of_fields_are_the_factorys():
-    with pytest.raises(UsageError, match=r"^composed.sigma=-1: allowed are numbers from 0 on$"):
+    with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
         composed(training="t", size=3, sigma=-1)
     assert rules_of(composed).keys() == {"steps", "sigma"}
     assert rules_of(partial(composed, sigma=1.0)) == rules_of(composed)
@@ -134,3 +135,9 @@ def test_rules_of_fields_are_the_factorys():
         composed,
         {"sigma": 2.0},
     )
+
+
+def test_a_check_without_a_call_knows_the_fields_too():
+    check_keywords(composed, {"size": 3})
+    with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
+        check_keywords(composed, {"size": 3, "sigma": -1})

@@ -137,7 +137,7 @@ def fedmd(
     """
     learner = network(public_loss=distance)
     if learner.scores is None:
-        raise UsageError("network: has no scores; allowed are learners that have some")
+        raise UsageError("has no scores", key="network", allowed="use a learner with scores")
     parts = _FedMD(
         learner=learner,
         by_label=network(public_loss="label"),
@@ -200,8 +200,10 @@ class _FedMD:
         of_others = federation.y[federation.public] != self.public_labels
         if self.public_labels is not None and np.any(of_others):
             raise UsageError(
-                "public_labeled=True: the public examples' classes are not the clients'; allowed is False, "
-                "or public examples of the same classes"
+                "the public examples' classes are not the clients'",
+                key="public_labeled",
+                value=True,
+                allowed="use False, or public examples of the same classes",
             )
         return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
 

@@ -39,7 +39,9 @@ def answering(
 
     @jitted
     def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
-        logits = training.execution.map_clients(lambda x, one: training.model.apply(one, x))(x, models)
+        logits = training.execution.map_clients(lambda x, one: training.model.apply(one, x))(
+            x, models
+        )
         logits = logits.astype(jnp.float32)
         answer = of_logits(logits)
         is_whole = (

@@ -216,7 +216,9 @@ class _Networks:
     @cached_property
     def fit_clients(self) -> Callable[..., _Trained]:
         """`fit_one` of all clients of a cohort."""
-        return (self.training.execution.map_apart or self.training.execution.map_clients)(self.fit_one)
+        return (self.training.execution.map_apart or self.training.execution.map_clients)(
+            self.fit_one
+        )
 
     def fit_cohort(
         self,

@@ -80,20 +80,26 @@ class LabelPrivacy:
         """
         if self.rows and self.sensitivity != "rows":
             raise UsageError(
-                f"rows={self.rows}: allowed is 0 with sensitivity={self.sensitivity!r}"
+                f"sensitivity={self.sensitivity!r} has its own number",
+                key="rows",
+                value=self.rows,
+                allowed="use 0",
             )
         if (self.sensitivity == "stability") != (self.stability_rate > 0):
-            allowed = "numbers above 0" if self.sensitivity == "stability" else "0"
             raise UsageError(
-                f"stability_rate={self.stability_rate}: allowed are {allowed} with "
-                f"sensitivity={self.sensitivity!r}"
+                f"does not go with sensitivity={self.sensitivity!r}",
+                key="stability_rate",
+                value=self.stability_rate,
+                allowed="use a number above 0" if self.sensitivity == "stability" else "use 0",
             )
         for field in fields(self):
             value = getattr(self, field.name)
             if not self.has_noise and field.name in _OF_NOISE and value != field.default:
                 raise UsageError(
-                    f"{field.name}={value!r}: is of noise, and release='none' adds none; allowed with "
-                    f"release={' or '.join(map(repr, get_args(Release)[1:]))}"
+                    "is a setting of noise, and release='none' adds none",
+                    key=field.name,
+                    value=value,
+                    allowed=f"set release={' or '.join(map(repr, get_args(Release)[1:]))}",
                 )
 
     @property

@@ -48,6 +48,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +82,7 @@ from jaxfed.learners.turn import (
 )
 from jaxfed.rules import at_least, grouped, keywords
 from jaxfed.training.consensus.attendance import Attendance
-from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus
+from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus, consensus_of
 from jaxfed.training.consensus.opened_tally import agreed, fewest_clients
 
 _WEIGHT = 4
@@ -125,7 +126,25 @@ class Vote(NamedTuple):
     metrics: Metrics
 
 
-@keywords(steps=at_least(1))
+def _check_together(given: SimpleNamespace) -> None:
+    if given.release == "none":
+        return
+    wrong = ""
+    consensus = consensus_of(given.consensus, given.num_classes)
+    if consensus.answers != "labels":
+        wrong = "has clients share probabilities"
+    elif consensus.from_tally is None:
+        wrong = "needs every client's labels, and noise leaves estimates of their sum"
+    if wrong:
+        raise UsageError(
+            f"noise is on labels, and consensus={given.consensus!r} {wrong}",
+            key="release",
+            value=given.release,
+            allowed="use 'none', or consensus='majority'",
+        )
+
+
+@keywords(_check_together, steps=at_least(1))
 @grouped(voting=Voting, privacy=LabelPrivacy)
 def fedct(
     *,
@@ -161,18 +180,10 @@ def fedct(
     question: Question = "predict" if consensus.answers == "labels" else "predict_proba"
     if getattr(learner, question) is None:
         raise UsageError(
-            f"consensus={voting.consensus!r}: needs probabilities, and this learner gives labels alone; "
-            "allowed are those of labels, such as 'majority'"
-        )
-    if privacy.has_noise and consensus.answers != "labels":
-        raise UsageError(
-            f"release={privacy.release!r}: noise is on labels; consensus={voting.consensus!r} has clients "
-            "share probabilities, with which 'none' is allowed"
-        )
-    if privacy.has_noise and consensus.from_tally is None:
-        raise UsageError(
-            f"release={privacy.release!r}: consensus={voting.consensus!r} needs every client's labels, and "
-            "noise leaves estimates of their sum; allowed is 'none'"
+            "needs probabilities, and this learner gives labels alone",
+            key="consensus",
+            value=voting.consensus,
+            allowed="use a consensus on labels, such as 'majority'",
         )
     parts = _FedCT(
         *(learner, question, public, num_classes, steps),

@@ -43,6 +43,11 @@ class Voting:
     sums: Sums = "plaintext"
     presence: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        """Reject an unknown consensus, and settings that do not go together."""
+        self.rule(2)  # no condition depends on the number of classes
+        self.departures()
+
     def rule(self, num_classes: int) -> Consensus:
         """Return the consensus.
 
@@ -58,8 +63,10 @@ class Voting:
         )
         if self.sums != "plaintext" and rule.tally is None:
             raise UsageError(
-                f"sums={self.sums!r}: consensus={self.consensus!r} needs every client's labels; allowed is "
-                "'plaintext'"
+                f"consensus={self.consensus!r} needs every client's labels",
+                key="sums",
+                value=self.sums,
+                allowed="use 'plaintext'",
             )
         return rule
 
@@ -69,4 +76,4 @@ class Voting:
         Raises:
             UsageError: an entry of `presence` that is no departure, or a stage that these sums do not have.
         """
-        return departures_of(self.presence, self.sums, "fedct.presence")
+        return departures_of(self.presence, self.sums, "presence", "fedct")

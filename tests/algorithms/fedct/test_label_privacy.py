@@ -44,9 +44,9 @@ def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
 @pytest.mark.parametrize(
     ("sensitivity", "settings", "told"),
     [
-        ("estimated", {"rows": 3}, "rows=3: allowed is 0 with sensitivity='estimated'"),
-        ("stability", {}, "stability_rate=0.0: allowed are numbers above 0 with"),
-        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: allowed are 0 with"),
+        ("estimated", {"rows": 3}, "rows=3: sensitivity='estimated' has its own number; use 0"),
+        ("stability", {}, "stability_rate=0.0: does not go with .*; use a number above 0"),
+        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: does not go with .*; use 0"),
     ],
 )
 def test_what_does_not_go_together(sensitivity, settings, told):

@@ -377,16 +377,21 @@ OF_CLASSES = (
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"consensus": "mode"}, "consensus='mode': allowed are 'majority'"),
         (
             {"consensus": "mean"},
-            "consensus='mean': is of numbers, labels are classes; allowed are 'maj",
+            "consensus='mean': is of numbers, and labels are classes; choose one of 'majority'",
         ),
-        ({"consensus": "median"}, f"consensus='median': allowed are {OF_CLASSES}"),
-        ({"threshold": 0.9}, "threshold=0.9: consensus='majority' has none; allowed with"),
+        ({"consensus": "median"}, f"consensus='median': choose one of {OF_CLASSES}"),
+        (
+            {"threshold": 0.9},
+            "threshold=0.9: consensus='majority' has no such setting; use it with",
+        ),
         ({"consensus": "staple", "sums": "masked"}, "sums='masked': consensus='staple' needs"),
         ({"consensus": "soft_mean", **MANY}, "release='xor': noise is on labels"),
-        ({"consensus": "staple", **MANY}, "release='xor': consensus='staple' needs every"),
+        (
+            {"consensus": "staple", **MANY},
+            "release='xor': noise is on labels, and consensus='staple' needs every client's labels",
+        ),
         ({"release": "xor", "epsilon": -1.0}, "fedct.epsilon=-1.0: use numbers above 0"),
         ({"steps": 0}, "fedct.steps=0: use integers from 1 on"),
         (
