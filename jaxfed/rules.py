@@ -132,7 +132,8 @@ def check_keywords(factory: Callable[..., Any], given: Mapping[str, Any]) -> Non
     parameters = inspect.signature(factory).parameters.items()
     defaults = {name: p.default for name, p in parameters if p.default is not p.empty}
     values = {**defaults, **given}
-    check_values(plain.__name__, getattr(plain, "rules", {}), values)
+    rules = {name: rule for name, rule in rules_of(plain).items() if name in values}
+    check_values(plain.__name__, rules, values)
     for settings in classes_of(plain):
         known = {field.name for field in dataclasses.fields(settings)}
         settings(**{name: value for name, value in values.items() if name in known})
@@ -205,7 +206,7 @@ def grouped(**classes: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
     A dataclass may have `rules`, by the names of its fields.
 
     Raises:
-        UsageError: in a call, a value that a rule does not allow: `fedct.epsilon=-1: allowed are ...`.
+        UsageError: in a call, a value that a rule does not allow: `fedct.epsilon=-1: use numbers above 0`.
     """
 
     fields = {name: inspect.signature(cls).parameters for name, cls in classes.items()}
@@ -221,10 +222,9 @@ def grouped(**classes: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
             bound = signature.bind(**kwargs)
             bound.apply_defaults()
             given = dict(bound.arguments)
+            check_keywords(made, given)
             for name, cls in classes.items():
-                values = {field: given.pop(field) for field in fields[name]}
-                check_values(factory.__name__, getattr(cls, "rules", {}), values)
-                given[name] = cls(**values)
+                given[name] = cls(**{field: given.pop(field) for field in fields[name]})
             return factory(**given)
 
         made.__signature__ = signature  # type: ignore[attr-defined]

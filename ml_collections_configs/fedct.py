@@ -151,7 +151,6 @@ def get_config(variant: str = "") -> ConfigDict:
             "stability_rate": 0.0,
             "stability_delta": 1e-5,
             "neighbors": 100,
-            "decode": "unbiased",
             "condition": "exact",
             "delta": 1e-5,
         }

@@ -9,6 +9,7 @@ import pytest
 from invoking import ROOT
 
 import jaxfed
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.learners import LEARNERS, Learner
 
 
@@ -22,6 +23,15 @@ def module(monkeypatch):
     made = ModuleType("copied_from_readme")
     monkeypatch.setitem(sys.modules, made.__name__, made)
     return made
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """What a block registers goes with its test."""
+    yield
+    for registry in (ALGORITHMS, LEARNERS):
+        for name in registry.from_outside():
+            del registry[name]
 
 
 def test_as_a_library(module, capsys):
@@ -56,7 +66,7 @@ def test_own_learner(tmp_path):
 
 def test_every_learner_and_field_is_named():
     section = (ROOT / "README.md").read_text().partition("\n## Learners\n")[2].partition("\n## ")[0]
-    own = set(LEARNERS) - set(LEARNERS.from_outside())
+    own = set(LEARNERS)
     assert set(re.findall(r"`(\w+)", section)) >= {*own, *Learner._fields}
 
 
@@ -68,3 +78,8 @@ def test_own_method(module, tmp_path):
     assert set(result.methods) == {"fedlast", "fedavg"}
     exec(checks, vars(module))
     module.TestFedLast().test_rounds_are_compiled_once()
+
+
+def test_nothing_stays_registered():
+    """The learner and the method of the tests above."""
+    assert LEARNERS.from_outside() == ALGORITHMS.from_outside() == ()

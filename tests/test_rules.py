@@ -2,6 +2,8 @@
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import pytest
 
@@ -12,9 +14,14 @@ from jaxfed.rules import (
     SHARE,
     at_least,
     between,
+    check_keywords,
+    classes_of,
     fields_as_keywords,
+    grouped,
     keywords,
     one_of,
+    plain_factory,
+    rules_of,
 )
 
 
@@ -82,3 +89,55 @@ def test_fields_are_keywords():
     for given, told in (({"size": 3, "seed": 1}, "seed"), ({}, "size")):
         with pytest.raises(TypeError, match=told):
             settled(**given)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise.
+
+    Attributes:
+        sigma: deviation.
+    """
+
+    rules: ClassVar = {"sigma": NOT_NEGATIVE}
+
+    sigma: float = 0.0
+    kind: str = "normal"
+
+
+@keywords(steps=at_least(1))
+@grouped(noise=Noise, settings=Settings)
+def composed(
+    *, training: str, steps: int = 1, noise: Noise, settings: Settings
+) -> tuple[str, int, Noise, Settings]:
+    return training, steps, noise, settings
+
+
+def test_a_factory_gets_dataclasses_of_its_callers_keywords():
+    parameters = inspect.signature(composed).parameters
+    assert list(parameters) == ["training", "steps", "sigma", "kind", "size", "seed", "alpha"]
+    assert {p.kind for p in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert composed(training="t", size=3) == ("t", 1, Noise(), Settings(3))
+    made = composed(training="t", size=3, steps=2, sigma=1.0, alpha=0.1)
+    assert made == ("t", 2, Noise(1.0), Settings(3, alpha=0.1))
+    for given, told in (({"noise": Noise()}, "noise"), ({"beta": 1}, "beta")):
+        with pytest.raises(TypeError, match=told):
+            composed(training="t", size=3, **given)
+
+
+def test_rules_of_fields_are_the_factorys():
+    with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
+        composed(training="t", size=3, sigma=-1)
+    assert rules_of(composed).keys() == {"steps", "sigma"}
+    assert rules_of(partial(composed, sigma=1.0)) == rules_of(composed)
+    assert classes_of(composed) == (Noise, Settings)
+    assert plain_factory(partial(partial(composed, sigma=1.0), sigma=2.0)) == (
+        composed,
+        {"sigma": 2.0},
+    )
+
+
+def test_a_check_without_a_call_knows_the_fields_too():
+    check_keywords(composed, {"size": 3})
+    with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
+        check_keywords(composed, {"size": 3, "sigma": -1})

@@ -95,7 +95,9 @@ def distributed_distillation(
     own = {"public_loss": "squared_distance", "pseudo_weight": rho}
     learner = network(**own)
     if learner.predict_proba is None:
-        raise UsageError("network: has no probabilities; allowed are learners that have some")
+        raise UsageError(
+            "has no probabilities", key="network", allowed="use a learner with probabilities"
+        )
     mean = soft_mean(num_classes)
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:

@@ -25,6 +25,7 @@ their masked sum; comes back: as many, and which examples they are of.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -71,7 +72,7 @@ class FedMDState(NamedTuple):
     round: np.ndarray
 
 
-class _Spoken(NamedTuple):
+class _Communicated(NamedTuple):
     """Scores of a round's clients and their mean.
 
     Fields:
@@ -135,65 +136,96 @@ def fedmd(
             labels of other classes, new points at clients, labels at the server.
     """
     learner = network(public_loss=distance)
-    by_label = network(public_loss="label")
     if learner.scores is None:
-        raise UsageError("network: has no scores; allowed are learners that have some")
-    size = min(subset or len(public), len(public))
-    no_labels = np.full(len(public), -1, np.int32)
+        raise UsageError("has no scores", key="network", allowed="use a learner with scores")
+    parts = _FedMD(
+        learner=learner,
+        by_label=network(public_loss="label"),
+        public=public,
+        public_labels=public_labels,
+        num_classes=num_classes,
+        size=min(subset or len(public), len(public)),
+        steps=_Steps(transfer_steps, private_steps, digest_steps, revisit_steps),
+        distance=distance,
+        sums=sums,
+    )
+    judged = judged_by_clients(learner, num_classes)
+    return FederatedAlgorithm(
+        parts.init,
+        parts.round,
+        views=parts.views,
+        instructions=parts.instructions,
+        **judged._asdict(),
+    )
 
-    def init(key: jax.Array, federation: Federation) -> FedMDState:
-        check_clients(federation, public)
-        of_others = federation.y[federation.public] != public_labels
-        if public_labels is not None and np.any(of_others):
+
+class _Steps(NamedTuple):
+    """Numbers of local steps; fields as the keywords of `fedmd`."""
+
+    transfer: int
+    private: int
+    digest: int
+    revisit: int
+
+
+@dataclass(frozen=True, eq=False)
+class _FedMD:
+    """The parts of a round.
+
+    Attributes:
+        learner: networks that learn scores of public examples.
+        by_label: the same networks, which learn their labels.
+        size: |d|.
+        public, public_labels, num_classes, steps, distance, sums: as the keywords of `fedmd`.
+    """
+
+    learner: Learner
+    by_label: Learner
+    public: np.ndarray
+    public_labels: np.ndarray | None
+    num_classes: int
+    size: int
+    steps: _Steps
+    distance: Distance
+    sums: Sums
+
+    @property
+    def no_labels(self) -> np.ndarray:
+        """int32 [U] of -1: digestion is by scores alone."""
+        return np.full(len(self.public), -1, np.int32)
+
+    def init(self, key: jax.Array, federation: Federation) -> FedMDState:
+        """Return the state before the first round."""
+        check_clients(federation, self.public)
+        of_others = federation.y[federation.public] != self.public_labels
+        if self.public_labels is not None and np.any(of_others):
             raise UsageError(
-                "public_labeled=True: the public examples' classes are not the clients'; allowed is False, "
-                "or public examples of the same classes"
+                "the public examples' classes are not the clients'",
+                key="public_labeled",
+                value=True,
+                allowed="use False, or public examples of the same classes",
             )
-        return FedMDState(learner.init(key, federation), first_turns(federation), count(0))
+        return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
 
-    def spoken(state: FedMDState, cohort: Cohort, key: jax.Array) -> _Spoken:
-        """Transfer learning of new clients, then the steps "communicate" and "aggregate"."""
-        first_key, draw_key, *_ = jax.random.split(key, 4)
-        communication = Communication()
-        models, cohort = transferred(state, cohort, first_key)
-        drawn = np.sort(np.asarray(jax.random.permutation(draw_key, len(public)))[:size])
-        present = Turn(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
-        present, scores = asked(present, learner, "scores", public[drawn], num_classes, first_key)
-        voters = speaking(present.client_id, scores)
-        number = int(np.sum(voters >= 0))
-        total = opened_tally(
-            soft_mean(num_classes),
-            scores,
-            voters,
-            communication,
-            num_classes=num_classes,
-            sums=sums,
-        )
-        mean = np.zeros((len(public), num_classes), np.float32)
-        mean[drawn] = total / max(number, 1)
-        # Clients without scores, or with a new network, digest too; no client digests a sum not opened.
-        is_known = bool(total.any())
-        listening = int(np.sum(present.client_id >= 0)) if is_known else 0
-        communication.down("mean", listening * _FLOAT * (total.size + size))
-
-        weight = np.zeros(len(public), np.float32)
-        weight[drawn] = is_known
-        return _Spoken(present, cohort, voters, communication, mean, weight)
-
-    def round(state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[FedMDState, Metrics]:
+    def round(
+        self, state: FedMDState, cohort: Cohort, key: jax.Array
+    ) -> tuple[FedMDState, Metrics]:
+        """Communicate, aggregate, digest, revisit."""
         _, _, digest_key, revisit_key = jax.random.split(key, 4)
         cohort = arranged(cohort)
         in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
-        present, cohort, voters, communication, mean, weight = spoken(state, cohort, key)
+        present, cohort, voters, communication, mean, weight = self.communicated(state, cohort, key)
 
-        # Digest, revisit
-        taught = Taught(public, no_labels, weight, mean)
+        taught = Taught(self.public, self.no_labels, weight, mean)
         cohort = cohort._replace(client_id=present.client_id)
         digested = take_turn(
-            learner, present.state, without_labels(cohort), taught, digest_key, digest_steps
+            *(self.learner, present.state, without_labels(cohort), taught),
+            *(digest_key, self.steps.digest),
         )
         left = _still(cohort, digested)
-        revisited = take_turn(learner, digested.state, left, None, revisit_key, revisit_steps)
+        revisited = take_turn(
+            self.learner, digested.state, left, None, revisit_key, self.steps.revisit
+        )
         turns = with_turns(state.turns, voters)
         failed = in_round - int(np.sum(revisited.client_id >= 0))
         metrics: Metrics = {
@@ -206,7 +238,39 @@ def fedmd(
         after = FedMDState(revisited.state, turns, count(int(state.round) + 1))
         return after, {**metrics, "communication": communication.metrics()}
 
-    def transferred(state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
+    def communicated(self, state: FedMDState, cohort: Cohort, key: jax.Array) -> _Communicated:
+        """Transfer learning of new clients, then the steps "communicate" and "aggregate"."""
+        first_key, draw_key, *_ = jax.random.split(key, 4)
+        communication = Communication()
+        models, cohort = self.transferred(state, cohort, first_key)
+        num_public, num_classes = len(self.public), self.num_classes
+        drawn = np.sort(np.asarray(jax.random.permutation(draw_key, num_public))[: self.size])
+        present = Turn(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
+        present, scores = asked(
+            present, self.learner, "scores", self.public[drawn], num_classes, first_key
+        )
+        voters = speaking(present.client_id, scores)
+        number = int(np.sum(voters >= 0))
+        total = opened_tally(
+            soft_mean(num_classes),
+            scores,
+            voters,
+            communication,
+            num_classes=num_classes,
+            sums=self.sums,
+        )
+        mean = np.zeros((num_public, num_classes), np.float32)
+        mean[drawn] = total / max(number, 1)
+        # Clients without scores, or with a new network, digest too; no client digests a sum not opened.
+        is_known = bool(total.any())
+        listening = int(np.sum(present.client_id >= 0)) if is_known else 0
+        communication.down("mean", listening * _FLOAT * (total.size + self.size))
+
+        weight = np.zeros(num_public, np.float32)
+        weight[drawn] = is_known
+        return _Communicated(present, cohort, voters, communication, mean, weight)
+
+    def transferred(self, state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
         """Models after the transfer of new clients, and the cohort without clients whose transfer failed."""
         public_key, private_key = jax.random.split(key)
         ids = np.asarray(cohort.client_id)
@@ -215,53 +279,56 @@ def fedmd(
         models = state.learner
         if not is_new.any():
             return models, cohort
-        if public_labels is not None and transfer_steps:
-            taught = Taught(public, public_labels, np.ones(len(public), np.float32))
+        if self.public_labels is not None and self.steps.transfer:
+            ones = np.ones(len(self.public), np.float32)
             turn = take_turn(
-                by_label, models, without_labels(new), taught, public_key, transfer_steps
+                *(self.by_label, models, without_labels(new)),
+                *(Taught(self.public, self.public_labels, ones), public_key, self.steps.transfer),
             )
             models, cohort, new = turn.state, _still(cohort, turn), _still(new, turn)
-        if private_steps:
-            turn = take_turn(learner, models, new, None, private_key, private_steps)
+        if self.steps.private:
+            turn = take_turn(self.learner, models, new, None, private_key, self.steps.private)
             models, cohort = turn.state, _still(cohort, turn)
         return models, cohort
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        """Return what the server sees: scores of public examples, or their sum."""
         # Scores of the next round's communication come from the models at the end of this one.
         del before, key
         return [
             probabilities_shown(
-                learner,
+                self.learner,
                 after.learner,
                 cohort.client_id,
-                num_classes,
+                self.num_classes,
                 message="scores",
                 question="scores",
-                summed=sums != "plaintext",
+                summed=self.sums != "plaintext",
             )
         ]
 
-    def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
+    def instructions(
+        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
+    ) -> list[Instruction]:
+        """Return what the clients of a round were told: a transfer first, then to digest and revisit."""
         del after
-        said = spoken(before, arranged(cohort), key)  # recomputed: no state has these scores
-        own = (("public_loss", distance),)
-        told = [
-            Instruction(digest_steps, False, no_labels, said.weight, said.mean, own),
-            Instruction(revisit_steps, network=own),
+        told = self.communicated(
+            before, arranged(cohort), key
+        )  # recomputed: no state has these scores
+        steps, own = self.steps, (("public_loss", self.distance),)
+        every_round = [
+            Instruction(steps.digest, False, self.no_labels, told.weight, told.mean, own),
+            Instruction(steps.revisit, network=own),
         ]
         if int(before.round):
-            return told
-        first = [Instruction(private_steps, network=own)]
-        if public_labels is not None:
-            ones = np.ones(len(public), np.float32)
+            return every_round
+        first = [Instruction(steps.private, network=own)]
+        if self.public_labels is not None:
+            ones = np.ones(len(self.public), np.float32)
             by = (("public_loss", "label"),)
-            first = [Instruction(transfer_steps, False, public_labels, ones, network=by), *first]
-        return [*first, *told]
-
-    judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(
-        init, round, views=views, instructions=instructions, **judged._asdict()
-    )
+            transfer = Instruction(steps.transfer, False, self.public_labels, ones, network=by)
+            first = [transfer, *first]
+        return [*first, *every_round]
 
 
 def _still(cohort: Cohort, turn: Turn) -> Cohort:

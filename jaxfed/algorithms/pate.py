@@ -19,8 +19,7 @@ Leaves a client: |U| labels of ceil(log2 C) bits, once. Nothing comes back: the 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -113,92 +112,137 @@ def pate(
         UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
             at the server.
     """
+    parts = _Pate(
+        learner,
+        server_learner._replace(alone="the student"),
+        public,
+        num_classes,
+        teacher_rounds,
+        steps,
+        student_steps,
+        gamma,
+        delta,
+    )
+    judged = judged_by_clients(parts.student, num_classes, has_consensus=True)
 
-    server_learner = server_learner._replace(alone="the student")
+    def evaluate(state: PateState, federation: Federation) -> Metrics:
+        return judged.evaluate(state, federation.pooled())
 
-    def init(key: jax.Array, federation: Federation) -> PateState:
-        check_clients(federation, public)
+    return FederatedAlgorithm(
+        parts.init,
+        parts.round,
+        evaluate=evaluate,
+        validate=judged.validate,
+        predictions=judged.predictions,
+        predict=judged.predict,
+        views=parts.views,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Pate:
+    """The parts of a round; attributes as the keywords of `pate`."""
+
+    teachers: Learner
+    student: Learner
+    public: np.ndarray
+    num_classes: int
+    teacher_rounds: int
+    steps: int
+    student_steps: int
+    gamma: float
+    delta: float
+
+    def init(self, key: jax.Array, federation: Federation) -> PateState:
+        """Return the state before the first round."""
+        check_clients(federation, self.public)
         teacher_key, student_key = jax.random.split(key)
         return PateState(
-            teachers=learner.init(teacher_key, federation),
-            learner=server_learner.init(student_key, _without_examples(federation)),
-            label=np.full(len(public), ABSTAINED, np.int32),
-            weight=np.zeros(len(public), np.float32),
+            teachers=self.teachers.init(teacher_key, federation),
+            learner=self.student.init(student_key, _without_examples(federation)),
+            label=np.full(len(self.public), ABSTAINED, np.int32),
+            weight=np.zeros(len(self.public), np.float32),
             teacher_turns=first_turns(federation),
             turns=np.zeros(1, np.int32),
             round=count(0),
         )
 
-    def round(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
-        teacher_key, noise_key, student_key = jax.random.split(key, 3)
+    def round(self, state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
+        """Teachers train; in the last of their rounds they vote; from then on the student trains."""
         number, metrics, communication = int(state.round) + 1, Metrics(), Communication()
-        if number <= teacher_rounds:
-            turn = take_turn(learner, state.teachers, cohort, None, teacher_key, steps)
-            if number == teacher_rounds:
-                turn, votes = asked(turn, learner, "predict", public, num_classes, teacher_key)
-                voters = speaking(turn.client_id, votes)
-                label, weight = noisy_vote(
-                    votes, voters, noise_key, communication, num_classes=num_classes, gamma=gamma
-                )
-                state = state._replace(label=label, weight=weight)
-            teacher_turns = with_turns(state.teacher_turns, turn.client_id)
-            state = state._replace(teachers=turn.state, teacher_turns=teacher_turns)
-            metrics |= turn.metrics
-        if number >= teacher_rounds:
-            taught = Taught(public, state.label, state.weight)
-            student = take_turn(
-                server_learner, state.learner, _nobody(cohort), taught, student_key, student_steps
-            )
-            turns = with_turns(state.turns, student.client_id)
-            state = state._replace(learner=student.state, turns=turns)
-            metrics |= {f"student_{name}": value for name, value in student.metrics.items()}
-            if gamma:
-                metrics["epsilon"] = basic(2 * gamma, len(public))
-                metrics["epsilon_approximate"] = approximate(2 * gamma, len(public), delta)
+        if number <= self.teacher_rounds:
+            state, told = self.teach(state, cohort, key, communication)
+            metrics |= told
+        if number >= self.teacher_rounds:
+            state, told = self.study(state, cohort, key)
+            metrics |= told
         metrics["communication"] = communication.metrics()
         return state._replace(round=count(number)), metrics
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+    def teach(
+        self, state: PateState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> tuple[PateState, Metrics]:
+        """A round of the teachers, with their vote if it is the last."""
+        teacher_key, noise_key, _ = jax.random.split(key, 3)
+        turn = take_turn(self.teachers, state.teachers, cohort, None, teacher_key, self.steps)
+        if int(state.round) + 1 == self.teacher_rounds:
+            turn, votes = asked(
+                turn, self.teachers, "predict", self.public, self.num_classes, teacher_key
+            )
+            label, weight = noisy_vote(
+                votes,
+                speaking(turn.client_id, votes),
+                noise_key,
+                communication,
+                num_classes=self.num_classes,
+                gamma=self.gamma,
+            )
+            state = state._replace(label=label, weight=weight)
+        teacher_turns = with_turns(state.teacher_turns, turn.client_id)
+        return state._replace(teachers=turn.state, teacher_turns=teacher_turns), turn.metrics
+
+    def study(self, state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
+        """A round of the student, on the labels of the vote."""
+        *_, student_key = jax.random.split(key, 3)
+        taught = Taught(self.public, state.label, state.weight)
+        turn = take_turn(
+            *(self.student, state.learner, _nobody(cohort), taught),
+            *(student_key, self.student_steps),
+        )
+        metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
+        if self.gamma:
+            of_query, queries = 2 * self.gamma, len(self.public)
+            metrics["epsilon"] = basic(of_query, queries)
+            metrics["epsilon_approximate"] = approximate(of_query, queries, self.delta)
+        turns = with_turns(state.turns, turn.client_id)
+        return state._replace(learner=turn.state, turns=turns), metrics
+
+    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        """Return votes, their noisy counts, and the student; nothing before the vote."""
         del before
-        if int(after.round) < teacher_rounds:
+        if int(after.round) < self.teacher_rounds:
             return []
-        noise_key = jax.random.split(key, 3)[1]
-        shown = after.teachers, cohort.client_id, num_classes
-        votes = labels_shown(learner, *shown, message="votes")
-        counts = labels_shown(learner, *shown, message="counts", summed=True)
-        teachers = max(len(votes.client), 1)
+        _, noise_key, _ = jax.random.split(key, 3)
+        shown = after.teachers, cohort.client_id, self.num_classes
+        votes = labels_shown(self.teachers, *shown, message="votes")
+        counts = labels_shown(self.teachers, *shown, message="counts", summed=True)
+        num_teachers = max(len(votes.client), 1)
 
         def noisy(x: np.ndarray) -> np.ndarray:
             share = counts.answers(x)
-            if not gamma:
+            if not self.gamma:
                 return share
-            noise = np.asarray(jax.random.laplace(noise_key, share.shape)) / (gamma * teachers)
-            return (share + noise).astype(np.float32)
+            noise = np.asarray(jax.random.laplace(noise_key, share.shape))
+            return (share + noise / (self.gamma * num_teachers)).astype(np.float32)
 
         the_one = np.zeros(1, np.int32)
-        student = probabilities_shown(server_learner, after.learner, the_one, num_classes)
+        student = probabilities_shown(self.student, after.learner, the_one, self.num_classes)
         nobody = np.asarray([-1], np.int32)
         return [
             votes,
             counts._replace(answers=noisy),
             student._replace(message=STUDENT, client=nobody, adversary=MODEL),
         ]
-
-    judged = judged_by_clients(server_learner, num_classes, has_consensus=True)
-
-    def of_student(judge: Any, state: PateState, federation: Federation) -> Metrics:
-        metrics: Metrics = judge(state, federation.pooled())
-        return metrics
-
-    return FederatedAlgorithm(
-        init,
-        round,
-        evaluate=partial(of_student, judged.evaluate),
-        validate=judged.validate,
-        predictions=judged.predictions,
-        predict=judged.predict,
-        views=views,
-    )
 
 
 def noisy_vote(

@@ -22,6 +22,7 @@ The table of predictions has a row for each client and test example.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,28 +71,127 @@ def judged_by_clients(
     Cost: each client's predictions of the split, and of its own labeled examples. `predictions` reuses the
     test labels of the state that `evaluate` last measured.
     """
-    measured = LastAnswer[np.ndarray]()
+    judge = _Judge(learner, num_classes, has_consensus, LastAnswer[np.ndarray]())
+    return Judgement(
+        judge.evaluate, judge.validate, judge.evaluate_clients, judge.predictions, judge.predict
+    )
 
-    def said_of(
-        question: Question, state: LearnersState, x: np.ndarray, client_id: np.ndarray
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """The evaluation functions; attributes as the keywords of `judged_by_clients`.
+
+    `measured` holds the test labels of the state that `evaluate` last measured.
+    """
+
+    learner: Learner
+    num_classes: int
+    has_consensus: bool
+    measured: LastAnswer[np.ndarray]
+
+    def validate(self, state: LearnersState, federation: Federation) -> Metrics:
+        """Metrics of the validation split."""
+        split = federation.validation
+        if not len(split):
+            return {}
+        said = self.labels(state, federation.x[split])
+        return self.quality("validation", said, federation.y[split])
+
+    def evaluate(self, state: LearnersState, federation: Federation) -> Metrics:
+        """Metrics of the test split, of clients' own labels, and of the consensus."""
+        consensus = _consensus_quality(state, federation) if self.has_consensus else {}
+        if not self.has_any_model(state, federation):
+            return {**consensus, HAS_NO_MODEL: True}
+        metrics: Metrics = {}
+        if len(test := federation.test):
+            said = self.labels(state, federation.x[test])
+            self.measured.keep(state, federation, said)
+            metrics = self.quality("test", said, federation.y[test])
+        labeled = federation.partition.labeled
+        trained = [
+            accuracy(own, federation.y[points])
+            for own, points in zip(self.on_own(state, federation, labeled), labeled, strict=True)
+            if len(points)
+        ]
+        if trained:
+            metrics["train_accuracy"] = float(np.mean(trained))
+            if "test_accuracy" in metrics:
+                metrics["gap_vulnerability"] = auc_of(
+                    metrics["train_accuracy"], metrics["test_accuracy"]
+                )
+        return {**metrics, **consensus}
+
+    def evaluate_clients(self, state: LearnersState, federation: Federation) -> Metrics:
+        """Accuracy of each client's model on its own unlabeled points."""
+        unlabeled = federation.partition.unlabeled
+        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
+        if not len(owner):
+            return {}
+        said = np.concatenate(self.on_own(state, federation, unlabeled))
+        truth = federation.y[np.concatenate(unlabeled)]
+        return over_clients("unlabeled", said, truth, owner, federation.num_clients)
+
+    def predictions(self, state: LearnersState, federation: Federation) -> Predictions:
+        """Labels and confidences of all clients on the test split."""
+        test = federation.test
+        said = self.measured.taken(state, federation)
+        if said is None:
+            said = self.labels(state, federation.x[test])
+        # A learner whose class need not be its most probable one (a support vector machine) gives both.
+        has_more = self.learner.predict_proba is not None
+        each = (
+            self.spreads(state, federation.x[test])
+            if has_more
+            else _one_hot(said, self.num_classes)
+        )
+        of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
+        return Predictions(
+            client=np.repeat(_clients(state), len(test)),
+            example=np.tile(test, len(said)),
+            role=np.full(said.size, "test"),
+            label=said.reshape(-1),
+            confidence=np.where(said >= 0, of_label, 0).reshape(-1).astype(np.float32),
+        )
+
+    def predict(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
+        """Mean probabilities of the clients that have a model, float32 [n, C]."""
+        each = self.spreads(state, x)
+        answering = np.maximum(each.any(axis=2).sum(axis=0), 1)
+        return (each.sum(axis=0) / answering[:, None]).astype(np.float32)
+
+    def answers(
+        self, question: Question, state: LearnersState, x: np.ndarray, client_id: np.ndarray
     ) -> np.ndarray:
-        answers, failed = answers_of(learner, question, state.learner, client_id, x, num_classes)
-        tell(learner, failed)
+        """Valid answers of these clients; the reasons of the others are logged."""
+        answers, failed = answers_of(
+            self.learner, question, state.learner, client_id, x, self.num_classes
+        )
+        tell(self.learner, failed)
         return answers
 
-    def labels(state: LearnersState, x: np.ndarray) -> np.ndarray:
+    def labels(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
         """Labels by all clients, int32 [M, n]."""
-        return said_of("predict", state, x, _clients(state))
+        return self.answers("predict", state, x, _clients(state))
 
-    def spreads(state: LearnersState, x: np.ndarray) -> np.ndarray:
+    def spreads(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
         """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
-        if learner.predict_proba is None:
-            return _one_hot(labels(state, x), num_classes)
-        return said_of("predict_proba", state, x, _clients(state))
+        if self.learner.predict_proba is None:
+            return _one_hot(self.labels(state, x), self.num_classes)
+        return self.answers("predict_proba", state, x, _clients(state))
 
-    def quality(name: str, said: np.ndarray, truth: np.ndarray) -> Metrics:
+    def on_own(
+        self, state: LearnersState, federation: Federation, part: tuple[np.ndarray, ...]
+    ) -> list[np.ndarray]:
+        """Labels of each client's own points, by its own model."""
+        return [
+            self.answers("predict", state, federation.x[points], np.asarray([client], np.int32))[0]
+            for client, points in enumerate(part)
+        ]
+
+    def quality(self, name: str, said: np.ndarray, truth: np.ndarray) -> Metrics:
+        """Metrics of a split by the labels of all clients."""
         each = [accuracy(own, truth) for own in said]
-        votes = _one_hot(said, num_classes).sum(axis=0)
+        votes = _one_hot(said, self.num_classes).sum(axis=0)
         majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
         return {
             f"{name}_accuracy": accuracy(said.reshape(-1), np.tile(truth, len(said))),
@@ -103,88 +203,23 @@ def judged_by_clients(
             f"majority_{name}_accuracy": accuracy(majority, truth),
         }
 
-    def on_own(
-        state: LearnersState, federation: Federation, part: tuple[np.ndarray, ...]
-    ) -> list[np.ndarray]:
-        """Labels of each client's own points, by its own model."""
-        said = []
-        for client, points in enumerate(part):
-            own = np.asarray([client], np.int32)
-            x = federation.x[points]
-            said.append(said_of("predict", state, x, own)[0])
-        return said
-
-    def validate(state: LearnersState, federation: Federation) -> Metrics:
-        split = federation.validation
-        if not len(split):
-            return {}
-        return quality("validation", labels(state, federation.x[split]), federation.y[split])
-
-    def evaluate(state: LearnersState, federation: Federation) -> Metrics:
-        consensus = consensus_quality(state, federation) if has_consensus else {}
-        anybody, _ = answers_of(
-            learner, "predict", state.learner, _clients(state), federation.x[:1], num_classes
+    def has_any_model(self, state: LearnersState, federation: Federation) -> bool:
+        """True if any client has a model; else a warning is logged."""
+        learner, clients = self.learner, _clients(state)
+        one, _ = answers_of(
+            learner, "predict", state.learner, clients, federation.x[:1], self.num_classes
         )
-        if (anybody < 0).all():
-            if state.round:  # before the first round this is expected
-                whose = learner.alone or "of any client"
-                logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
-            return {**consensus, HAS_NO_MODEL: True}
-        metrics: Metrics = {}
-        if len(test := federation.test):
-            said = labels(state, federation.x[test])
-            measured.keep(state, federation, said)
-            metrics = quality("test", said, federation.y[test])
-        labeled = federation.partition.labeled
-        trained = [
-            accuracy(own, federation.y[points])
-            for own, points in zip(on_own(state, federation, labeled), labeled, strict=True)
-            if len(points)
-        ]
-        if trained:
-            metrics["train_accuracy"] = float(np.mean(trained))
-            if "test_accuracy" in metrics:
-                metrics["gap_vulnerability"] = auc_of(
-                    metrics["train_accuracy"], metrics["test_accuracy"]
-                )
-        return {**metrics, **consensus}
+        if (one >= 0).any():
+            return True
+        if state.round:  # before the first round this is expected
+            whose = learner.alone or "of any client"
+            logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
+        return False
 
-    def consensus_quality(state: Any, federation: Federation) -> Metrics:
-        right = accuracy(np.asarray(state.label), federation.y[federation.public])
-        return {} if np.isnan(right) else {"consensus_accuracy": right}
 
-    def evaluate_clients(state: LearnersState, federation: Federation) -> Metrics:
-        unlabeled = federation.partition.unlabeled
-        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        if not len(owner):
-            return {}
-        said = np.concatenate(on_own(state, federation, unlabeled))
-        truth = federation.y[np.concatenate(unlabeled)]
-        return over_clients("unlabeled", said, truth, owner, federation.num_clients)
-
-    def predict(state: LearnersState, x: np.ndarray) -> np.ndarray:
-        each = spreads(state, x)
-        answering = np.maximum(each.any(axis=2).sum(axis=0), 1)
-        return (each.sum(axis=0) / answering[:, None]).astype(np.float32)
-
-    def predictions(state: LearnersState, federation: Federation) -> Predictions:
-        test = federation.test
-        said = measured.taken(state, federation)
-        if said is None:
-            said = labels(state, federation.x[test])
-        # A learner whose class need not be its most probable one (a support vector machine) gives both.
-        has_more = learner.predict_proba is not None
-        each = spreads(state, federation.x[test]) if has_more else _one_hot(said, num_classes)
-        of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
-        return Predictions(
-            client=np.repeat(_clients(state), len(test)),
-            example=np.tile(test, len(said)),
-            role=np.full(said.size, "test"),
-            label=said.reshape(-1),
-            confidence=np.where(said >= 0, of_label, 0).reshape(-1).astype(np.float32),
-        )
-
-    return Judgement(evaluate, validate, evaluate_clients, predictions, predict)
+def _consensus_quality(state: Any, federation: Federation) -> Metrics:
+    right = accuracy(np.asarray(state.label), federation.y[federation.public])
+    return {} if np.isnan(right) else {"consensus_accuracy": right}
 
 
 def _clients(state: LearnersState) -> np.ndarray:

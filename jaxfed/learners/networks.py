@@ -9,6 +9,8 @@ parameters, BatchNorm statistics and optimizer stay with it; nothing is averaged
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -21,33 +23,23 @@ from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.kernels.devices.padding import in_batches
-from jaxfed.learners.learner import (
-    Fitted,
-    Learner,
-    LearnerError,
-    Predict,
-    Taught,
-    check_taught,
-)
+from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
+from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
-from jaxfed.training.local.losses import weighted_loss
+from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.server_state import client_keys, gather, is_finite, scatter, stacked_for
 
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]
 
-_NAME = "network"
-_BATCH = 500  # examples at a time in prediction
 _FRESH = 0x66727368  # separates the random stream of a fresh start from that of local steps
 _ORDERS = 0x6F726473
-_SPOILED = -2  # no class: marks scores that are NaN or infinite
 
 
 class NetworkState(NamedTuple):
@@ -127,13 +119,41 @@ def network(
     clients, for fits with and without public labels, and for all clients in order, whose states are not
     copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
-    model = training.model
-    keeps_optimizer = optimizer_state == "kept" and start == "warm"
+    networks = _Networks(
+        training, public_batch_size, pseudo_weight, public_loss, start, optimizer_state
+    )
+    return Learner(
+        networks.init,
+        networks.fit,
+        predict=answering(training, _largest, -1, SPOILED),
+        predict_proba=answering(training, jax.nn.softmax, 0, np.nan),
+        scores=answering(training, lambda logits: logits, 0, np.nan),
+        renewed=networks.renewed,
+        name_of=lambda client: NAME,
+    )
 
-    def init(key: jax.Array, federation: Federation) -> NetworkState:
+
+@dataclass(frozen=True, eq=False)
+class _Networks:
+    """The learner's functions; attributes as the keywords of `network`."""
+
+    training: Training
+    public_batch_size: int
+    pseudo_weight: float
+    public_loss: str
+    start: Start
+    optimizer_state: OptimizerState
+
+    @property
+    def keeps_optimizer(self) -> bool:
+        """True if optimizers go on from round to round; beside a new network they cannot."""
+        return self.optimizer_state == "kept" and self.start == "warm"
+
+    def init(self, key: jax.Array, federation: Federation) -> NetworkState:
+        """Return all clients' networks before their first step."""
         num_clients = federation.num_clients
         numbers = jnp.arange(num_clients)
-        models, optimizer = new_networks(key, numbers)
+        models, optimizer = self.new_networks(key, numbers)
         orders = jax.random.fold_in(key, _ORDERS)
         return NetworkState(
             model=models,
@@ -143,105 +163,38 @@ def network(
             fits=jnp.zeros(num_clients, jnp.int32),
         )
 
-    def new_networks(key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
+    def new_networks(self, key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
         """Networks and optimizers of these clients before their first step."""
+        training = self.training
         models = stacked_for(len(numbers), training.initial_model)
         if training.initial_model is None:
             keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-            models = jax.jit(jax.vmap(model.init))(keys)
-        if not keeps_optimizer:
+            models = jax.jit(jax.vmap(training.model.init))(keys)
+        if not self.keeps_optimizer:
             return models, ()
         parameters = nnx.split_state(models, nnx.Param, ...)[0]
         return models, jax.vmap(training.local.optimizer(jnp.float32(0)).init)(parameters)
 
-    def renewed(state: NetworkState, client_id: Array, key: jax.Array) -> NetworkState:
+    def renewed(self, state: NetworkState, client_id: Array, key: jax.Array) -> NetworkState:
+        """Return the state with new networks for these clients."""
         ids = jnp.asarray(client_id)
-        models, optimizer = new_networks(key, ids)
+        models, optimizer = self.new_networks(key, ids)
         none = jnp.zeros(len(ids), jnp.int32)
         new = NetworkState(models, optimizer, state.order[ids], none, none)
         return scatter(state, ids, new)
 
-    def fit_one(shared: Any, client: _Client) -> _Trained:
-        (public_x, targets, most_steps), examples = shared
-        state = client.state
-        data = client.data._replace(x=joined(examples, client.data.x))
-        loss = weighted_loss(
-            model, augment=training.local.augment, pointwise=training.local.pointwise
-        )
-        learns = jnp.any(usable(data))
-        if public_x is not None:
-            public = Public(public_x, **{"soft": None, **targets, **client.targets})
-            learns |= jnp.any(public.counts(public_loss))
-            loss = taught_loss(
-                model,
-                public,
-                pseudo_weight=pseudo_weight,
-                public_loss=public_loss,
-                augment=training.local.augment,
-                pointwise=training.local.pointwise,
-            )
-        steps = jnp.where(learns, most_steps, 0)
-        rate = jnp.float32(training.local.learning_rate(state.fits.astype(jnp.float32)))
-        plan = own_batches(
-            data, state.order, size=training.local.batches.size, done=state.steps, steps=steps
-        )
-        if public_x is not None:
-            drawn = public_rows(public, batch_size=public_batch_size, public_loss=public_loss)
-            plan = plan._replace(beside=lambda step, key: drawn(key))
-        trained = train(
-            _first(state, client.key),
-            data,
-            client.key,
-            loss=loss,
-            optimizer=training.local.optimizer(rate),
-            batches=plan,
-            optimizer_state=at_rate(state.optimizer, rate) if keeps_optimizer else None,
-        )
-        return _outcome(state, trained, keeps_optimizer)
-
-    def _first(state: NetworkState, key: jax.Array) -> nnx.State:
-        if start == "warm":
-            return state.model
-        if training.initial_model is not None:
-            return training.initial_model
-        return model.init(jax.random.fold_in(key, _FRESH))
-
-    fit_clients = (training.execution.map_apart or training.execution.map_clients)(fit_one)
-
-    def fit_cohort(
-        state: NetworkState,
-        cohort: Cohort,
-        shared: Any,
-        own: dict[str, jax.Array],
-        key: jax.Array,
-        *,
-        is_everyone: bool,
-    ) -> _Trained:
-        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
-        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
-        # For large networks, copying states in and out takes as long as two steps.
-        before = state if is_everyone else gather(state, cohort.client_id)
-        clients = _Client(before, data, own, client_keys(key, cohort))
-        trained = fit_clients((shared, examples), clients)
-        if is_everyone:
-            return trained
-        return trained._replace(state=scatter(state, cohort.client_id, trained.state))
-
-    if training.execution.map_apart is None:
-        fit_cohort = jitted(fit_cohort, static_argnames="is_everyone")
-
     def fit(
-        state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+        self, state: NetworkState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
     ) -> Fitted:
+        """Take the cohort's local steps; report networks that these have spoiled."""
         if taught is not None:
             check_taught(taught, cohort)
-        cohort = padded(cohort, training.execution.clients_multiple)
-        targets, own = _targets(taught, public_loss, len(cohort.client_id))
+        cohort = padded(cohort, self.training.execution.clients_multiple)
+        targets, own = _targets(taught, self.public_loss, len(cohort.client_id))
         public_x = None if taught is None else jnp.asarray(taught.x)
         shared = public_x, targets, jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
-        trained = fit_cohort(state, cohort, shared, own, key, is_everyone=is_everyone)
+        trained = self.program(state, cohort, shared, own, key, is_everyone=is_everyone)
         ids, loss, taken, is_whole = jax.device_get(
             (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
         )
@@ -253,57 +206,101 @@ def network(
         metrics = {"train_loss": float(loss[worked].mean())} if worked.any() else {}
         return Fitted(trained.state, failed, {**metrics, "clients": int(worked.sum())})
 
-    def answering(
-        of_logits: Callable[[jax.Array], jax.Array], without: int, spoiled: float
-    ) -> Predict:
-        """Return the prediction by this function of logits; it is `without` for clients without a network.
+    @cached_property
+    def program(self) -> Callable[..., _Trained]:
+        """`fit_cohort`, compiled whole, or by `map_apart` for each core."""
+        if self.training.execution.map_apart is not None:
+            return self.fit_cohort
+        return jitted(self.fit_cohort, static_argnames="is_everyone")
 
-        For logits that are NaN or infinite it is `spoiled` on the device, and an error on the host.
-        """
+    @cached_property
+    def fit_clients(self) -> Callable[..., _Trained]:
+        """`fit_one` of all clients of a cohort."""
+        return (self.training.execution.map_apart or self.training.execution.map_clients)(
+            self.fit_one
+        )
 
-        @jitted
-        def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
-            logits = training.execution.map_clients(lambda x, one: model.apply(one, x))(x, models)
-            logits = logits.astype(jnp.float32)
-            answer = of_logits(logits)
-            is_whole = (
-                jnp.isfinite(logits)
-                .all(axis=-1)
-                .reshape(*logits.shape[:2], *(1,) * (answer.ndim - 2))
+    def fit_cohort(
+        self,
+        state: NetworkState,
+        cohort: Cohort,
+        shared: Any,
+        own: dict[str, jax.Array],
+        key: jax.Array,
+        *,
+        is_everyone: bool,
+    ) -> _Trained:
+        """Local steps of a cohort, or of all clients in order, `is_everyone`."""
+        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
+        # For large networks, copying states in and out takes as long as two steps.
+        before = state if is_everyone else gather(state, cohort.client_id)
+        clients = _Client(before, data, own, client_keys(key, cohort))
+        trained = self.fit_clients((shared, examples), clients)
+        if is_everyone:
+            return trained
+        return trained._replace(state=scatter(state, cohort.client_id, trained.state))
+
+    def fit_one(self, shared: Any, client: _Client) -> _Trained:
+        """Local steps of one client."""
+        training = self.training
+        (public_x, targets, most_steps), examples = shared
+        state = client.state
+        data = client.data._replace(x=joined(examples, client.data.x))
+        public, learns = None, jnp.any(usable(data))
+        if public_x is not None:
+            public = Public(public_x, **{"soft": None, **targets, **client.targets})
+            learns |= jnp.any(public.counts(self.public_loss))
+        loss = self.loss(public)
+        steps = jnp.where(learns, most_steps, 0)
+        rate = jnp.float32(training.local.learning_rate(state.fits.astype(jnp.float32)))
+        plan = own_batches(
+            data, state.order, size=training.local.batches.size, done=state.steps, steps=steps
+        )
+        if public is not None:
+            drawn = public_rows(
+                public, batch_size=self.public_batch_size, public_loss=self.public_loss
             )
-            answer = jnp.where(is_whole, answer, jnp.asarray(spoiled, answer.dtype))
-            is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
-            return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
+            plan = plan._replace(beside=lambda step, key: drawn(key))
+        trained = train(
+            self.first(state, client.key),
+            data,
+            client.key,
+            loss=loss,
+            optimizer=training.local.optimizer(rate),
+            batches=plan,
+            optimizer_state=at_rate(state.optimizer, rate) if self.keeps_optimizer else None,
+        )
+        return _outcome(state, trained, self.keeps_optimizer)
 
-        def predict(state: NetworkState, client_id: Array, x: Array) -> np.ndarray:
-            ids = np.asarray(client_id)
-            missing = -len(ids) % training.execution.clients_multiple
-            rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
-            models, fits = gather((state.model, state.fits), rows)
-            is_there = (fits > 0) | (training.initial_model is not None)
-            answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
-            answer = np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
-            is_spoiled = np.isnan(answer) if np.isnan(spoiled) else answer == spoiled
-            is_spoiled = is_spoiled.reshape(len(ids), -1).any(axis=1) & (ids >= 0)
-            if is_spoiled.any():
-                failed = dict.fromkeys(ids[is_spoiled].tolist(), "scores that are nan or infinite")
-                client, why = next(iter(failed.items()))
-                raise LearnerError(client, _NAME, why, failed=failed, answers=answer)
-            return answer
+    def loss(self, public: Public | None) -> Loss:
+        """The loss of own labels, and of the targets of public examples."""
+        training = self.training
+        if public is None:
+            return weighted_loss(
+                training.model, augment=training.local.augment, pointwise=training.local.pointwise
+            )
+        return taught_loss(
+            training.model,
+            public,
+            pseudo_weight=self.pseudo_weight,
+            public_loss=self.public_loss,
+            augment=training.local.augment,
+            pointwise=training.local.pointwise,
+        )
 
-        return predict
+    def first(self, state: NetworkState, key: jax.Array) -> nnx.State:
+        """The network that a round begins with."""
+        if self.start == "warm":
+            return state.model
+        if self.training.initial_model is not None:
+            return self.training.initial_model
+        return self.training.model.init(jax.random.fold_in(key, _FRESH))
 
-    return Learner(
-        init,
-        fit,
-        predict=answering(
-            lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, _SPOILED
-        ),
-        predict_proba=answering(jax.nn.softmax, 0, np.nan),
-        scores=answering(lambda logits: logits, 0, np.nan),
-        renewed=renewed,
-        name_of=lambda client: _NAME,
-    )
+
+def _largest(logits: jax.Array) -> jax.Array:
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
 def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _Trained:

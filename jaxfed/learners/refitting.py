@@ -12,6 +12,7 @@ examples, not the examples; those passed to `init` and `fit` are stored in memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -69,9 +70,27 @@ def refitting(
         LearnerError: in `predict`, invalid answers of a client's estimator.
     """
     models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
+    estimators = _Estimators(recipe, num_classes, models)
+    return Learner(
+        estimators.init,
+        estimators.fit,
+        estimators.predict,
+        estimators.predict_proba if recipe.has_probabilities else None,
+        name_of=lambda client: recipe.name,
+    )
 
-    def init(key: jax.Array, federation: Federation) -> EstimatorState:
-        num_clients = federation.num_clients
+
+@dataclass(frozen=True, eq=False)
+class _Estimators:
+    """The learner's functions; `models` caches the estimators of this recipe."""
+
+    recipe: Recipe
+    num_classes: int
+    models: FittedModels
+
+    def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
+        """Return the state of clients without a fit, and store their examples."""
+        num_clients, models = federation.num_clients, self.models
         models.capacity = max(models.capacity, _KEPT_PER_CLIENT * num_clients)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_clients))
         most = np.iinfo(np.int32).max
@@ -91,31 +110,21 @@ def refitting(
         return EstimatorState(lesson, np.zeros(num_clients, bool))
 
     def fit(
-        state: EstimatorState, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
+        self,
+        state: EstimatorState,
+        cohort: Cohort,
+        taught: Taught | None,
+        key: jax.Array,
+        steps: int,
     ) -> Fitted:
+        """Fit the cohort's estimators, those whose labels have changed."""
         del key
         if taught is not None:
             check_taught(taught, cohort)
-        x, y = own_examples(cohort.x), np.asarray(cohort.y)
         before, is_fitted = jax.tree.map(np.array, state)
-        after = before if taught is None else _with_room(before, len(taught.x), recipe.name)
-        public = None if taught is None else _remember_public(models, np.asarray(taught.x))
-        lessons = {}
-        for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
-            if client < 0 or not steps:
-                continue
-            is_own = y[place, : len(x[place])] >= 0
-            labels = y[place, : len(x[place])][is_own]
-            own = models.remember(x[place][is_own], labels)
-            lesson = Lesson(*(field[client] for field in after))._replace(own=own)
-            if taught is not None and public is not None:
-                label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))
-                lesson = lesson._replace(public=public, label=label, weight=weight)
-            else:
-                lesson = lesson._replace(label=np.full_like(lesson.label, -1))
-            if is_own.any() or len(lesson.public_rows):
-                lessons[client] = lesson
-        made, failed = models.of(lessons)
+        after = before if taught is None else _with_room(before, len(taught.x), self.recipe.name)
+        lessons = self.lessons(after, cohort, taught, steps)
+        made, failed = self.models.of(lessons)
         for client in made:
             is_fitted[client] = True
             for field, value in zip(after, lessons[client], strict=True):
@@ -124,18 +133,60 @@ def refitting(
         metrics = {"train_accuracy": float(np.mean(accuracy))} if made else {}
         return Fitted(EstimatorState(after, is_fitted), failed, {**metrics, "clients": len(made)})
 
+    def lessons(
+        self, before: Lesson, cohort: Cohort, taught: Taught | None, steps: int
+    ) -> dict[int, Lesson]:
+        """Training data of the cohort's clients that have any label, own or public."""
+        x, y = own_examples(cohort.x), np.asarray(cohort.y)
+        public = None if taught is None else _remember_public(self.models, np.asarray(taught.x))
+        lessons = {}
+        for place, client in enumerate(np.asarray(cohort.client_id).tolist()):
+            if client < 0 or not steps:
+                continue
+            is_own = y[place, : len(x[place])] >= 0
+            labels = y[place, : len(x[place])][is_own]
+            own = self.models.remember(x[place][is_own], labels)
+            lesson = Lesson(*(field[client] for field in before))._replace(own=own)
+            if taught is not None and public is not None:
+                label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))
+                lesson = lesson._replace(public=public, label=label, weight=weight)
+            else:
+                lesson = lesson._replace(label=np.full_like(lesson.label, -1))
+            if is_own.any() or len(lesson.public_rows):
+                lessons[client] = lesson
+        return lessons
+
+    def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        """Classes by these clients' estimators."""
+        table = np.asarray(x)
+        labels = np.full((len(client_id), len(table)), -1, np.int32)
+        for place, answer in self.asked(state, client_id, lambda model: model.labels(table)):
+            labels[place] = answer
+        return labels
+
+    def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
+        """Probabilities by these clients' estimators."""
+        table = np.asarray(x)
+        spread = np.zeros((len(client_id), len(table), self.num_classes), np.float32)
+        for place, answer in self.asked(
+            state, client_id, lambda model: model.probabilities(table, self.num_classes)
+        ):
+            spread[place] = answer
+        return spread
+
     def asked(
-        state: EstimatorState, client_id: Array, ask: Callable[[ClientModel], np.ndarray]
+        self, state: EstimatorState, client_id: Array, ask: Callable[[ClientModel], np.ndarray]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the place of each client that has a model, and its answer."""
+        name = self.recipe.name
         lessons, is_fitted = jax.tree.map(np.asarray, state)
         ids = np.asarray(client_id)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
-        made, failed = models.of(
+        made, failed = self.models.of(
             {client: Lesson(*(field[client] for field in lessons)) for client in there}
         )
         for client, why in failed.items():
-            raise LearnerError(client, recipe.name, why, failed=failed)
+            raise LearnerError(client, name, why, failed=failed)
         for place, client in enumerate(ids.tolist()):
             if client not in made:
                 continue
@@ -143,34 +194,10 @@ def refitting(
                 with threadpool_limits(1):
                     yield place, ask(made[client])
             except NoPredictionError as error:
-                raise LearnerError(client, recipe.name, one_line(error)) from error
+                raise LearnerError(client, name, one_line(error)) from error
             except Exception as error:  # from the estimator, of any kind
                 why = f"{type(error).__name__}: {one_line(error)}"
-                raise LearnerError(client, recipe.name, why) from error
-
-    def predict(state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        table = np.asarray(x)
-        labels = np.full((len(client_id), len(table)), -1, np.int32)
-        for place, answer in asked(state, client_id, lambda model: model.labels(table)):
-            labels[place] = answer
-        return labels
-
-    def predict_proba(state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
-        table = np.asarray(x)
-        spread = np.zeros((len(client_id), len(table), num_classes), np.float32)
-        for place, answer in asked(
-            state, client_id, lambda model: model.probabilities(table, num_classes)
-        ):
-            spread[place] = answer
-        return spread
-
-    return Learner(
-        init,
-        fit,
-        predict,
-        predict_proba if recipe.has_probabilities else None,
-        name_of=lambda client: recipe.name,
-    )
+                raise LearnerError(client, name, why) from error
 
 
 def _remember_public(models: FittedModels, x: np.ndarray) -> np.ndarray:

@@ -28,8 +28,8 @@ Utility. For B_uc = sum_k M^(k)_uc over K clients,
     E[B_uc] = K p + (1 - 2 p) n_uc,    n_hat_uc = (B_uc - K p) / (1 - 2 p),    Var = K p (1 - p) / (1 - 2 p)^2
 
 with n_uc the number of clients with label c. A consensus of B and one of n_hat have the same winner. The
-authors' code takes the first largest entry of each client's row as its vote. This loses more (`first_votes`),
-and as ties go to the smallest class, it is biased toward it.
+authors' code takes the first largest entry of each client's row as its vote. This loses more, and as ties go
+to the smallest class, it is biased toward it.
 
 `jaxfed.privacy.label_release` spends the same eps on whole labels. docs/threat-model.md has both measured.
 """
@@ -131,11 +131,6 @@ def count_deviation(num_clients: int, flip_probability: float) -> float:
     """Standard deviation of an entry of n_hat, for any n."""
     spread = num_clients * flip_probability * (1 - flip_probability)
     return math.sqrt(spread) / (1 - 2 * flip_probability)
-
-
-def first_votes(released: np.ndarray) -> np.ndarray:
-    """The authors' decoding of one client's bits, int32 [U]: the first class that is set, else 0."""
-    return np.argmax(released, axis=1).astype(np.int32)
 
 
 def _norm(num_classes: int, condition: Condition) -> float:

@@ -72,7 +72,7 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
             "config.learner.name='decision_tree': 'distributed_distillation' teaches probabilities",
         ),
         (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' teaches"),
-        (["fedct.consensus=mode"], "config.fedct.consensus='mode': allowed are 'majority'"),
+        (["fedct.consensus=mode"], "config.fedct.consensus='mode': choose one of 'majority'"),
         (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has none"),
         (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: use numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
@@ -142,7 +142,7 @@ def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
 def test_variants_of_noise_need_noise(variant, key):
     with pytest.raises(UsageError) as caught:
         check.check(load(variant=variant))
-    assert str(caught.value).startswith(f"config.fedct.{key}: is of noise")
+    assert str(caught.value).startswith(f"config.fedct.{key}: is a setting of noise")
     check.check(load(variant=f"dp,{variant}"))
     check.check(load("fedct.release=randomized_response", variant=variant))
 

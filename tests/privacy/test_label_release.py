@@ -90,7 +90,7 @@ def consensus_percent(epsilon, rows, num_examples=4000):
     sources = [rr.from_key(jax.random.key(k)) for k in range(5)]
     marks = xor.one_hot(truth, 10)
     bits = [xor.release(marks, epsilon, 2 * rows, draw) for draw in sources]
-    first = [xor.one_hot(xor.first_votes(each), 10) for each in bits]
+    first = [xor.one_hot(each.argmax(axis=1), 10) for each in bits]
     answers = [label_release.release(truth, epsilon, rows, 10, draw) for draw in sources]
     answered = [xor.one_hot(each, 10) for each in answers]
     return [

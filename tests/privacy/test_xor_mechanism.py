@@ -135,16 +135,13 @@ def test_summed_bits_tell_more_than_first_votes(p, summed, voted):
     marks, epsilon = xor.one_hot(truth, 10), xor.epsilon_of(p, 1, 10)
     bits = [xor.release(marks, epsilon, 1, rr.from_key(jax.random.key(k))) for k in range(5)]
     by_sums = np.sum(bits, axis=0).argmax(axis=1)
-    votes = np.stack([xor.one_hot(xor.first_votes(each), 10) for each in bits])
+    votes = np.stack([xor.one_hot(each.argmax(axis=1), 10) for each in bits])
     by_votes = votes.sum(axis=0).argmax(axis=1)
     assert np.mean(by_sums == truth) == pytest.approx(summed, abs=0.03)
     assert np.mean(by_votes == truth) == pytest.approx(voted, abs=0.03)
 
 
-def test_first_votes_are_the_first_of_what_is_set():
-    bits = np.array([[0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 0, 1]], bool)
-    np.testing.assert_array_equal(xor.first_votes(bits), [1, 0, 0, 2])
-    assert xor.first_votes(bits).dtype == np.int32
+def test_no_label_is_a_row_of_zeros():
     np.testing.assert_array_equal(xor.one_hot([1, -1], 3), [[False, True, False], [False] * 3])
 
 

@@ -65,19 +65,17 @@ It receives the network and its helpers' prototypes, C bits with each. With `pro
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.algorithms.protofssl.noise_accounting import with_epsilon
-from jaxfed.algorithms.protofssl.prototype_loss import MissingClass, Targets, prototype_loss
-from jaxfed.algorithms.protofssl.prototype_means import SUMS, mean_store, the_mean
+from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
+from jaxfed.algorithms.protofssl.prototype_means import mean_store, the_mean
 from jaxfed.algorithms.protofssl.prototype_sharing import (
-    HelperChoice,
     by_prototypes,
     client_prototypes,
     helpers_sent,
@@ -88,205 +86,190 @@ from jaxfed.algorithms.protofssl.prototype_sharing import (
     withheld,
 )
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import Episode, Helpers, ReleasedCode, Shown, Unlabeled
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
+from jaxfed.rules import NOT_NEGATIVE, grouped, keywords
 from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import proximal
+from jaxfed.training.local.losses import Loss, proximal
 from jaxfed.training.needs import needs
-from jaxfed.training.pseudo_labels.prototypes import DISTANCES, Distance, Prototypes, completed
+from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Messages, nothing_sent
-
-PrototypeNetwork = Literal["own", "mean"]
+from jaxfed.training.round.server_roles import Judge, Memory, Messages, nothing_sent
 
 _NOISE = 0x6E6F6973  # sets the noise apart from local steps
 
 
 def _check_together(given: SimpleNamespace) -> None:
-    sums = given.prototype_sums
-    if sums == "none":
-        return
-    if given.prototypes != "global":
+    if given.prototype_sums != "none" and given.helper_choice == "newest":
         raise UsageError(
-            f"does not go with prototypes={given.prototypes!r}",
-            key="prototype_sums",
-            value=sums,
-            allowed="set prototypes='global'",
-        )
-    if given.helper_choice == "newest":
-        raise UsageError(
-            f"with prototype_sums={sums!r} the mean is of one round",
+            f"with prototype_sums={given.prototype_sums!r} the mean is of one round",
             key="helper_choice",
             value="newest",
             allowed="set prototype_sums='none'",
         )
-    if given.num_helpers < 2:
-        raise UsageError(
-            f"with prototype_sums={sums!r} a mean is of two helpers at least",
-            key="num_helpers",
-            value=given.num_helpers,
-            allowed="use 2 or more",
-        )
 
 
-@keywords(
-    _check_together,
-    support=at_least(1),
-    query=at_least(1),
-    unlabeled_query=at_least(1),
-    unlabeled_weight=NOT_NEGATIVE,
-    temperature=POSITIVE,
-    num_helpers=at_least(1),
-    helper_interval=at_least(1),
-    mu=NOT_NEGATIVE,
-    distance=one_of(tuple(DISTANCES)),
-    prototypes=one_of(("local", "global")),
-    targets=one_of(get_args(Targets)),
-    missing_class=one_of(get_args(MissingClass)),
-    helper_choice=one_of(get_args(HelperChoice)),
-    unlabeled_after=at_least(0),
-    min_labels=at_least(1),
-    noise=NOT_NEGATIVE,
-    clip=NOT_NEGATIVE,
-    prototype_sums=one_of(("none", *SUMS)),
-    prototype_network=one_of(get_args(PrototypeNetwork)),
-    delta=between(0, 1, closed=False),
+@keywords(_check_together, mu=NOT_NEGATIVE)
+@grouped(
+    episode=Episode, unlabeled=Unlabeled, helpers=Helpers, shown=Shown, released_code=ReleasedCode
 )
 @needs(pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp")
 def protofssl(
     *,
     training: Training,
     task: PrototypeTask,
-    support: int = 1,
-    query: int = 2,
-    unlabeled_query: int = 100,
-    unlabeled_weight: float = 0.3,
-    temperature: float = 0.5,
-    num_helpers: int = 5,
-    helper_interval: int = 1,
     mu: float = 0.0,
-    distance: Distance = "euclidean",
-    prototypes: Literal["local", "global"] = "local",
-    targets: Targets = "helpers",
-    missing_class: MissingClass = "leave_out",
-    helper_choice: HelperChoice = "previous_round",
-    unlabeled_after: int = 0,
-    min_labels: int = 1,
-    noise: float = 0.0,
-    clip: float = 0.0,
-    prototype_sums: str = "none",
-    prototype_network: PrototypeNetwork = "own",
-    delta: float = 1e-5,
+    episode: Episode,
+    unlabeled: Unlabeled,
+    helpers: Helpers,
+    shown: Shown,
+    released_code: ReleasedCode,
 ) -> FederatedAlgorithm:
-    """ProtoFSSL with labels at clients; defaults are its Table 5.
+    """ProtoFSSL with labels at clients.
+
+    The fields of the last five are keywords (`jaxfed.algorithms.protofssl.settings`).
 
     Args:
         training: the ingredients; of `local.batches` the epochs count, E. The embedding f is the network up
             to its last layer (`Model.features`), which a network without a head has no more of.
         task: the classes, and the network without a head.
-        support: n_S, of each class.
-        query: n_Q, of each class.
-        unlabeled_query: n_U.
-        unlabeled_weight: lambda.
-        temperature: T.
-        num_helpers: H at most.
-        helper_interval: rounds between two choices of helpers.
         mu: of the proximal term; above 0 it is ProtoFSSL-FedProx.
-        distance: d.
-        prototypes: what stands for a class in the loss, "local" of the episode's support or "global".
-        targets: whose pseudo-labels unlabeled examples have.
-        missing_class: what becomes of classes without a prototype.
-        helper_choice: who helps.
-        unlabeled_after: rounds in which unlabeled examples do not count yet.
-        min_labels: a client withholds prototypes of classes with fewer labels (7.1).
-        noise: sigma.
-        clip: embeddings that make prototypes to be shown are made no longer than this; 0 leaves them.
-        prototype_sums: "none": helpers' prototypes reach the clients one by one. Else, with "global" ones,
-            their mean does, by sums that are "plaintext", "masked" or "masked_resilient".
-        prototype_network: whose embeddings a client shows the means of: its own, or those of the mean that
-            the round has come to.
-        delta: of what noise promises.
+        episode: numbers of examples in a step.
+        unlabeled: targets and weight of unlabeled examples.
+        helpers: choice of helpers, and what of them is shared.
+        shown: prototypes that a client shows.
+        released_code: what the authors' code does otherwise.
 
     Raises:
         UsageError: a value that is not allowed.
 
     Cost: a step is one pass over an episode, forward and back; a round one more forward pass over the labels.
     """
-    shares_mean = prototype_sums != "none"
-    model = training.model
+    training = _without_head(training, task)
+    sizes = episode.sizes(task.num_classes)
+    batches = Batches("episodes", sizes.capacity, training.local.batches.epochs, episodes=sizes)
+    training = training.with_local(batches=batches, labeled_batches=batches)
+    parts = _ProtoFSSL(training, task, sizes, mu, unlabeled, helpers, shown, released_code)
+    algorithm = federated_training(
+        training,
+        parts.local_update,
+        pseudo_label="unlabeled" if unlabeled.targets == "helpers" else "xclp",
+        messages=Messages(
+            helpers_sent if parts.asks_helpers else nothing_sent,
+            after_mean=parts.show if shown.prototype_network == "mean" else None,
+        ),
+        hooks=(parts.memory(),),
+        judge=parts.judge(),
+    )
+    if not (shown.noise and shown.clip):
+        return algorithm
+    return with_epsilon(
+        algorithm,
+        clip=shown.clip,
+        noise=shown.noise,
+        min_labels=shown.min_labels,
+        delta=shown.delta,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ProtoFSSL:
+    """The parts of a round; attributes as the keywords of `protofssl`, `sizes` of its episodes."""
+
+    training: Training
+    task: PrototypeTask
+    sizes: Episodes
+    mu: float
+    unlabeled: Unlabeled
+    helpers: Helpers
+    shown: Shown
+    released_code: ReleasedCode
+
+    @property
+    def asks_helpers(self) -> bool:
+        """True if clients receive prototypes."""
+        return self.unlabeled.targets == "helpers" or self.helpers.prototypes == "global"
+
+    def local_update(
+        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        """Local steps on episodes; then the client shows its prototypes."""
+        client = client._replace(data=_with_an_episode(client.data))
+        loss = self.loss(shared, client.received)
+        trained = local_steps(self.training, shared, client, key, loss=loss, batches=batches)
+        update = finished(self.training, shared, client, trained)
+        if self.shown.prototype_network == "mean":
+            return update
+        upload, sent = self.show(trained.state, client.data, key)
+        return update._replace(upload=upload, sent=sent)
+
+    def loss(self, shared: Shared, helpers: Prototypes) -> Loss:
+        """Equation 8, with the proximal term of ProtoFSSL-FedProx."""
+        unlabeled, missing_class = self.unlabeled, self.released_code.missing_class
+        loss = prototype_loss(
+            self.training.model,
+            completed(helpers) if self.asks_helpers and missing_class == "mean" else helpers,
+            self.sizes,
+            unlabeled_weight=jnp.where(
+                shared.round < unlabeled.unlabeled_after, 0, unlabeled.unlabeled_weight
+            ),
+            temperature=unlabeled.temperature,
+            distance=self.released_code.distance,
+            by_helpers=self.helpers.prototypes == "global",
+            missing_class=missing_class,
+            targets=unlabeled.targets,
+        )
+        return proximal(loss, self.mu) if self.mu else loss
+
+    def show(
+        self, state: nnx.State, data: ClientData, key: jax.Array
+    ) -> tuple[Prototypes, dict[str, jax.Array]]:
+        """Prototypes of a client's labels by this network as they are sent, and their bytes."""
+        task, shown = self.task, self.shown
+        own = client_prototypes(
+            *(self.training.model, state, data, task.max_labels, task.num_classes, shown.clip)
+        )
+        sent = withheld(own, data, shown.min_labels)
+        if shown.noise:
+            noise_key = jax.random.fold_in(key, _NOISE)
+            sent = perturbed(sent, noise_key, shown.noise)
+        # What becomes part of a mean is counted where that is made.
+        return sent, {} if self.helpers.shares_mean else {"prototypes": message_bytes(sent)}
+
+    def memory(self) -> Memory:
+        """The server's store of prototypes, which chooses the helpers."""
+        helpers = self.helpers
+        of_model = self.training.model, self.task.num_classes
+        chosen = helpers.num_helpers, helpers.helper_interval
+        if helpers.shares_mean:
+            return mean_store(*of_model, *chosen, helpers.prototype_sums)
+        return prototype_store(*of_model, *chosen, self.released_code.helper_choice)
+
+    def judge(self) -> Judge:
+        """Classification by the prototypes that the server has."""
+        return by_prototypes(
+            self.training.model,
+            self.released_code.distance,
+            the_mean if self.helpers.shares_mean else of_the_last_round,
+            complete=self.released_code.missing_class == "mean",
+        )
+
+
+def _without_head(training: Training, task: PrototypeTask) -> Training:
+    """The training specification of f: a last layer would be averaged and never trained."""
     if task.body is not None and training.initial_model is None:
-        model = task.body()  # a dense layer would be averaged and never trained
-        training = replace(training, model=model)
-    if not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))):
+        training = replace(training, model=task.body())
+    if not jax.tree.leaves(jax.eval_shape(training.model.init, jax.random.key(0))):
         raise UsageError(
             "has no layer before its last one, whose inputs make prototypes", key="model"
         )
-    num_classes = task.num_classes
-    sizes = Episodes(num_classes, support, query, unlabeled_query)
-    batches = Batches("episodes", sizes.capacity, training.local.batches.epochs, episodes=sizes)
-    training = training.with_local(batches=batches, labeled_batches=batches)
-    asks_helpers = targets == "helpers" or prototypes == "global"
-
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        client = client._replace(data=_with_an_episode(client.data))
-        helpers = client.received
-        loss = prototype_loss(
-            model,
-            completed(helpers) if asks_helpers and missing_class == "mean" else helpers,
-            sizes,
-            unlabeled_weight=jnp.where(shared.round < unlabeled_after, 0, unlabeled_weight),
-            temperature=temperature,
-            distance=distance,
-            by_helpers=prototypes == "global",
-            missing_class=missing_class,
-            targets=targets,
-        )
-        loss = proximal(loss, mu) if mu else loss
-        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
-        update = finished(training, shared, client, trained)
-        if prototype_network == "mean":
-            return update
-        upload, sent = show(trained.state, client.data, key)
-        return update._replace(upload=upload, sent=sent)
-
-    def show(
-        state: nnx.State, data: ClientData, key: jax.Array
-    ) -> tuple[Prototypes, dict[str, jax.Array]]:
-        own = client_prototypes(model, state, data, task.max_labels, num_classes, clip)
-        shown = withheld(own, data, min_labels)
-        if noise:
-            noise_key = jax.random.fold_in(key, _NOISE)
-            shown = perturbed(shown, noise_key, noise)
-        # What becomes part of a mean is counted where that is made.
-        return shown, {} if shares_mean else {"prototypes": message_bytes(shown)}
-
-    kept = model, num_classes, num_helpers, helper_interval
-    memory = (
-        mean_store(*kept, prototype_sums) if shares_mean else prototype_store(*kept, helper_choice)
-    )
-    known = the_mean if shares_mean else of_the_last_round
-    algorithm = federated_training(
-        training,
-        local_update,
-        pseudo_label="unlabeled" if targets == "helpers" else "xclp",
-        messages=Messages(
-            helpers_sent if asks_helpers else nothing_sent,
-            after_mean=show if prototype_network == "mean" else None,
-        ),
-        hooks=(memory,),
-        judge=by_prototypes(model, distance, known, complete=missing_class == "mean"),
-    )
-    if not (noise and clip):
-        return algorithm
-    return with_epsilon(algorithm, clip=clip, noise=noise, min_labels=min_labels, delta=delta)
+    return training
 
 
 def _with_an_episode(data: ClientData) -> ClientData:

@@ -46,6 +46,8 @@ _OF_REPORTS = ("paper_table",)
 _FREE = tuple(
     f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
+# Keys of earlier versions, with the value that is now the only one: a config that has it is the same config.
+_GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
 _OWN = (
@@ -326,7 +328,8 @@ def _delete_results(path: Path) -> None:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(flatten(plain(config)))
+    values = flatten(plain(config))
+    return {key: value for key, value in values if key not in _GONE or value != _GONE[key]}
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

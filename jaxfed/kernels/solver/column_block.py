@@ -92,97 +92,135 @@ def solve_block(
 
     Cost: a step takes two products with W; a round of up to 16 one more.
     """
-
-    def kept(x: Array) -> Array:
-        """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
-        return x if found is None else without_leading(graph, found, x, rows)
-
-    def squares(a: Array) -> Array:
-        """Squared norms of columns: [n, C] -> [C]."""
-        return rows.total(jnp.sum(a * a, axis=0))
-
-    num_columns = y.shape[1]
-    by: Directions = directions_of(y, rows)
     # Z = (c + alpha W) R with c = alpha / beta: the preconditioner times c, which no step sees.
     alpha_w, c = scaled(graph, alpha), jnp.maximum(alpha / _LARGEST_BETA, 1.0)
-    y_norm = squares(y)
+    y_norm = _squares(y, rows)
     # A column that is not finite would spoil those that share its directions.
     is_finite = jnp.isfinite(y_norm)
     y, start = jnp.where(is_finite, y, 0.0), jnp.where(is_finite, start, 0.0)
     aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
+    block = _Block(graph, alpha_w, c, y, aim, accept, max_steps, found, rows)
+    state = lax.while_loop(
+        lambda state: ~jnp.all(state.done),
+        block.advance,
+        block.first(start, alpha, is_finite),
+    )
+    residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
+    residual = jnp.where(is_finite, residual, jnp.nan)
+    z = jnp.where(is_finite, state.z, jnp.nan)
+    return z, Convergence(state.steps, residual, residual <= tolerance)
 
-    def live(state: _State) -> Array:
-        return ~state.done & (state.residual_norm > aim) & (state.steps < max_steps)
 
-    def step(carry: tuple[Array, Array, _State]) -> tuple[Array, Array, _State]:
-        """One step; the change of z since the last verification is summed separately."""
+class _Block(NamedTuple):
+    """The system of a block of columns, and one round of steps toward its solution.
+
+    Fields:
+        graph: W.
+        alpha_w: alpha W.
+        c: float32 scalar, alpha / beta of the preconditioner.
+        y: float32 [n, C]; columns that are not finite are 0.
+        aim: float32 [C], squared norm below which a residual of the recursion ends a round.
+        accept: float32 [C], squared norm below which a true residual ends a column.
+        max_steps: int32 scalar.
+        found: as `solve_block`.
+        rows: as `solve_block`.
+    """
+
+    graph: Graph
+    alpha_w: Graph
+    c: Array
+    y: Array
+    aim: Array
+    accept: Array
+    max_steps: Array
+    found: Components | None
+    rows: Rows
+
+    @property
+    def search(self) -> Directions:
+        """The kind of search directions."""
+        return directions_of(self.y, self.rows)
+
+    def kept(self, x: Array) -> Array:
+        """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
+        return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
+
+    def first(self, start: Array, alpha: Array, is_finite: Array) -> _State:
+        """Return the state before the first step, where W start = start."""
+        first = self.y - (1 - alpha) * start
+        return _State(
+            z=start,
+            residual=first,
+            directions=jnp.zeros_like(self.y),
+            last=self.search.none(self.y),
+            residual_norm=_squares(first, self.rows),
+            verified_norm=_squares(first, self.rows),
+            claimed_norm=jnp.full_like(self.aim, jnp.inf),
+            steps=jnp.zeros(is_finite.shape, jnp.int32),
+            done=~is_finite,
+        )
+
+    def advance(self, state: _State) -> _State:
+        """Take a round of steps, and verify its residual."""
+        _, change, state = lax.while_loop(
+            lambda carry: (carry[0] < _VERIFY_EVERY) & jnp.any(self.live(carry[2])),
+            self.step,
+            (jnp.int32(0), jnp.zeros_like(self.y), state),
+        )
+        return self.verify(change, state)
+
+    def live(self, state: _State) -> Array:
+        """True for columns that go on: bool [C]."""
+        return ~state.done & (state.residual_norm > self.aim) & (state.steps < self.max_steps)
+
+    def step(self, carry: tuple[Array, Array, _State]) -> tuple[Array, Array, _State]:
+        """Take one step; the change of z since the last verification is summed separately."""
         count, change, state = carry
-        moves = live(state)
-        smoothed = add_product(alpha_w, c * state.residual, state.residual, rows)
-        directions, slope = by.conjugate(
+        search, rows, moves = self.search, self.rows, self.live(state)
+        smoothed = add_product(self.alpha_w, self.c * state.residual, state.residual, rows)
+        directions, slope = search.conjugate(
             state.last, state.directions, smoothed, state.residual, moves
         )
-        products = subtract_product(alpha_w, directions, directions, rows)
-        lengths, last = by.lengths(slope, directions, products, state.residual, moves)
-        residual = state.residual - by.along(products, lengths)
+        products = subtract_product(self.alpha_w, directions, directions, rows)
+        lengths, last = search.lengths(slope, directions, products, state.residual, moves)
+        residual = state.residual - search.along(products, lengths)
         return (
             count + 1,
-            change + by.along(directions, lengths),
+            change + search.along(directions, lengths),
             state._replace(
                 residual=residual,
                 directions=directions,
                 last=last,
-                residual_norm=jnp.where(moves, squares(residual), state.residual_norm),
+                residual_norm=jnp.where(moves, _squares(residual, rows), state.residual_norm),
                 steps=state.steps + moves.astype(jnp.int32),
             ),
         )
 
-    def verify(change: Array, state: _State) -> _State:
+    def verify(self, change: Array, state: _State) -> _State:
         """Add the change to z, and replace the recursive residual by the true one."""
-        z = kept(state.z + change)
-        residual = kept(y - subtract_product_apart(alpha_w, z, z, rows))
-        norm = squares(residual)
+        z = self.kept(state.z + change)
+        residual = self.kept(self.y - subtract_product_apart(self.alpha_w, z, z, self.rows))
+        norm = _squares(residual, self.rows)
         # If the recursion ends again and the true residual has not halved (squared: a quarter), it is
         # limited by rounding.
-        ended = state.residual_norm <= aim
+        ended = state.residual_norm <= self.aim
         stuck = ended & (norm > 0.25 * state.claimed_norm)
-        if found is not None:
-            stuck |= norm <= _ROUNDING**2 * squares(z)
+        if self.found is not None:
+            stuck |= norm <= _ROUNDING**2 * _squares(z, self.rows)
         # A residual that has grown may be rounding alone; a direction built on it would diverge.
         distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
         return state._replace(
             z=z,
             residual=residual,
-            last=by.anew(state.last, distrusted),
+            last=self.search.anew(state.last, distrusted),
             residual_norm=norm,
             verified_norm=norm,
             claimed_norm=jnp.where(ended, norm, state.claimed_norm),
             # NaN compares false: such a column is done, and not converged.
-            done=state.done | ~(norm > accept) | stuck | (state.steps >= max_steps),
+            done=state.done | ~(norm > self.accept) | stuck | (state.steps >= self.max_steps),
         )
 
-    def advance(state: _State) -> _State:
-        _, change, state = lax.while_loop(
-            lambda carry: (carry[0] < _VERIFY_EVERY) & jnp.any(live(carry[2])),
-            step,
-            (jnp.int32(0), jnp.zeros_like(y), state),
-        )
-        return verify(change, state)
 
-    first = y - (1 - alpha) * start  # W start = start
-    state = _State(
-        z=start,
-        residual=first,
-        directions=jnp.zeros_like(y),
-        last=by.none(y),
-        residual_norm=squares(first),
-        verified_norm=squares(first),
-        claimed_norm=jnp.full_like(y_norm, jnp.inf),
-        steps=jnp.zeros(num_columns, jnp.int32),
-        done=~is_finite,
-    )
-    state = lax.while_loop(lambda state: ~jnp.all(state.done), advance, state)
-    residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
-    residual = jnp.where(is_finite, residual, jnp.nan)
-    z = jnp.where(is_finite, state.z, jnp.nan)
-    return z, Convergence(state.steps, residual, residual <= tolerance)
+def _squares(a: Array, rows: Rows) -> Array:
+    """Squared norms of columns: [n, C] -> [C]."""
+    return rows.total(jnp.sum(a * a, axis=0))

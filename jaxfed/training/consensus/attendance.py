@@ -68,13 +68,13 @@ class Attendance:
         self.summed, self.left = self._ids[sorted(summed)], self._ids[sorted(left)]
 
 
-def departures_of(entries: Sequence[str], sums: str, key: str) -> list[Departure]:
+def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:
     """Parse the departures listed in setting `key`, and check that `sums` has their stages.
 
     Raises:
         UsageError: an entry that is no departure, or a stage that these sums do not have.
     """
-    departures = parsed(entries, STAGES, key)
+    departures = parsed(entries, STAGES, key, owner)
     for departure in departures:
         is_there = sums == "masked_resilient" or (
             sums == "masked" and departure.stage != "survivors"
@@ -83,6 +83,7 @@ def departures_of(entries: Sequence[str], sums: str, key: str) -> list[Departure
             raise UsageError(
                 f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}; sums={sums!r}",
                 key=key,
+                owner=owner,
                 value=tuple(entries),
             )
     return departures

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
-from jaxfed.rules import POSITIVE, SHARE, at_least, between, keywords, one_of
+from jaxfed.rules import POSITIVE, SHARE, at_least, between, choose_one_of, keywords, one_of
 from jaxfed.training.consensus.staple import staple_performance
 
 Answers = Literal["labels", "probabilities", "numbers"]
@@ -162,7 +162,9 @@ def largest_share(
     rank = tally
     if ties == "random":
         if key is None:
-            raise UsageError("ties='random': needs a key; allowed without one is 'smallest'")
+            raise UsageError(
+                "needs a random key", key="ties", value=ties, allowed="give one, or use 'smallest'"
+            )
         rank = jnp.where(tally == most[:, None], jax.random.uniform(key, tally.shape), -1)
     soft = tally / jnp.where(total > 0, total, 1)[:, None]
     share = jnp.max(soft, axis=1)
@@ -306,7 +308,11 @@ def staple(
     """
     if num_classes < 2 or initial * num_classes <= 1:
         raise UsageError(
-            f"staple.initial={initial!r} of {num_classes} classes: allowed are shares above 1 / C, C >= 2"
+            f"of {num_classes} classes",
+            key="initial",
+            owner="staple",
+            value=initial,
+            allowed="use a share above 1 / C, with C of 2 or more",
         )
 
     def agree(answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None) -> Agreed:
@@ -353,11 +359,13 @@ def consensus_of(
     Raises:
         UsageError: no such consensus, a consensus on numbers, or a setting that it does not have.
     """
-    allowed = f"allowed are {', '.join(repr(one) for one in CONSENSUS if one != 'mean')}"
+    allowed = choose_one_of([one for one in CONSENSUS if one != "mean"])
     if name not in CONSENSUS:
-        raise UsageError(f"consensus={name!r}: {allowed}")
+        raise UsageError(key="consensus", value=name, allowed=allowed)
     if CONSENSUS[name](num_classes).answers == "numbers":
-        raise UsageError(f"consensus={name!r}: is of numbers, labels are classes; {allowed}")
+        raise UsageError(
+            "is of numbers, and labels are classes", key="consensus", value=name, allowed=allowed
+        )
     known = inspect.signature(CONSENSUS[name]).parameters
     unsaid = {"threshold": 0.0, "ties": "smallest", "weights": "one"}
     given = {"threshold": threshold, "ties": ties, "weights": weights}
@@ -370,6 +378,9 @@ def consensus_of(
                 if key in inspect.signature(CONSENSUS[other]).parameters
             ]
             raise UsageError(
-                f"{key}={value!r}: consensus={name!r} has none; allowed with {', '.join(map(repr, having))}"
+                f"consensus={name!r} has no such setting",
+                key=key,
+                value=value,
+                allowed=f"use it with {' or '.join(map(repr, having))}",
             )
     return CONSENSUS[name](num_classes, **told)

@@ -99,8 +99,10 @@ def opened_tally(
     """
     if consensus.tally is None:
         raise UsageError(
-            f"consensus_sums={sums!r}: the consensus needs every client's labels, not their sum; allowed are "
-            "those with a tally"
+            "the consensus needs every client's labels, not their sum",
+            key="sums",
+            value=sums,
+            allowed="use a consensus with a tally, such as 'majority'",
         )
     if sums == "plaintext":
         num_bytes = answer_bytes(consensus, answers, client_id, num_classes)

@@ -315,3 +315,17 @@ def test_deleting_that_is_cut_short_is_no_obstacle(tmp_path, monkeypatch, overwr
     with open_workdir(tmp_path, {**CONFIG, "alpha": 0.9}, overwrite=overwrite) as workdir:
         assert workdir.read_metrics() == []
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}
+
+
+@pytest.mark.parametrize(("value", "is_same"), [("unbiased", True), ("votes", False)])
+def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, value, is_same):
+    with open_workdir(tmp_path, {**CONFIG, "fedct": {"steps": 2, "decode": value}}):
+        pass
+    config = {**CONFIG, "fedct": {"steps": 2}}
+    if is_same:
+        with open_workdir(tmp_path, config):
+            pass
+        return
+    line = 'config.fedct.decode is "votes" there, absent now'
+    with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
+        pass

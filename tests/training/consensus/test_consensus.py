@@ -200,7 +200,7 @@ def test_estimates_below_zero_count_as_zero():
         ("majority", {"ties": "largest"}, r"majority\.ties='largest': choose one of 'smallest'"),
         ("qualified_majority", {"threshold": 1.1}, r"qualified_majority\.threshold=1\.1"),
         ("soft_mean", {"weights": "two"}, r"soft_mean\.weights='two'"),
-        ("staple", {"initial": 0.2}, r"staple\.initial=0\.2 of 4 classes: allowed"),
+        ("staple", {"initial": 0.2}, r"staple\.initial=0\.2: of 4 classes; use"),
         ("staple", {"max_steps": 0}, r"staple\.max_steps=0"),
     ],
 )

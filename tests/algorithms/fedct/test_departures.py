@@ -78,10 +78,9 @@ def test_one_that_leaves_too_late_is_told_the_consensus(caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("decode", ["unbiased", "votes"])
-def test_noise_is_of_those_in_the_sum(decode):
+def test_noise_is_of_those_in_the_sum():
     """As of a plaintext round in which the others alone take part."""
-    noise = {"release": "xor", "epsilon": 300.0, "decode": decode}
+    noise = {"release": "xor", "epsilon": 300.0}
     ours, told = round_of(sums="masked", presence=("1@upload",), **noise)
     plain, expected = round_of(cohort=[0, 2, 3], **noise)
     np.testing.assert_array_equal(ours.label, plain.label)

@@ -9,11 +9,11 @@ import pytest
 from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, toy
 
 from jaxfed.algorithms.fedct import fedct
+from jaxfed.algorithms.fedct.label_changes import estimated_rows
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
-from jaxfed.learners.label_changes import estimated_rows
 from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.tables.words import metric_label
 from jaxfed.testing.method_checks import assert_equal, padded
@@ -116,7 +116,6 @@ def test_the_order_of_clients_and_resuming_are_inert(tmp_path):
         {"epsilon": 0.1},
         {"sensitivity": "estimated"},
         {"rows": 3},
-        {"decode": "votes"},
         {"condition": "paper"},
     ],
 )
@@ -124,7 +123,9 @@ def test_what_only_noise_has_is_refused_without_noise(settings):
     ((key, value),) = settings.items()
     with pytest.raises(UsageError) as caught:
         fedct(learner=toy(), public=U, num_classes=NUM_CLASSES, **settings)
-    line = f"{key}={value!r}: is of noise, and release='none' adds none; allowed with release='xor'"
+    line = (
+        f"{key}={value!r}: is a setting of noise, and release='none' adds none; set release='xor'"
+    )
     assert str(caught.value).startswith(line)
 
 
@@ -214,9 +215,9 @@ def test_labels_that_no_neighbor_changes_are_one_all_the_same():
             {"sensitivity": "proven"},
             "fedct.sensitivity='proven': choose one of 'rows', 'stability'",
         ),
-        ({**ESTIMATED, "rows": 3}, "rows=3: allowed is 0 with sensitivity='estimated'"),
+        ({**ESTIMATED, "rows": 3}, "rows=3: sensitivity='estimated' has its own number; use 0"),
         ({**ESTIMATED, "neighbors": 0}, "fedct.neighbors=0: use integers from 1 on"),
-        ({"sensitivity": "stability"}, "stability_rate=0.0: allowed are numbers above 0"),
+        ({"sensitivity": "stability"}, "stability_rate=0.0: does not go with"),
         ({"stability_delta": 0.7}, "fedct.stability_delta=0.7: use numbers above 0"),
     ],
 )

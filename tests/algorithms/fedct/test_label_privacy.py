@@ -2,12 +2,12 @@
 
 import pytest
 
+from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.errors import UsageError
 from jaxfed.privacy.composition import approximate
-from jaxfed.privacy.label_promise import label_promise
 from jaxfed.privacy.label_sensitivity import stability_bound
 
-NOTHING = {"rows": 0, "stability_rate": 0.0, "stability_delta": 0.05}
+NOISE = {"release": "xor", "epsilon": 0.5, "stability_delta": 0.05}
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ NOTHING = {"rows": 0, "stability_rate": 0.0, "stability_delta": 0.05}
     ],
 )
 def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
-    promise = label_promise(sensitivity, **{**NOTHING, **settings})
-    assert promise.known_rows(200) == known
-    told = promise.told(0.5, 3, 1e-5, 9)
+    privacy = LabelPrivacy(sensitivity=sensitivity, **{**NOISE, **settings})
+    assert privacy.known_rows(200) == known
+    told = privacy.metrics(3, 9)
     epsilons = {name: 1.5, f"{name}_approximate": approximate(0.5, 3, 1e-5)}
     assert {key: value for key, value in told.items() if "epsilon" in key} == epsilons
     if beside is not None:
@@ -44,11 +44,15 @@ def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
 @pytest.mark.parametrize(
     ("sensitivity", "settings", "told"),
     [
-        ("estimated", {"rows": 3}, "rows=3: allowed is 0 with sensitivity='estimated'"),
-        ("stability", {}, "stability_rate=0.0: allowed are numbers above 0 with"),
-        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: allowed are 0 with"),
+        ("estimated", {"rows": 3}, "rows=3: sensitivity='estimated' has its own number; use 0"),
+        ("stability", {}, "stability_rate=0.0: does not go with .*; use a number above 0"),
+        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: does not go with .*; use 0"),
     ],
 )
 def test_what_does_not_go_together(sensitivity, settings, told):
     with pytest.raises(UsageError, match=told):
-        label_promise(sensitivity, **{**NOTHING, **settings})
+        LabelPrivacy(sensitivity=sensitivity, **{**NOISE, **settings})
+
+
+def test_without_noise_no_label_is_at_risk():
+    assert LabelPrivacy().known_rows(200) == 0

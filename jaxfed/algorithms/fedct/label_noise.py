@@ -1,0 +1,131 @@
+"""Noise on the labels that clients send for public examples, and the consensus from noisy labels.
+
+    M_k = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
+    B   = sum_k M_k      in the clear, or under masks
+    n_hat(B)             estimated votes for each class, which a consensus takes as its tally
+
+Noise is drawn from the given key, so runs can be repeated. This measures the cost of noise. It protects
+nobody from those who know the seed.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.privacy import label_release, xor_mechanism
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
+from jaxfed.training.consensus.attendance import Attendance
+from jaxfed.training.consensus.consensus import Agreed, Consensus
+from jaxfed.training.consensus.opened_tally import Sums, fewest_clients, summed
+
+
+def agreed_under_noise(
+    privacy: LabelPrivacy,
+    rows: int,
+    consensus: Consensus,
+    votes: np.ndarray,
+    client_id: np.ndarray,
+    communication: Communication,
+    *,
+    num_classes: int,
+    sums: Sums = "plaintext",
+    noise_key: jax.Array,
+    key: jax.Array | None = None,
+    attendance: Attendance | None = None,
+) -> Agreed:
+    """Return the consensus on labels with noise; arguments as
+    `jaxfed.training.consensus.opened_tally.agreed`.
+
+    Args:
+        privacy: settings of the release.
+        rows: labels that may change with one private example; 0: all of them, the bound that always holds.
+        consensus: a consensus on labels, with a tally.
+        votes: int32 [K, U] before noise.
+        client_id: int32 [K], -1 for a row that sends nothing.
+        communication: all sent bytes are counted here.
+        num_classes: C.
+        sums: protocol that adds bits or answers.
+        noise_key: typed; a client's noise is drawn from it by the client's number.
+        key: typed, for random ties.
+        attendance: departures of these clients, under masks.
+
+    Raises:
+        UsageError: an invalid epsilon or number of rows.
+    """
+    assert consensus.from_tally is not None
+    num_public = votes.shape[1]
+    own = [
+        released_marks(
+            privacy,
+            rows,
+            votes[place],
+            num_public,
+            num_classes,
+            jax.random.fold_in(noise_key, int(client_id[place])),
+        )
+        for place in np.flatnonzero(client_id >= 0).tolist()
+    ]
+    are_bits = privacy.release == "xor"
+    total = _total(own, communication, sums, attendance, are_bits=are_bits)
+    number = len(own) if attendance is None else len(attendance.summed)
+    if total is None:
+        total, number = np.zeros((num_public, num_classes), np.int32), 0
+    rows = rows or trivial_rows(num_public)
+    if are_bits:
+        bits = BITS_A_ROW * rows
+        flip = xor_mechanism.flip_probability(privacy.epsilon, bits, num_classes, privacy.condition)
+        counts = xor_mechanism.unbiased_counts(total, number, flip)
+    else:
+        counts = label_release.unbiased_counts(total, privacy.epsilon, rows, num_classes)
+    return consensus.from_tally(jnp.asarray(counts.astype(np.float32)), key)
+
+
+def released_marks(
+    privacy: LabelPrivacy,
+    rows: int,
+    labels: np.ndarray,
+    num_public: int,
+    num_classes: int,
+    key: jax.Array,
+) -> np.ndarray:
+    """Return one client's noisy release of labels int32 [n], as class indicators bool [n, C].
+
+    `num_public` is |U|; with `rows` 0 it determines how many labels may change. `key` is the client's.
+    """
+    rows, draw = rows or trivial_rows(num_public), rr.from_key(key)
+    if privacy.release == "randomized_response":
+        sent = label_release.release(labels, privacy.epsilon, rows, num_classes, draw)
+        return xor_mechanism.one_hot(sent, num_classes)
+    marks, bits = xor_mechanism.one_hot(labels, num_classes), BITS_A_ROW * rows
+    return xor_mechanism.release(marks, privacy.epsilon, bits, draw, condition=privacy.condition)
+
+
+def _total(
+    own: list[np.ndarray],
+    communication: Communication,
+    sums: Sums,
+    attendance: Attendance | None,
+    *,
+    are_bits: bool,
+) -> np.ndarray | None:
+    """int32 [U, C], the sum of clients' indicators; None if no sum is opened."""
+    marks = [one.astype(np.int32) for one in own]
+    if sums != "plaintext":
+        if len(marks) < fewest_clients(sums):
+            if attendance is not None:
+                attendance.note((), ())
+            return None
+        is_resilient = sums == "masked_resilient"
+        return summed(marks, communication, is_resilient=is_resilient, attendance=attendance)
+    for one in own:
+        num_rows, num_classes = one.shape
+        # A row without a label stays without one where answers are sent.
+        values = num_classes + int(not one.any(axis=1).all())
+        num_bytes = -(-one.size // 8) if are_bits else label_bytes(num_rows, values)
+        communication.up("votes", num_bytes)
+    return sum(marks[1:], marks[0]) if marks else None

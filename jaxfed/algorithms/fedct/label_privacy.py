@@ -1,0 +1,135 @@
+"""Settings of DP-FedCT: noise on labels, and the guarantee by the source of r.
+
+A client's noise spends eps on r labels, the number that one private example changes
+(`jaxfed.privacy.label_release`, `xor_mechanism`). The source of r determines the name of the eps of R
+releases (`jaxfed.privacy.label_sensitivity`):
+
+    rows        r is given, or |U|, the bound that always holds         epsilon
+    stability   r by FedCT's Proposition 2 (arXiv 2310.05696)           epsilon_if_stable
+    estimated   r is the largest change among sampled neighbors         epsilon_estimated
+
+`epsilon` is a guarantee, provided that a given r is correct. `epsilon_if_stable` assumes a rate that the user
+states, and that the proposition holds. Its proof has two gaps: it uses a mean change of the loss, where signs
+cancel, as the probability that a label changes; and it treats labels that change together as independent.
+If both were valid, each release would exceed r with probability delta, R of them with at most R delta
+(`stability_failure`). `epsilon_estimated` guarantees nothing: the next neighbor may change more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, get_args
+
+from jaxfed.errors import UsageError
+from jaxfed.privacy.composition import approximate, basic
+from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
+from jaxfed.privacy.xor_mechanism import Condition
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
+
+Release = Literal["none", "xor", "randomized_response"]
+Sensitivity = Literal["rows", "stability", "estimated"]
+
+_NAMES = {"rows": "epsilon", "stability": "epsilon_if_stable", "estimated": "epsilon_estimated"}
+_OF_NOISE = ("epsilon", "sensitivity", "rows", "condition")
+
+
+@dataclass(frozen=True)
+class LabelPrivacy:
+    """Noise on the labels that clients send.
+
+    Attributes:
+        release: noise on the labels that clients send; with "none" all settings of noise keep their defaults.
+        epsilon: privacy budget of one communication of a client, with noise.
+        sensitivity: source of r, the number of labels that one private example changes.
+        rows: r, with sensitivity "rows", at most |U|; 0 is |U|.
+        stability_rate: e of Proposition 2, with sensitivity "stability".
+        stability_delta: probability with which Proposition 2 may fail.
+        neighbors: neighboring data sets to try for each client, with sensitivity "estimated"; each is one
+            more training.
+        condition: condition on the flips of the XOR mechanism: "exact", or the "paper"'s, larger than
+            necessary by sqrt(C).
+        delta: delta of `epsilon_approximate`, which composes all communications.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "release": one_of(get_args(Release)),
+        "epsilon": POSITIVE,
+        "sensitivity": one_of(get_args(Sensitivity)),
+        "rows": at_least(0, ", 0 is all public examples"),
+        "stability_rate": SHARE,
+        "stability_delta": Rule(float, "numbers above 0 and up to 0.5", lambda d: 0 < d <= 0.5),
+        "neighbors": at_least(1),
+        "condition": one_of(get_args(Condition)),
+        "delta": between(0, 1, closed=False),
+    }
+
+    release: Release = "none"
+    epsilon: float = 1.0
+    sensitivity: Sensitivity = "rows"
+    rows: int = 0
+    stability_rate: float = 0.0
+    stability_delta: float = 1e-5
+    neighbors: int = 100
+    condition: Condition = "exact"
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Reject keys that do not go together.
+
+        Noise settings without noise are rejected, too: they would suggest an eps that does not hold.
+        """
+        if self.rows and self.sensitivity != "rows":
+            raise UsageError(
+                f"sensitivity={self.sensitivity!r} has its own number",
+                key="rows",
+                value=self.rows,
+                allowed="use 0",
+            )
+        if (self.sensitivity == "stability") != (self.stability_rate > 0):
+            raise UsageError(
+                f"does not go with sensitivity={self.sensitivity!r}",
+                key="stability_rate",
+                value=self.stability_rate,
+                allowed="use a number above 0" if self.sensitivity == "stability" else "use 0",
+            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not self.has_noise and field.name in _OF_NOISE and value != field.default:
+                raise UsageError(
+                    "is a setting of noise, and release='none' adds none",
+                    key=field.name,
+                    value=value,
+                    allowed=f"set release={' or '.join(map(repr, get_args(Release)[1:]))}",
+                )
+
+    @property
+    def has_noise(self) -> bool:
+        """True if labels are sent with noise."""
+        return self.release != "none"
+
+    def known_rows(self, num_public: int) -> int:
+        """r before any training; 0 without noise, and if r is to be estimated."""
+        if not self.has_noise or self.sensitivity == "estimated":
+            return 0
+        if self.sensitivity == "stability":
+            return max(1, stability_bound(num_public, self.stability_rate, self.stability_delta))
+        most = trivial_rows(num_public)
+        return min(self.rows or most, most)
+
+    def metrics(self, releases: int, rows: int) -> dict[str, float]:
+        """Metrics of R releases composed, under the name that belongs to the source of r.
+
+        Args:
+            releases: R.
+            rows: r as used; reported unless given.
+        """
+        name = _NAMES[self.sensitivity]
+        composed = {
+            name: basic(self.epsilon, releases),
+            f"{name}_approximate": approximate(self.epsilon, releases, self.delta),
+        }
+        if self.sensitivity != "rows":
+            composed["sensitivity_rows"] = rows
+        if self.sensitivity == "stability":
+            composed["stability_failure"] = min(1.0, releases * self.stability_delta)
+        return composed

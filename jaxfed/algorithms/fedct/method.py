@@ -1,0 +1,383 @@
+r"""FedCT: federated co-training by hard labels of public examples (Algorithm 1).
+
+A. Abourayya, J. Kleesiek, K. Rao, E. Ayday, B. Rao, G. I. Webb, M. Kamp. "Little is Enough: Boosting Privacy
+by Sharing Only Hard Labels in Federated Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696).
+
+Clients i have labeled examples D^i and learners A^i of any kind; all have unlabeled examples U. At client i,
+
+    line 3    h^i <- A^i(D^i u P, h^i)          in each of b local steps; P is empty at first
+    line 5    L^i <- h^i(U)
+    line 6    sends L^i, receives L
+    line 7    P <- (U, L)
+
+and at the server, line 11, L <- consensus(L^1, ..., L^m). A round here is b of the paper's T, `steps`, ending
+with a communication: T / b rounds in all. An estimator without steps is fitted anew once a round.
+
+Only the cohort takes part; other clients keep their models and do not vote. In the paper all clients take
+part in every round. An example on which the consensus abstains (`qualified_majority`) is not in P until
+the clients agree. In a round without a consensus (no votes, or a masked sum of fewer than two clients) P
+stays. Classification only: labels of all federations are classes, and no config runs regression. Its
+consensus (the paper's Section 6) is a library function; the docstring of
+`jaxfed.training.consensus.consensus.mean` shows rounds of regressors.
+
+DP-FedCT (Section 4) is `release`: clients add noise to their labels
+(`jaxfed.algorithms.fedct.label_noise`). Each communication costs eps if one private example changes at most
+r labels (s = 2 r of the paper's bits). `sensitivity` selects the source of r:
+
+    "rows"         r as given, 0 for all of U; this bound with 0 always holds
+    "stability"    Proposition 2 with a given rate; its proof does not hold
+                   (`jaxfed.privacy.label_sensitivity`)
+    "estimated"    the paper's estimate from neighbors sampled in the first round
+                   (`jaxfed.algorithms.fedct.label_changes`); it bounds nothing
+
+Each has a metric of its own (`jaxfed.algorithms.fedct.label_privacy`): `epsilon`, `epsilon_if_stable`,
+`epsilon_estimated`. The metric composes all releases of the client that took part most often; the paper
+states the eps of one. `condition` "paper" is the paper's condition on Theta, larger
+than necessary by sqrt(C).
+
+The authors' code differs from the paper. It gives ties to the smallest class (so do we). It reads released
+bits as a vote for the first set class, which loses more than estimates of the votes from summed bits, as
+here. It draws bits by probabilities that depend on the private labels, which gives no epsilon
+(`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with b > 1.
+
+Leaves a client: |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
+masks the server sees their histogram alone. Comes back: |U| labels, and weights where they are not 0 or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+
+from jaxfed.algorithms.fedct.label_changes import estimated_rows
+from jaxfed.algorithms.fedct.label_noise import agreed_under_noise, released_marks
+from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct.voting import Voting
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.departures import Departure, check_departures
+from jaxfed.federation.exposure import Instruction, View
+from jaxfed.learners.answers import Question
+from jaxfed.learners.exposure import labels_shown, probabilities_shown
+from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.turn import (
+    Turn,
+    asked,
+    check_clients,
+    count,
+    first_turns,
+    speaking,
+    take_turn,
+    with_turns,
+)
+from jaxfed.rules import at_least, grouped, keywords
+from jaxfed.training.consensus.attendance import Attendance
+from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus, consensus_of
+from jaxfed.training.consensus.opened_tally import agreed, fewest_clients
+
+_WEIGHT = 4
+_LEAVING = 0x6C656176  # random stream of the clients that leave
+_NEIGHBORS = 0x6E656967  # random stream of neighbors, separate from local steps
+
+
+class FedCTState(NamedTuple):
+    """State before a round.
+
+    Fields:
+        learner: the models h^i of all clients.
+        label: int32 [U], L; -1 where clients abstained, or have not voted yet.
+        weight: float32 [U], how much an example of P counts.
+        turns: int32 [M], communications that each client took part in.
+        rows: int32, labels that noise hides; 0 without noise, and before an estimate.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    label: np.ndarray
+    weight: np.ndarray
+    turns: np.ndarray
+    rows: np.ndarray
+    round: np.ndarray
+
+
+class Vote(NamedTuple):
+    """Result of a round's vote at the server.
+
+    Fields:
+        label: int32 [U], L; -1 where clients abstained.
+        weight: float32 [U].
+        voters: int32 [K], the clients in the consensus; -1 in other rows.
+        metrics: those of the vote.
+    """
+
+    label: np.ndarray
+    weight: np.ndarray
+    voters: np.ndarray
+    metrics: Metrics
+
+
+def _check_together(given: SimpleNamespace) -> None:
+    if given.release == "none":
+        return
+    wrong = ""
+    consensus = consensus_of(given.consensus, given.num_classes)
+    if consensus.answers != "labels":
+        wrong = "has clients share probabilities"
+    elif consensus.from_tally is None:
+        wrong = "needs every client's labels, and noise leaves estimates of their sum"
+    if wrong:
+        raise UsageError(
+            f"noise is on labels, and consensus={given.consensus!r} {wrong}",
+            key="release",
+            value=given.release,
+            allowed="use 'none', or consensus='majority'",
+        )
+
+
+@keywords(_check_together, steps=at_least(1))
+@grouped(voting=Voting, privacy=LabelPrivacy)
+def fedct(
+    *,
+    learner: Learner,
+    public: np.ndarray,
+    num_classes: int,
+    steps: int = 50,
+    voting: Voting,
+    privacy: LabelPrivacy,
+) -> FederatedAlgorithm:
+    """FedCT, and DP-FedCT.
+
+    Args:
+        learner: A, of all clients.
+        public: U, [U, ...].
+        num_classes: C.
+        steps: b, local steps of a round.
+        voting: the consensus; its fields are keywords (`jaxfed.algorithms.fedct.voting.Voting`).
+        privacy: noise on labels; its fields are keywords
+            (`jaxfed.algorithms.fedct.label_privacy.LabelPrivacy`).
+
+    A round's metrics: `consensus_change`, share of U whose label changed; `agreement`, mean share of the
+    consensus label among the votes as the server sees them; `abstained`, share of U without a label;
+    `voters`, number of clients in the consensus, and with `presence` the number that `left`;
+    `failed_clients`, `clients` that were fitted, and the learners' own metrics; under noise `epsilon`,
+    `epsilon_if_stable` or `epsilon_estimated`, the last two with `sensitivity_rows`, r.
+
+    Raises:
+        UsageError: a value that is not allowed, or values that do not go together; in `init`, no public
+            examples, new points at clients, labels at the server, clients that leave and are not there.
+    """
+    consensus = voting.rule(num_classes)
+    question: Question = "predict" if consensus.answers == "labels" else "predict_proba"
+    if getattr(learner, question) is None:
+        raise UsageError(
+            "needs probabilities, and this learner gives labels alone",
+            key="consensus",
+            value=voting.consensus,
+            allowed="use a consensus on labels, such as 'majority'",
+        )
+    parts = _FedCT(
+        *(learner, question, public, num_classes, steps),
+        *(voting, consensus, voting.departures(), privacy),
+    )
+    judged = judged_by_clients(learner, num_classes, has_consensus=True)
+    return FederatedAlgorithm(
+        parts.init,
+        parts.round,
+        views=parts.views,
+        instructions=parts.instructions,
+        **judged._asdict(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FedCT:
+    """The parts of a round; attributes as the keywords of `fedct`."""
+
+    learner: Learner
+    question: Question
+    public: np.ndarray
+    num_classes: int
+    steps: int
+    voting: Voting
+    consensus: Consensus
+    departures: list[Departure]
+    privacy: LabelPrivacy
+
+    def init(self, key: jax.Array, federation: Federation) -> FedCTState:
+        """Return the state before the first round: no labels of U yet."""
+        num_public = len(self.public)
+        check_clients(federation, self.public)
+        if self.privacy.has_noise and self.privacy.rows > num_public:
+            logging.warning(
+                "fedct.rows=%d: of %d public labels no more can change",
+                *(self.privacy.rows, num_public),
+            )
+        check_departures(self.departures, federation.num_clients, "fedct.presence")
+        return FedCTState(
+            learner=self.learner.init(key, federation),
+            label=np.full(num_public, ABSTAINED, np.int32),
+            weight=np.zeros(num_public, np.float32),
+            turns=first_turns(federation),
+            rows=count(self.privacy.known_rows(num_public)),
+            round=count(0),
+        )
+
+    def round(
+        self, state: FedCTState, cohort: Cohort, key: jax.Array
+    ) -> tuple[FedCTState, Metrics]:
+        """Local training and labels at the clients, then a vote at the server."""
+        communication = Communication()
+        turn, answers = self.trained(state, cohort, key)
+        voters = speaking(turn.client_id, answers)
+        rows = self.sensitive_rows(state, cohort, voters, key)
+        vote = self.vote(state, answers, voters, rows, key, communication)
+        after = FedCTState(
+            turn.state,
+            vote.label,
+            vote.weight,
+            with_turns(state.turns, vote.voters),
+            count(rows),
+            count(int(state.round) + 1),
+        )
+        metrics: Metrics = {**turn.metrics, **vote.metrics}
+        if self.privacy.has_noise:
+            metrics |= self.privacy.metrics(int(after.turns.max()), rows)
+        return after, {**metrics, "communication": communication.metrics()}
+
+    def trained(self, state: FedCTState, cohort: Cohort, key: jax.Array) -> tuple[Turn, np.ndarray]:
+        """Lines 3 and 5: clients train on their labels and on P, and label U: [K, U], or [K, U, C]."""
+        fit_key, *_ = jax.random.split(key, 3)
+        taught = Taught(self.public, state.label, state.weight)
+        turn = take_turn(self.learner, state.learner, cohort, taught, fit_key, self.steps)
+        return asked(turn, self.learner, self.question, self.public, self.num_classes, fit_key)
+
+    def sensitive_rows(
+        self, state: FedCTState, cohort: Cohort, voters: np.ndarray, key: jax.Array
+    ) -> int:
+        """r, estimated in the first round if it is not known; 0 without noise."""
+        if not self.privacy.has_noise or state.rows:
+            return int(state.rows)
+        return estimated_rows(
+            lambda one: self.trained(state, one, key)[1][0],
+            cohort,
+            voters,
+            self.public,
+            self.num_classes,
+            jax.random.fold_in(key, _NEIGHBORS),
+            num_neighbors=self.privacy.neighbors,
+        )
+
+    def vote(
+        self,
+        state: FedCTState,
+        answers: np.ndarray,
+        voters: np.ndarray,
+        rows: int,
+        key: jax.Array,
+        communication: Communication,
+    ) -> Vote:
+        """Lines 6 and 10 to 12: clients send L^i, and receive L; without a consensus L stays."""
+        attendance = None
+        if self.departures:
+            draw = jax.random.fold_in(key, _LEAVING)
+            attendance = Attendance(voters, self.departures, draw)
+        label, weight, metrics = state.label, state.weight, Metrics()
+        num_asked, least = int(np.sum(voters >= 0)), fewest_clients(self.voting.sums)
+        if num_asked:
+            found = self.agreed(answers, voters, rows, key, communication, attendance)
+        if attendance is not None:
+            metrics["left"] = len(attendance.left)
+            voters = np.where(np.isin(voters, attendance.summed), voters, -1)
+        num_voters = int(np.sum(voters >= 0))
+        if num_voters >= least:
+            label, weight, soft = map(np.asarray, found)
+            communication.down(
+                "consensus", num_asked * _message_bytes(label, weight, self.num_classes)
+            )
+            is_told = soft.any(axis=1)
+            if is_told.any():
+                metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
+        elif num_asked:
+            logging.warning(
+                "fedct: no consensus in round %d: %d of %d clients that answer stay in the sum, which is of "
+                "%d or more",
+                *(int(state.round) + 1, num_voters, num_asked, least),
+            )
+        counts = {
+            "voters": num_voters,
+            "consensus_change": float(np.mean(label != state.label)),
+            "abstained": float(np.mean(label < 0)),
+        }
+        return Vote(label, weight, voters, {**counts, **metrics})
+
+    def agreed(
+        self,
+        answers: np.ndarray,
+        voters: np.ndarray,
+        rows: int,
+        key: jax.Array,
+        communication: Communication,
+        attendance: Attendance | None,
+    ) -> Agreed:
+        """Line 11: the consensus of one client or more, on labels with noise if `privacy` has some."""
+        _, noise_key, tie_key = jax.random.split(key, 3)
+        agree = partial(agreed, self.consensus)
+        if self.privacy.has_noise:
+            agree = partial(
+                agreed_under_noise, self.privacy, rows, self.consensus, noise_key=noise_key
+            )
+        return agree(
+            answers,
+            voters,
+            communication,
+            num_classes=self.num_classes,
+            sums=self.voting.sums,
+            key=tie_key,
+            attendance=attendance,
+        )
+
+    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        """Return what the server sees: labels, with noise if it is added, or what clients share instead."""
+        del before
+        summed = self.voting.sums != "plaintext"
+        shown = self.learner, after.learner, cohort.client_id, self.num_classes
+        if self.consensus.answers == "probabilities":
+            return [probabilities_shown(*shown, summed=summed)]
+        _, noise_key, _ = jax.random.split(key, 3)
+
+        def noisy(labels: np.ndarray, client: int) -> np.ndarray:
+            return released_marks(
+                self.privacy,
+                int(after.rows),
+                labels,
+                len(self.public),
+                self.num_classes,
+                jax.random.fold_in(noise_key, client),
+            )
+
+        released = noisy if self.privacy.has_noise else None
+        return [labels_shown(*shown, summed=summed, released=released)]
+
+    def instructions(
+        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
+    ) -> list[Instruction]:
+        """Return what the clients of a round were told: P."""
+        del after, cohort, key
+        return [Instruction(self.steps, True, before.label, before.weight)]
+
+
+def _message_bytes(label: np.ndarray, weight: np.ndarray, num_classes: int) -> int:
+    """Bytes of L for one client: labels, and weights where they are not 0 or 1."""
+    num_bytes = label_bytes(len(label), num_classes + int(np.any(label < 0)))
+    has_weights = not np.isin(weight, (0, 1)).all()
+    return num_bytes + _WEIGHT * len(weight) * int(has_weights)

@@ -1,0 +1,79 @@
+"""Settings of FedCT's vote: how the clients' labels become one for all (Algorithm 1, line 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.departures import Departure
+from jaxfed.rules import SHARE, Rule, one_of
+from jaxfed.training.consensus.attendance import departures_of
+from jaxfed.training.consensus.consensus import Consensus, Ties, Weights, consensus_of
+from jaxfed.training.consensus.opened_tally import Sums
+
+
+@dataclass(frozen=True)
+class Voting:
+    """The rule of the consensus, and the sum that it is computed from.
+
+    Attributes:
+        consensus: name of a rule in `jaxfed.training.consensus.consensus.CONSENSUS`: of labels or, for
+            `confidence_weighted` and `soft_mean`, of probabilities, which are then what clients share.
+        threshold: least share of the votes that a label needs; 0 is the rule's default.
+        ties: choice among classes with equally many votes.
+        weights: weight of a label in P: one, or the share of clients that vote for it.
+        sums: protocol by which the server adds what clients send.
+        presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
+            (`jaxfed.training.consensus.attendance`).
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "threshold": SHARE,
+        "ties": one_of(get_args(Ties)),
+        "weights": one_of(get_args(Weights)),
+        "sums": one_of(get_args(Sums)),
+    }
+
+    consensus: str = "majority"
+    threshold: float = 0.0
+    ties: Ties = "smallest"
+    weights: Weights = "one"
+    sums: Sums = "plaintext"
+    presence: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Reject an unknown consensus, and settings that do not go together."""
+        self.rule(2)  # no condition depends on the number of classes
+        self.departures()
+
+    def rule(self, num_classes: int) -> Consensus:
+        """Return the consensus.
+
+        Raises:
+            UsageError: no such consensus, a setting that it does not have, or a sum that it cannot use.
+        """
+        rule = consensus_of(
+            self.consensus,
+            num_classes,
+            threshold=self.threshold,
+            ties=self.ties,
+            weights=self.weights,
+        )
+        if self.sums != "plaintext" and rule.tally is None:
+            raise UsageError(
+                f"consensus={self.consensus!r} needs every client's labels",
+                key="sums",
+                value=self.sums,
+                allowed="use 'plaintext'",
+            )
+        return rule
+
+    def departures(self) -> list[Departure]:
+        """Return the planned departures.
+
+        Raises:
+            UsageError: an entry of `presence` that is no departure, or a stage that these sums do not have.
+        """
+        return departures_of(self.presence, self.sums, "presence", "fedct")

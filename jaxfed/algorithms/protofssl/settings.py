@@ -1,0 +1,162 @@
+"""Settings of ProtoFSSL by concern; defaults are its Table 5. Their fields are keywords of `protofssl`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from jaxfed.algorithms.protofssl.prototype_loss import MissingClass, Targets
+from jaxfed.algorithms.protofssl.prototype_means import SUMS
+from jaxfed.algorithms.protofssl.prototype_sharing import HelperChoice
+from jaxfed.errors import UsageError
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, one_of
+from jaxfed.training.local.episodes import Episodes
+from jaxfed.training.pseudo_labels.prototypes import DISTANCES, Distance
+
+PrototypeNetwork = Literal["own", "mean"]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Numbers of examples in an episode.
+
+    Attributes:
+        support: n_S, of each class.
+        query: n_Q, of each class.
+        unlabeled_query: n_U.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "support": at_least(1),
+        "query": at_least(1),
+        "unlabeled_query": at_least(1),
+    }
+
+    support: int = 1
+    query: int = 2
+    unlabeled_query: int = 100
+
+    def sizes(self, num_classes: int) -> Episodes:
+        """Return the sizes of an episode with this number of classes."""
+        return Episodes(num_classes, self.support, self.query, self.unlabeled_query)
+
+
+@dataclass(frozen=True)
+class Unlabeled:
+    """The loss's term of unlabeled examples.
+
+    Attributes:
+        unlabeled_weight: lambda.
+        temperature: T.
+        targets: source of the pseudo-labels: the "helpers"' prototypes, or "xclp".
+        unlabeled_after: number of first rounds in which unlabeled examples do not count.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "unlabeled_weight": NOT_NEGATIVE,
+        "temperature": POSITIVE,
+        "targets": one_of(get_args(Targets)),
+        "unlabeled_after": at_least(0),
+    }
+
+    unlabeled_weight: float = 0.3
+    temperature: float = 0.5
+    targets: Targets = "helpers"
+    unlabeled_after: int = 0
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """The clients whose prototypes others receive, and the use of these in place of a client's own.
+
+    Attributes:
+        num_helpers: H at most.
+        helper_interval: rounds between two choices of helpers.
+        prototypes: prototypes that stand for a class in the loss: "local", of the episode's support, or
+            "global", the mean of the helpers'.
+        prototype_sums: "none": helpers' prototypes reach the clients one by one. Else, with "global" ones,
+            their mean does, by sums that are "plaintext", "masked" or "masked_resilient".
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "num_helpers": at_least(1),
+        "helper_interval": at_least(1),
+        "prototypes": one_of(("local", "global")),
+        "prototype_sums": one_of(("none", *SUMS)),
+    }
+
+    num_helpers: int = 5
+    helper_interval: int = 1
+    prototypes: Literal["local", "global"] = "local"
+    prototype_sums: str = "none"
+
+    def __post_init__(self) -> None:
+        """Reject sums where no mean is shared, or where it would be one client's prototypes."""
+        if self.shares_mean and self.prototypes != "global":
+            raise UsageError(
+                f"does not go with prototypes={self.prototypes!r}",
+                key="prototype_sums",
+                value=self.prototype_sums,
+                allowed="set prototypes='global'",
+            )
+        if self.shares_mean and self.num_helpers < 2:
+            raise UsageError(
+                f"with prototype_sums={self.prototype_sums!r} a mean is of two helpers at least",
+                key="num_helpers",
+                value=self.num_helpers,
+                allowed="use 2 or more",
+            )
+
+    @property
+    def shares_mean(self) -> bool:
+        """True if clients receive the helpers' mean alone."""
+        return self.prototype_sums != "none"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The prototypes that a client shows, and noise on them.
+
+    Attributes:
+        min_labels: a client withholds prototypes of classes with fewer labels (7.1).
+        noise: sigma, the deviation of the noise on every number.
+        clip: largest length of the embeddings that make shown prototypes; 0 leaves them as they are.
+        prototype_network: network whose embeddings a client shows the means of: its "own", or the "mean" that
+            the round has come to.
+        delta: delta of the noise's guarantee.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "min_labels": at_least(1),
+        "noise": NOT_NEGATIVE,
+        "clip": NOT_NEGATIVE,
+        "prototype_network": one_of(get_args(PrototypeNetwork)),
+        "delta": between(0, 1, closed=False),
+    }
+
+    min_labels: int = 1
+    noise: float = 0.0
+    clip: float = 0.0
+    prototype_network: PrototypeNetwork = "own"
+    delta: float = 1e-5
+
+
+@dataclass(frozen=True)
+class ReleasedCode:
+    """Switches for what the authors' code does otherwise than the paper.
+
+    Attributes:
+        distance: d; "mean_squared" in the code.
+        missing_class: treatment of classes without a prototype; "mean" in the code.
+        helper_choice: choice of helpers; "newest" in the code.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "distance": one_of(tuple(DISTANCES)),
+        "missing_class": one_of(get_args(MissingClass)),
+        "helper_choice": one_of(get_args(HelperChoice)),
+    }
+
+    distance: Distance = "euclidean"
+    missing_class: MissingClass = "leave_out"
+    helper_choice: HelperChoice = "previous_round"
