@@ -87,7 +87,7 @@ USE = (
             80,
             ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets"),
         ),
-        (USE.format("hamming='masked', row_sums='masked'"), 120, ("phe", "gmpy2", "sklearn")),
+        (USE.format("hamming='masked', row_sums='masked'"), 130, ("phe", "gmpy2", "sklearn")),
     ],
     ids=["jaxfed", "fedavg", "xclp", "masked"],
 )
