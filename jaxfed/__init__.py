@@ -17,7 +17,7 @@ _NAMES = {
     "run": "jaxfed.api.run",
     "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
-    "Training": "jaxfed.training.ingredients",
+    "Training": "jaxfed.training.specification",
     "LocalTraining": "jaxfed.training.local.local_training",
     "ServerTraining": "jaxfed.training.server.server_training",
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",

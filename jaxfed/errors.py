@@ -1,4 +1,4 @@
-"""User errors, and suggestions for misspelled names."""
+"""User errors, the error of a protocol's party, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -76,11 +76,21 @@ def section(name: str, keys: Collection[str] | Mapping[str, str]) -> Iterator[No
 
 
 class Unresumable(UsageError):
-    """A saved run that cannot be resumed; `jaxfed.experiment.store.remedy` adds a hint."""
+    """A saved run that cannot be resumed; `jaxfed.experiment.store.workdir` adds a hint."""
 
 
 class BeyondMemory(UsageError):
     """A request that exceeds the memory limit; nothing has been computed."""
+
+
+class ProtocolError(ValueError):
+    """A message that a party refuses: no party that follows the protocol sends it at this point; the text is
+    one line.
+
+    A party that refuses a message has not revealed anything because of it. A message that is not authentic
+    changes nothing: the expected message can still be received. A message that is authentic but invalid, from
+    a party that does not follow the protocol, ends its run.
+    """
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

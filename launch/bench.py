@@ -37,9 +37,9 @@ from benchmarks.timing.patience import Patience
 from benchmarks.timing.record import as_line, environment
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
-from jaxfed.host.devices import one_device_a_core
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.host.location import file_to_write
+from jaxfed.host.parallel.devices import one_device_a_core
 
 from . import entry
 

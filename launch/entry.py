@@ -12,7 +12,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from jaxfed.errors import UsageError
-from jaxfed.host import garbage, storage
+from jaxfed.host import gc_tuning, storage
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.host.jax_variables import check_variables
 
@@ -41,7 +41,7 @@ def start(main: Main) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             # Characters missing from the encoding are escaped, to keep the results.
             stream.reconfigure(errors="backslashreplace")
-    garbage.leave_at_exit()
+    gc_tuning.leave_at_exit()
     overrides: list[str] = []
 
     def parse(argv: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 from jaxfed.errors import UsageError
-from jaxfed.host import garbage
+from jaxfed.host import gc_tuning
 from jaxfed.host.interruption import Interruption
 
 from . import entry
@@ -52,8 +52,8 @@ def conducted(
         raise UsageError(f"{missing} is missing")
 
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
-    with garbage.importing():
-        from jaxfed.host import devices, processes
+    with gc_tuning.importing():
+        from jaxfed.host.parallel import devices, processes
 
         numbers = _NUM_PROCESSES.value, _PROCESS_ID.value
         processes.connect(_COORDINATOR.value, *numbers, tell=_say)
@@ -70,7 +70,12 @@ def conducted(
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
         from jaxfed.experiment.store.records import read_audit, read_run
-        from jaxfed.experiment.store.remedy import IN_A_SWEEP, OF_A_COMMAND, OF_A_SWEEP, remedied
+        from jaxfed.experiment.store.workdir import (
+            IN_A_SWEEP,
+            OF_A_COMMAND,
+            OF_A_SWEEP,
+            with_resume_hint,
+        )
         from jaxfed.host.location import location
 
     def status(summary: Mapping[str, Any]) -> int:
@@ -90,7 +95,7 @@ def conducted(
             place = location(_WORKDIR.value, "--workdir")
         flat = flatten(workdir.plain(settings))
         processes.check_same({f"config.{key}": json.dumps(value) for key, value in flat})
-    remedies = remedied(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
+    remedies = with_resume_hint(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
     with processes.lost_together(), remedies:
         finished = b""
         with processes.together():

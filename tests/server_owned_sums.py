@@ -7,7 +7,7 @@ import pytest
 from recording_network import Network
 from scipy import stats
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER

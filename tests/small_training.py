@@ -9,12 +9,12 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.data import Partition
-from jaxfed.federation.client_map import client_map
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.client_map import client_map
 from jaxfed.models.model import from_module
 from jaxfed.training.client_execution import ClientExecution
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.specification import Training
 
 KEY = jax.random.key(0)
 RATE = 0.3

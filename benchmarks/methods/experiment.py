@@ -28,7 +28,7 @@ half of two seconds), and for Python's collector, which looked through all that 
 and once more at the end: 0.7 of eight seconds. Left are JAX and Flax, tracing and reading programs back; and
 where no program has been kept, compilation, which is most of a first run's wait. (Plots would be one more
 second.) The CNN waited for memory: a batch of 50 goes through its layers five images at a time, which are
-0.75 of a round's time (`jaxfed.training.local.few_at_a_time`).
+0.75 of a round's time (`jaxfed.training.local.microbatching`).
 
 All peers install on Python 3.11 beside each other, with `--no-deps` where they ask for older packages. FedLab
 and fluke import torchvision, which has to be built for the same PyTorch, CPU or CUDA.

@@ -7,9 +7,9 @@ Lower bound of a client's step: its matrix products at the machine's rate for la
 per parameter (gradient, parameter and two moments read, three of them written) at the memory's bandwidth, or
 faster in cache. In addition there are batches, random draws, a copy of the kernel for both directions, and
 hundreds of small operations on one core while the others wait. So networks get a core each if cores are
-devices (`jaxfed.federation.core_each`), as here: none waits for another's products, and the last of an odd
-number uses all cores. In November 2026, on two cores with AVX-512, this reached 58 % of the rate of large
-products. PyTorch's loop reached 38 % and took 1.51 times as long (results/bench_learners.json).
+devices (`jaxfed.federation.execution.per_core_map`), as here: none waits for another's products, and the last
+of an odd number uses all cores. In November 2026, on two cores with AVX-512, this reached 58 % of the rate of
+large products. PyTorch's loop reached 38 % and took 1.51 times as long (results/bench_learners.json).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noi
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.local_update import rebuilt
+from jaxfed.training.specification import Training
 
 CLIENTS, EXAMPLES, PUBLIC = 5, 2000, 5000  # FedCT's clients of Fashion-MNIST; a tenth of its U
 STEPS, BATCH, RATE = 50, 64, 1e-3  # its period b, and Adam's rate

@@ -1,7 +1,7 @@
 """Rounds of more clients, of more devices and processes, and of very unequal clients.
 
 A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device, on two forced ones, and in
-two processes of one device (`jaxfed.host.processes`); a place's processes stay for all cases:
+two processes of one device (`jaxfed.host.parallel.processes`); a place's processes stay for all cases:
 
     strong scaling    one K at three places: the ratios of a row
     weak scaling      K at one device and 2 K at two: "us a client-example" of two rows

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import jax
 
 from benchmarks.rounds.scaling import federation_of, round_of
-from jaxfed.host import processes
 from jaxfed.host.interruption import end_with
+from jaxfed.host.parallel import processes
 
 
 def main(address: str, num_processes: int, process_id: int, parent: int) -> None:

@@ -19,9 +19,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.specification import Training
 
 SHADOWS, TARGETS, HELD_OUT = 64, 400, 500  # of one client with 200 labels
 STEPS, BATCH = 50, 50

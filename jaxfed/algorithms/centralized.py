@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.attack_surface import MODEL, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
-from jaxfed.federation.exposure import MODEL, View
-from jaxfed.learners.exposure import probabilities_shown
+from jaxfed.learners.client_fit import check_clients
+from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
-from jaxfed.learners.turn import check_clients
 from jaxfed.rules import at_least, keywords
 
 

@@ -27,14 +27,11 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.exposure import Instruction, View
-from jaxfed.learners.exposure import probabilities_shown
-from jaxfed.learners.judgement import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
-from jaxfed.learners.turn import (
+from jaxfed.learners.client_fit import (
     asked,
     check_clients,
     count,
@@ -43,6 +40,9 @@ from jaxfed.learners.turn import (
     take_turn,
     with_turns,
 )
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.label_views import probabilities_shown
+from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
 from jaxfed.training.consensus.opened_tally import Sums, agreed, fewest_clients

@@ -48,7 +48,6 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
@@ -58,6 +57,7 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import Bound, clipped_mean
 from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
 
 _NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
 

@@ -18,11 +18,11 @@ labeled point. Reaches one: the model.
 from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.training.ingredients import Training
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.specification import Training
 
 
 @needs(labels_at=EVERYWHERE)

@@ -20,14 +20,14 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import POSITIVE, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Control
+from jaxfed.training.round.server_hooks import Control
+from jaxfed.training.specification import Training
 
 
 @keywords(alpha=POSITIVE)

@@ -33,14 +33,11 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.exposure import Instruction, View
-from jaxfed.learners.exposure import probabilities_shown
-from jaxfed.learners.judgement import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
-from jaxfed.learners.turn import (
+from jaxfed.learners.client_fit import (
     Turn,
     asked,
     check_clients,
@@ -50,6 +47,9 @@ from jaxfed.learners.turn import (
     take_turn,
     with_turns,
 )
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.label_views import probabilities_shown
+from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import at_least, keywords, one_of
 from jaxfed.training.consensus.consensus import soft_mean
 from jaxfed.training.consensus.opened_tally import Sums, opened_tally

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.losses import proximal
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.specification import Training
 
 
 @keywords(mu=NOT_NEGATIVE)

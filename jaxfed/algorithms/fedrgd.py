@@ -37,7 +37,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.rules import SHARE, at_least, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
@@ -45,9 +44,10 @@ from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Messages
+from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.group_averaging import group_mail, group_means
 from jaxfed.training.server.server_state import ServerState, with_statistics
+from jaxfed.training.specification import Training
 
 _GROUPS = 0x67726F75
 

@@ -27,13 +27,13 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Hook
+from jaxfed.training.round.server_hooks import Hook
 from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
 
 _TEACHER = 0x74636872  # separates the teacher's random stream from labels and local steps
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.specification import Training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution import HERE, Execution
-from jaxfed.federation.exposure import View
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp import Propagation, one_hot_labels

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.exposure import View
-from jaxfed.learners.exposure import probabilities_shown
-from jaxfed.learners.judgement import judged_by_clients
+from jaxfed.learners.client_fit import check_clients, count, first_turns, take_turn, with_turns
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
-from jaxfed.learners.turn import check_clients, count, first_turns, take_turn, with_turns
 from jaxfed.rules import at_least, keywords
 
 

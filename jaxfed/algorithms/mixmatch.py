@@ -30,7 +30,6 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal
@@ -38,6 +37,7 @@ from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import sharpened
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

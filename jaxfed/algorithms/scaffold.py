@@ -21,14 +21,14 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import keywords, one_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, mean_gradient
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Control
+from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.server.server_state import with_statistics
+from jaxfed.training.specification import Training
 
 _CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
 

@@ -49,7 +49,6 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.ragged import by_extent
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, extent
 from jaxfed.training.local.local_update import ClientUpdate
@@ -67,6 +66,7 @@ from jaxfed.training.round.client_round import Client, Shared, finished, local_s
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import with_statistics
+from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

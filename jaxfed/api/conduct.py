@@ -17,8 +17,8 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.store import compilation_cache, workdir
-from jaxfed.host import processes
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.parallel import processes
 
 
 def conduct(

@@ -30,10 +30,10 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json, read_run
-from jaxfed.experiment.store.remedy import OF_A_CALL, remedied
-from jaxfed.host import devices, processes
+from jaxfed.experiment.store.workdir import OF_A_CALL, with_resume_hint
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
+from jaxfed.host.parallel import devices, processes
 
 
 def run(
@@ -81,7 +81,7 @@ def run(
             shutil.rmtree(place, ignore_errors=True)
             raise
     place = location(workdir, "--workdir")
-    with remedied(OF_A_CALL):
+    with with_resume_hint(OF_A_CALL):
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place / "summary.json"))
         return _run(settings, place, overwrite, progress, given, owns_workdir=False)

@@ -8,14 +8,14 @@
 
 The threat model is that of FedCT's Appendix E.1 (arXiv 2310.05696): a server that follows the protocol, knows
 the distribution of the data, and stores all messages it receives. The attacks on arrays are in
-`jaxfed.privacy.membership`. Methods define the contents of their messages by `jaxfed.federation.exposure`.
-Nothing here depends on a method or a config. `jaxfed.experiment` runs it.
+`jaxfed.privacy.membership`. Methods define the contents of their messages by
+`jaxfed.federation.attack_surface`. Nothing here depends on a method or a config. `jaxfed.experiment` runs it.
 """
 
 from jaxfed.audit.attacks import Attacked, attacks
+from jaxfed.audit.distilled_shadows import Schooling, student_answers
 from jaxfed.audit.shadows import Shadows, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
-from jaxfed.audit.students import Schooling, student_answers
 from jaxfed.audit.targets import Targets, drawn_targets
 from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
 

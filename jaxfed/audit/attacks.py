@@ -31,16 +31,15 @@ from scipy.special import expit
 from jaxfed.audit.shadows import Shadows
 from jaxfed.audit.sightings import Sighting
 from jaxfed.audit.targets import Targets
-from jaxfed.federation.exposure import SERVER
+from jaxfed.federation.attack_surface import SERVER
 from jaxfed.privacy.membership import (
     difficulty,
-    gap,
     gradient_norm,
     lira,
-    loss_threshold,
     population,
     reference,
     rmia,
+    single_model,
 )
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
 
@@ -66,7 +65,7 @@ class Attacked(NamedTuple):
         attack: its name.
         score: float64 [n], larger for members; nan for targets that the message tells nothing about.
         shadows: the kind it needs, one of `SHADOWS`; "" for none.
-        adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
+        adversary: the party that has the message, a key of `jaxfed.federation.attack_surface.SEEN_BY`.
     """
 
     message: str
@@ -185,8 +184,8 @@ def _of_probabilities(own: _Own, a: float) -> Scores:
     phi, others = _log_odds(own.answers, own.label), _log_odds(own.population, own.population_label)
     loss = _loss(phi)
     scores = {
-        "gap": gap.scores(own.answers.argmax(axis=-1), own.label),
-        "loss": loss_threshold.scores(loss),
+        "gap": single_model.gap_scores(own.answers.argmax(axis=-1), own.label),
+        "loss": single_model.loss_scores(loss),
         "population": population.scores(loss, _loss(others)),
     }
     if own.shadows is None or not _has_outside(own.shadows):

@@ -36,9 +36,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxfed.federation.attack_surface import CLIENT, COALITION, View
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.execution import HERE, Execution
-from jaxfed.federation.exposure import CLIENT, COALITION, View
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.one_shot.transduction import as_vectors
 from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS

@@ -17,11 +17,11 @@ Appendix E.1: the server and every client store the messages they receive) and t
 
     h_t <- A(D_s u P_t, h_{t-1}),    D_s: the shadow's part of the targets,    P_t: targets of round t
 
-with as many local steps in the same order (`jaxfed.federation.exposure.Instruction`). P_t is the
+with as many local steps in the same order (`jaxfed.federation.attack_surface.Instruction`). P_t is the
 attacked run's own; its dependence on a single example is ignored.
 
 Shadows are clients of their own federation, so that the learner's `fit` trains them together: networks in one
-program (`jaxfed.federation.client_map`), estimators side by side in processes.
+program (`jaxfed.federation.execution.client_map`), estimators side by side in processes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ import numpy as np
 from jaxfed.audit.targets import Targets
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
+from jaxfed.federation.attack_surface import Instruction
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import without_labels
-from jaxfed.federation.exposure import Instruction
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.learner import Learner, State, Taught
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxfed.audit.targets import Targets
+from jaxfed.federation.attack_surface import SERVER, Kind, View
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.exposure import SERVER, Kind, View
 
 RADII = (0.1, 0.3, 1.0)
 _DRAWS = 4  # for each radius
@@ -40,7 +40,7 @@ class Sighting(NamedTuple):
         translated: float32 [S, n], share of a target and its translations that have the target's label;
             [S, 0] if the message is not labels, or examples are not images.
         noisy: the same for a target and its noisy copies; [S, 0] if the message is not labels.
-        adversary: the party that has the message, a key of `jaxfed.federation.exposure.SEEN_BY`.
+        adversary: the party that has the message, a key of `jaxfed.federation.attack_surface.SEEN_BY`.
     """
 
     message: str

@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.exposure import Instructions, Views
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -111,7 +111,7 @@ class FederatedAlgorithm(NamedTuple):
     test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
 
     `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
-    receives (`jaxfed.federation.exposure`); None: no attack is known to this package.
+    receives (`jaxfed.federation.attack_surface`); None: no attack is known to this package.
 
     `instructions(before, after, cohort, key)` returns the local training of a round, if clients learn from
     public targets that all of them receive; None: they receive something else, or nothing.

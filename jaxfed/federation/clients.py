@@ -14,7 +14,7 @@ from jaxfed.data.dataset import Partition
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.moments import mean_and_deviation
+from jaxfed.federation.feature_statistics import mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
 _PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`

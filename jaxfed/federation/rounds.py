@@ -20,7 +20,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Sampling, sample_clients
-from jaxfed.host.prefetch import prefetched
+from jaxfed.host.parallel.prefetch import prefetched
 
 CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh
 
+from jaxfed.kernels.arrays import gather_unchecked
 from jaxfed.kernels.devices.spread import ALL, Rows, by_rows, mesh_of
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
-from jaxfed.kernels.lookup import looked_up
 
 
 class Components(NamedTuple):
@@ -61,10 +61,10 @@ def _components_by(graph: Graph, rows: Rows) -> Components:
 
     def smaller(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         _, root = carry
-        nearby = looked_up(root, graph.neighbors).min(axis=1)
+        nearby = gather_unchecked(root, graph.neighbors).min(axis=1)
         least = jnp.minimum(rows.own(root), nearby)
         if graph.overflow_rows.size:
-            over = looked_up(root, graph.overflow_neighbors).min(axis=1)
+            over = gather_unchecked(root, graph.overflow_neighbors).min(axis=1)
             least = least.at[overflow_rows].min(over)
         least = rows.of_all(least)
         # A root with a smaller root passes it on to all its points.
@@ -90,9 +90,9 @@ def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
     def further(state: tuple[Array, Array]) -> tuple[Array, Array]:
         _, reached = state
         of_all = rows.of_all(reached)
-        grown = reached | looked_up(of_all, graph.neighbors).any(axis=1)
+        grown = reached | gather_unchecked(of_all, graph.neighbors).any(axis=1)
         if graph.overflow_rows.size:
-            over = looked_up(of_all, graph.overflow_neighbors).any(axis=1)
+            over = gather_unchecked(of_all, graph.overflow_neighbors).any(axis=1)
             grown = grown.at[overflow_rows].max(over)
         return rows.any(grown != reached) & ~rows.all(grown), grown
 

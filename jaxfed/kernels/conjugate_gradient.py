@@ -10,8 +10,8 @@ properties are used:
   positive definite for every graph. A step then takes two products with W, but the number of steps
   halves. So does that of dot products and vector sums, which cost as much.
 
-Up to 16 columns of many points share their search directions (`jaxfed.kernels.solver.directions`), which
-halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
+Up to 16 columns of many points share their search directions (`jaxfed.kernels.solver.search_directions`),
+which halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
 tried.
 
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
@@ -30,10 +30,10 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.components import Components, reachable, without_leading
 from jaxfed.kernels.devices.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
-from jaxfed.kernels.real_numbers import as_float32
 from jaxfed.kernels.solver.column_block import Convergence, solve_block
 
 _FEW, _LANES = 8, 16  # above `_FEW`, columns are padded to multiples of `_LANES`

@@ -27,10 +27,10 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.arrays import gather_unchecked
 from jaxfed.kernels.devices.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
-from jaxfed.kernels.edges.by_target import ByTarget, by_target, by_target_on_host, is_on_host
+from jaxfed.kernels.edges.counting_sort import ByTarget, by_target, by_target_on_host, is_on_host
 from jaxfed.kernels.edges.mutual_edges import Edges, match
-from jaxfed.kernels.lookup import looked_up
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
 # on CPU; unrolling everything makes k = 100 take minutes to compile.
@@ -245,7 +245,7 @@ def _put_slots(put: _Operation, y: Array, neighbors: Array, weights: Array, x: A
 
     def each(y: Array, neighbors: Array, weights: Array) -> Array:
         for slot in range(neighbors.shape[1]):
-            y = put(y, weights[:, slot, None] * looked_up(x, neighbors[:, slot]))
+            y = put(y, weights[:, slot, None] * gather_unchecked(x, neighbors[:, slot]))
         return y
 
     width = neighbors.shape[1]
@@ -331,8 +331,8 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Gr
         """Neighbors and weights [r, k] of `count` edges, beginning at place `first` of their order."""
         is_edge = slots[None, :] < count[:, None]
         place = jnp.where(is_edge, first[:, None] + slots[None, :], 0)
-        edge = looked_up(listed.order, place)
-        weight = looked_up(all_weights, edge)
+        edge = gather_unchecked(listed.order, place)
+        weight = gather_unchecked(all_weights, edge)
         return jnp.where(is_edge, edge // k, unused[:, None]), jnp.where(is_edge, weight, 0.0)
 
     starts = listed.starts[:-1]
@@ -361,12 +361,12 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Gr
     num_beyond_table = jnp.maximum(counts - k, 0).sum()
     return Graph(
         neighbors=neighbors,
-        weights=weights * scale[:, None] * looked_up(all_scales, neighbors),
+        weights=weights * scale[:, None] * gather_unchecked(all_scales, neighbors),
         overflow_rows=overflow_rows,
         overflow_neighbors=overflow_neighbors,
         overflow_weights=overflow_weights
         * scale[rows][:, None]
-        * looked_up(all_scales, overflow_neighbors),
+        * gather_unchecked(all_scales, overflow_neighbors),
         root_degrees=root,
         num_lost=here.total(num_beyond_table - overflow_counts.sum()),
     )

@@ -155,7 +155,7 @@ class TileKernel(NamedTuple):
     width: int  # points a side
     sequential: bool  # under vmap, process one element of the batch after another
     pairs_once: (
-        bool  # among points, count each distance once (`jaxfed.kernels.neighbors.pairs_once`)
+        bool  # among points, count each distance once (`jaxfed.kernels.neighbors.symmetric_knn`)
     )
 
 

@@ -17,13 +17,13 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
+from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.devices.footprint import Footprint, footprint
 from jaxfed.kernels.devices.spread import ROWS, Rows, by_rows, mesh_of, spread
-from jaxfed.kernels.neighbors import cosines, nearest, pairs_once
+from jaxfed.kernels.neighbors import cosines, nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES
 from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
 from jaxfed.kernels.neighbors.nearest import Nearer, Nearest
-from jaxfed.kernels.real_numbers import as_float32
 
 # First id of queries that are not points; no point has such an id.
 _NO_POINT = -(2**30)
@@ -56,11 +56,11 @@ def hamming_knn(
 
     Cost: n^2 W word operations, and k minima over n / s + k s values a point with s about
     sqrt(n / k), at most 32: little beside the distances for k = 10, as much for k = 100. By popcount,
-    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.neighbors.pairs_once`). Memory:
-    three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
-    (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result,
-    and four parts of the codes. Under `jax.vmap` popcount searches one client after another in that
-    memory; matmul searches them at once, with as many tiles. Compiled anew for each (n, W, k).
+    for more than 2048 points and k up to n / 128, half of it (`jaxfed.kernels.neighbors.symmetric_knn`).
+    Memory: three copies of the codes, the result, and 64 MiB of minima, or distances of 1024 x 16384 pairs
+    (32 MiB; matmul 4096 x 16384). Over p devices each has 1 / p of the work, its rows of the result, and four
+    parts of the codes. Under `jax.vmap` popcount searches one client after another in that memory; matmul
+    searches them at once, with as many tiles. Compiled anew for each (n, W, k).
     """
     hamming.check_backend(backend)
     bits = hamming.check_codes(bits)
@@ -125,7 +125,7 @@ def cosine_knn(
 
     Cost: n^2 d multiply-adds, and memory of two copies of the vectors, the result, and a tile of 64 MiB.
     On a CPU, for more than 2048 points and k up to n / 128, half of the operations
-    (`jaxfed.kernels.neighbors.pairs_once`), two copies and 52 MiB of minima. Cosines of neighbors are then
+    (`jaxfed.kernels.neighbors.symmetric_knn`), two copies and 52 MiB of minima. Cosines of neighbors are then
     summed once more, so if two differ by float32's rounding, either may be the k-th.
     """
     vectors = as_float32("vectors", vectors)
@@ -214,11 +214,11 @@ def _hamming_knn(
         def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
             if (
                 kernel.pairs_once
-                and pairs_once.suits(len(bits), k, kernel.width)
+                and symmetric_knn.suits(len(bits), k, kernel.width)
                 and can_number(num_words, k, kernel.width)
             ):
                 between = hamming_distances(kernel, num_words)
-                return pairs_once.neighbors(between, bits, valid, k, rows)
+                return symmetric_knn.neighbors(between, bits, valid, k, rows)
             ring = _ring(_nearer_by(kernel, num_words), k, missing, dtype, rows)
             distances, ids = ring(bits, valid)
             return distances.astype(jnp.int32), ids
@@ -253,13 +253,13 @@ def _cosine_knn(
 
     def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def once(points: jax.Array, valid: jax.Array) -> Nearest:
-            return pairs_once.neighbors(COSINES, points, valid, k, rows)
+            return symmetric_knn.neighbors(COSINES, points, valid, k, rows)
 
         nearer = functools.partial(nearest.nearer, cosines.of_tiles, COSINES.width)
         twice = _ring(nearer, k, COSINES.missing, COSINES.dtype, rows)
 
         def search(points: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-            if pairs_once.suits(len(points), k, COSINES.width):
+            if symmetric_knn.suits(len(points), k, COSINES.width):
                 best = lax.platform_dependent(
                     points, valid, cpu=sequential_vmap(once), default=twice
                 )

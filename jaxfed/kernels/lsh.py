@@ -17,8 +17,8 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jaxfed.errors import UsageError
+from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.kernels.real_numbers import as_float32
 
 WORD_BITS = 32
 

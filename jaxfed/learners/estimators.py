@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.estimators.recipe import Recipe
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.refitting import refitting
 from jaxfed.rules import NOT_NEGATIVE, check_values, rules_of

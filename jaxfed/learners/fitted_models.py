@@ -16,8 +16,8 @@ from absl import logging
 from jaxfed.errors import UsageError
 from jaxfed.estimators.client_model import ClientModel, Task, fitted_or_why
 from jaxfed.estimators.recipe import Recipe
-from jaxfed.federation.memory import digest_of
-from jaxfed.host.workers import Mapped, worker_processes
+from jaxfed.federation.execution.result_cache import digest_of
+from jaxfed.host.parallel.workers import Mapped, worker_processes
 
 
 class Lesson(NamedTuple):

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.client_map import jitted
 from jaxfed.federation.cohort import Array
+from jaxfed.federation.execution.client_map import jitted
 from jaxfed.kernels.devices.padding import in_batches
 from jaxfed.learners.learner import LearnerError, Predict
-from jaxfed.training.ingredients import Training
 from jaxfed.training.server.server_state import gather
+from jaxfed.training.specification import Training
 
 NAME = "network"
 SPOILED = -2  # no class: marks scores that are NaN or infinite

@@ -19,21 +19,21 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
+from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
 from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.server_state import client_keys, gather, is_finite, scatter, stacked_for
+from jaxfed.training.specification import Training
 
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]

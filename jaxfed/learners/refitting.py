@@ -25,7 +25,7 @@ from jaxfed.estimators.client_model import ClientModel, NoPredictionError
 from jaxfed.estimators.recipe import Recipe, one_line
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import own_examples
 from jaxfed.learners.fitted_models import FittedModels, Lesson
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_taught

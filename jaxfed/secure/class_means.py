@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.row_sums import masked
 from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.endpoint import SERVER

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.host.workers import worker_processes
+from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.secure.hamming import matrix, protocols
 from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
 from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol

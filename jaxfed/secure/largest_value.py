@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-from jaxfed.federation.client_map import client_map, fastest_strategy, is_one_cpu
-from jaxfed.federation.clients_at_once import MapClients
-from jaxfed.federation.core_each import fastest_apart
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.federation.execution.client_map import client_map, fastest_strategy, is_one_cpu
+from jaxfed.federation.execution.per_core_map import fastest_apart
+from jaxfed.federation.execution.settings import HERE, Execution
 
 _FASTEST: Any = None
 _AS_CLIENTS: Any = None  # computed from `map_clients`

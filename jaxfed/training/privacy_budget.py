@@ -8,7 +8,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import Draw, noise_multiplier_of
-from jaxfed.training.ingredients import Training
+from jaxfed.training.specification import Training
 
 
 def check_model(training: Training, method: str) -> None:

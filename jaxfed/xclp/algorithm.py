@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.inputs import checked_run
 from jaxfed.xclp.memory_plan import plan_labeling
 from jaxfed.xclp.messages import communication_of

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
-from jaxfed.host import processes
+from jaxfed.host.parallel import processes
 from jaxfed.xclp.settings import departures
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.prediction import UNLABELED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.later_points.out_of_sample import label_later
@@ -78,7 +78,7 @@ def propagate_labels(
     """
     if not isinstance(execution, Execution):
         raise UsageError(
-            f"xclp: execution={execution!r}: allowed is a jaxfed.federation.execution.Execution"
+            f"xclp: execution={execution!r}: allowed is a jaxfed.federation.execution.settings.Execution"
         )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxfed.federation.execution import Execution
-from jaxfed.federation.memory_limit import bytes_text
+from jaxfed.federation.execution.memory_limit import bytes_text
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint

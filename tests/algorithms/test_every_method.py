@@ -14,7 +14,7 @@ from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.client_map import is_one_cpu
+from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, started, trains

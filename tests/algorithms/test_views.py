@@ -18,7 +18,7 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import Targets, shadow_answers
 from jaxfed.data import Partition
-from jaxfed.federation.exposure import CLIENT, COALITION, MODEL, SERVER
+from jaxfed.federation.attack_surface import CLIENT, COALITION, MODEL, SERVER
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()

@@ -16,8 +16,8 @@ from jaxfed.audit import (
 )
 from jaxfed.audit.attacks import OVER_ROUNDS, sighting_scores
 from jaxfed.audit.verdict import each
-from jaxfed.federation.exposure import CLIENT, COALITION, View
-from jaxfed.privacy.membership.gap import auc_of
+from jaxfed.federation.attack_surface import CLIENT, COALITION, View
+from jaxfed.privacy.membership.single_model import gap_auc
 
 CLASSES, POPULATION = 4, 60
 ALL = {"gap", "loss", "population", "difficulty", "reference", "lira_offline", "rmia_offline"}
@@ -199,7 +199,7 @@ def test_the_gap_is_what_accuracies_give():
     number, member = len(TARGETS.example), TARGETS.is_member
     own = seen.answers[TARGETS.client, np.arange(number)]
     right = own.argmax(axis=-1) == label[:number]
-    expected = auc_of(right[member].mean(), right[~member].mean())
+    expected = gap_auc(right[member].mean(), right[~member].mean())
     assert areas(found_in(seen, label, shadows))["gap"].auc == pytest.approx(expected, abs=1e-12)
 
 

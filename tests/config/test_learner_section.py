@@ -11,7 +11,7 @@ from jaxfed.config.checks.fingerprint import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution import HERE
+from jaxfed.federation.execution.settings import HERE
 from jaxfed.learners import LEARNERS
 
 FEDCT = "ml_collections_configs/fedct.py"

@@ -27,15 +27,15 @@ from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
+from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import Progress
-from jaxfed.experiment.run.selected import Selected
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from jaxfed.host.prefetch import prefetched
+from jaxfed.host.parallel.prefetch import prefetched
 from jaxfed.reports.figures.plots import run_figures
 from jaxfed.training.pseudo_labels import pseudo_label
 

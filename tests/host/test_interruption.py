@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxfed.host.interruption import Interrupted, Interruption
-from jaxfed.host.workers import worker_processes
+from jaxfed.host.parallel.workers import worker_processes
 
 WITH_A_CHILD = """
 import os, subprocess, sys

@@ -13,7 +13,7 @@ from jaxfed.kernels import conjugate_gradient, reference
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.devices.spread import everywhere, mesh_of, points_mesh, spread
-from jaxfed.kernels.edges import by_target
+from jaxfed.kernels.edges import counting_sort
 from jaxfed.kernels.graph import Graph, matvec, normalized_graph
 
 N = 68
@@ -72,7 +72,7 @@ def test_is_the_graph_of_one_device(num_devices):
 def test_edges_of_other_devices_are_out_of_the_order_of_every_digit(num_devices, monkeypatch):
     """Their rows have numbers below 0 or beyond the last here. Digits are of one bit, as of many points."""
     n = 72
-    monkeypatch.setattr(by_target, "_WORD_BITS", (4 * n - 1).bit_length() + 1)
+    monkeypatch.setattr(counting_sort, "_WORD_BITS", (4 * n - 1).bit_length() + 1)
     there, _ = graph_over(num_devices, n)
     product = everywhere(matvec(there, np.eye(n, dtype=np.float32)))
     np.testing.assert_allclose(product, reference.normalized_graph(*lists(n, 4)), atol=1e-6)

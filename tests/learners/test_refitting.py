@@ -13,7 +13,7 @@ from small_training import KEY, federation_of
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, LearnerError, Taught, fitted_models
 from jaxfed.testing.method_checks import assert_equal, padded

@@ -15,8 +15,8 @@ from jaxfed.reports.documents.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.documents.report import build, write_report
 from jaxfed.reports.figures import partition_figure, plots
 from jaxfed.reports.figures.style import LIGHT, algorithm_styles
+from jaxfed.reports.tables.display_names import algorithm_label, setting_text
 from jaxfed.reports.tables.method_names import difference_name
-from jaxfed.reports.tables.words import algorithm_label, setting_text
 
 # Of a screen, less the paddings of main and figure and the scroll bar.
 PAGE_WIDTH = 1280 - 2 * 20 - 2 * 18 - 15

@@ -12,9 +12,9 @@ from server_owned_sums import (
     recorded_uploads,
 )
 
+from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means
 from jaxfed.secure.class_means import Shown
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 

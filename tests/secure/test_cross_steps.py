@@ -10,10 +10,9 @@ from recording_network import Network
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
-from jaxfed.federation.execution import Execution
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn, reference
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked, paillier_packed, transfer
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from jaxfed.errors import ProtocolError
 from jaxfed.kernels import reference
 from jaxfed.secure import later_neighbors
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.hamming.nearest_others import Nearest
 from jaxfed.secure.primitives import paillier

@@ -12,9 +12,8 @@ from server_owned_sums import (
     recorded_uploads,
 )
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure import vote_sums
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
 

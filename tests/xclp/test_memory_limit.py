@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory, UsageError
-from jaxfed.federation.execution import Execution
-from jaxfed.federation.memory_limit import bytes_text
+from jaxfed.federation.execution.memory_limit import bytes_text
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts, lsh
 from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.graph import normalized_graph

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import HERE, Execution
-from jaxfed.federation.memory import Memory
-from jaxfed.host import processes
+from jaxfed.federation.execution.result_cache import Memory
+from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.host.parallel import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
@@ -82,7 +82,7 @@ def test_one_device_is_no_mesh(execution):
 
 
 def test_one_accelerator_is_no_mesh(monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.is_one_cpu", lambda: False)
+    monkeypatch.setattr("jaxfed.federation.execution.settings.is_one_cpu", lambda: False)
     assert HERE.mesh == points_mesh()
     (alone, *_) = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda: [alone])

@@ -62,7 +62,6 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
@@ -72,6 +71,7 @@ from jaxfed.training.round.client_round import Client, Shared, finished, local_s
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
 from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
 
 _COUNTS = ("rounds", "examples", "drawn")  # that a client has taken part in, has, and draws
 _DRAWS = 0x64726177  # sets who is drawn apart from what is random in steps

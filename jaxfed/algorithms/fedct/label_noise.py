@@ -19,8 +19,8 @@ from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
-from jaxfed.training.consensus.attendance import Attendance
 from jaxfed.training.consensus.consensus import Agreed, Consensus
+from jaxfed.training.consensus.dropout import Attendance
 from jaxfed.training.consensus.opened_tally import Sums, fewest_clients, summed
 
 

@@ -61,16 +61,13 @@ from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.algorithms.fedct.voting import Voting
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.federation.departures import Departure, check_departures
-from jaxfed.federation.exposure import Instruction, View
 from jaxfed.learners.answers import Question
-from jaxfed.learners.exposure import labels_shown, probabilities_shown
-from jaxfed.learners.judgement import judged_by_clients
-from jaxfed.learners.learner import Learner, Taught
-from jaxfed.learners.turn import (
+from jaxfed.learners.client_fit import (
     Turn,
     asked,
     check_clients,
@@ -80,9 +77,12 @@ from jaxfed.learners.turn import (
     take_turn,
     with_turns,
 )
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.label_views import labels_shown, probabilities_shown
+from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import at_least, grouped, keywords
-from jaxfed.training.consensus.attendance import Attendance
 from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus, consensus_of
+from jaxfed.training.consensus.dropout import Attendance
 from jaxfed.training.consensus.opened_tally import agreed, fewest_clients
 
 _WEIGHT = 4

@@ -9,8 +9,8 @@ from typing import ClassVar, get_args
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
 from jaxfed.rules import SHARE, Rule, one_of
-from jaxfed.training.consensus.attendance import departures_of
 from jaxfed.training.consensus.consensus import Consensus, Ties, Weights, consensus_of
+from jaxfed.training.consensus.dropout import departures_of
 from jaxfed.training.consensus.opened_tally import Sums
 
 
@@ -26,7 +26,7 @@ class Voting:
         weights: weight of a label in P: one, or the share of clients that vote for it.
         sums: protocol by which the server adds what clients send.
         presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
-            (`jaxfed.training.consensus.attendance`).
+            (`jaxfed.training.consensus.dropout`).
     """
 
     rules: ClassVar[dict[str, Rule]] = {

@@ -21,7 +21,7 @@ from jaxfed.training.server.server_state import ServerState, gather
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
-    from jaxfed.training.round.server_roles import Send
+    from jaxfed.training.round.server_hooks import Send
 
 _NO_CLIENT = -1
 _MEAN = _DEVIATION = 125 / 255  # of the random input

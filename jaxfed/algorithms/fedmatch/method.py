@@ -57,7 +57,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
 from jaxfed.training.agreement import majority, mean_divergence
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
@@ -66,8 +65,9 @@ from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Messages
+from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.server_state import together, with_statistics
+from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

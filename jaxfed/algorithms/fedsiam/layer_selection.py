@@ -24,7 +24,7 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.training.server.server_state import ServerState, together
 
 if TYPE_CHECKING:
-    from jaxfed.training.round.server_roles import Send
+    from jaxfed.training.round.server_hooks import Send
 
 Schedule = Literal["constant", "linear", "rectangle"]
 _NEVER = -1

@@ -46,7 +46,6 @@ from jaxfed.algorithms.fedsiam.mean_teacher import Evaluated
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
 from jaxfed.training.agreement import DIFFERENCES
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
@@ -54,8 +53,9 @@ from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Messages
+from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.server_state import together
+from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

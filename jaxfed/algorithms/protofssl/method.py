@@ -90,7 +90,6 @@ from jaxfed.algorithms.protofssl.settings import Episode, Helpers, ReleasedCode,
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, grouped, keywords
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
@@ -100,7 +99,8 @@ from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_roles import Judge, Memory, Messages, nothing_sent
+from jaxfed.training.round.server_hooks import Judge, Memory, Messages, nothing_sent
+from jaxfed.training.specification import Training
 
 _NOISE = 0x6E6F6973  # sets the noise apart from local steps
 

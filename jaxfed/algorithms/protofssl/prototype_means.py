@@ -29,7 +29,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.training.consensus.fresh_session import in_fresh_session
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
-from jaxfed.training.round.server_roles import Memory
+from jaxfed.training.round.server_hooks import Memory
 
 if TYPE_CHECKING:
     from jaxfed.models import Model

@@ -28,7 +28,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     completed,
     mean_probabilities,
 )
-from jaxfed.training.round.server_roles import Judge, Memory
+from jaxfed.training.round.server_hooks import Judge, Memory
 from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
 
 if TYPE_CHECKING:

@@ -27,18 +27,17 @@ from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
 from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.client_map import (
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.client_map import (
     client_map,
     even_devices,
     fastest_strategy,
     is_one_cpu,
 )
-from jaxfed.federation.clients import Federation
-from jaxfed.federation.core_each import fastest_apart
-from jaxfed.federation.execution import HERE, Execution, Progress
+from jaxfed.federation.execution.per_core_map import fastest_apart
+from jaxfed.federation.execution.settings import HERE, Execution, Progress
 from jaxfed.federation.sampling import participation
 from jaxfed.training.client_execution import ClientExecution
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
@@ -46,6 +45,7 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSour
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_training import ServerTraining
+from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 SETTINGS = ("given", "cross_validated")

@@ -30,13 +30,13 @@ from jaxfed.audit import Schooling, on_own_labels
 from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients
 from jaxfed.config.build.assembly import make_training
+from jaxfed.federation.attack_surface import Instruction
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution import Execution
-from jaxfed.federation.exposure import Instruction
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.learners import LEARNERS, Learner
-from jaxfed.learners.turn import speaking
-from jaxfed.training.ingredients import Training
+from jaxfed.learners.client_fit import speaking
+from jaxfed.training.specification import Training
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 from jaxfed.config.learner_section import INGREDIENTS, MIXED, names_of, takes
 from jaxfed.errors import section
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.learners import LEARNERS, Learner, mixed
 from jaxfed.learners.learner import unnamed
-from jaxfed.training.ingredients import Training
+from jaxfed.training.specification import Training
 
 TrainingOf = Callable[[Federation], Training]
 

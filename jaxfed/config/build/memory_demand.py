@@ -15,7 +15,7 @@ from jaxfed.config import methods
 from jaxfed.config.methods import differently_trained, training_key
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.memory_limit import available_bytes, bytes_text
+from jaxfed.federation.execution.memory_limit import available_bytes, bytes_text
 
 _NEIGHBORS = ("xclp", "per_client_lp", "pooled_lp")  # sections with graphs over points
 

@@ -30,7 +30,7 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
-from jaxfed.training.consensus.attendance import departures_of
+from jaxfed.training.consensus.dropout import departures_of
 from jaxfed.xclp.settings import departures
 
 

@@ -8,8 +8,8 @@ from typing import get_args
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build.assembly import SETTINGS
 from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
-from jaxfed.federation import memory_limit
-from jaxfed.federation.client_map import STRATEGIES
+from jaxfed.federation.execution import memory_limit
+from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES

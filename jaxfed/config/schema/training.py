@@ -13,7 +13,6 @@ from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_t
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.augmentation import AUGMENTATIONS
 from jaxfed.training.local.batches import Batches, Scheme
 from jaxfed.training.local.local_training import (
@@ -28,6 +27,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import Confidence
 from jaxfed.training.server.aggregate import WEIGHTINGS
 from jaxfed.training.server.server_optimizers import adaptive
 from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
+from jaxfed.training.specification import Training
 
 
 def are_numbers(values: Collection[Any]) -> bool:

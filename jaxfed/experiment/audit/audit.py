@@ -44,8 +44,8 @@ from jaxfed.experiment.run.loop import Observed
 from jaxfed.experiment.run.progress import Progress
 from jaxfed.experiment.store.records import audit_file
 from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.exposure import NOBODY, SEEN_BY
 from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"

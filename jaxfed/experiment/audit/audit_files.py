@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.audit import Shadows, Sighting
-from jaxfed.federation.exposure import Instruction
+from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host import storage
 
 _Place = tuple[str, int, int]  # method, repeat, round

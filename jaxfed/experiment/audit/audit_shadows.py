@@ -7,7 +7,7 @@ Methods with the same shadows share them (`jaxfed.config.build.attacker`). There
                  only where that run taught its clients by public targets
     played       results of the method itself on other examples: its own labelings where it can be repeated
                  for every shadow (`View.shadows`), and students of teacher ensembles for PATE
-                 (`jaxfed.audit.students`)
+                 (`jaxfed.audit.distilled_shadows`)
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from jaxfed.config.build.attacker import (
 )
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import Progress
+from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.exposure import View
 
 _SHADOWS = 0x73686164
 

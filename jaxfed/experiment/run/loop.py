@@ -63,10 +63,10 @@ from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory
-from jaxfed.experiment.run.method_end import leave_predictions, leave_states
+from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import Progress
-from jaxfed.experiment.run.selected import Selected
+from jaxfed.experiment.run.save_outputs import leave_predictions, leave_states
 from jaxfed.experiment.run.summary import divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (

@@ -19,8 +19,8 @@ from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import TO_RESUME, Workdir, open_workdir, plain
-from jaxfed.host import processes
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.parallel import processes
 
 _TIMES = "seconds"
 

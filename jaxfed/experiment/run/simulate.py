@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.selected import Selected
+from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
     FederatedAlgorithm,

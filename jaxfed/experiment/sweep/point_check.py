@@ -19,8 +19,8 @@ from jaxfed.config.data.sources import clients_set
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep.sweep_plan import Plan, Point
-from jaxfed.host.devices import check_platform
-from jaxfed.host.workers import worker_processes
+from jaxfed.host.parallel.devices import check_platform
+from jaxfed.host.parallel.workers import worker_processes
 
 _read: list[tuple[str, Dataset]] = []  # in the checking process: the last point's data set
 

@@ -33,7 +33,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.records import read_json, read_run, read_sweep
-from jaxfed.experiment.store.remedy import IN_A_SWEEP, OF_A_SWEEP, remedied
+from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
 from jaxfed.experiment.sweep.point_process import PointProcess, stop
 from jaxfed.experiment.sweep.sweep_plan import Plan, Point
 from jaxfed.host import csv_file, storage
@@ -127,7 +127,7 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
     Raises:
         UsageError: the directory of a point holds the results of another config.
     """
-    with remedied(OF_A_SWEEP):
+    with with_resume_hint(OF_A_SWEEP):
         return [
             point
             for point in sweep.points

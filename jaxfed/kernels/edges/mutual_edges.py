@@ -3,7 +3,7 @@
     (B + B^T)_ij = B_ij + B_ji,    in row i if i lists j, in row j if j does not list i
 
 An entry whose reverse edge is listed is in both rows already. Every other one must be added to its target's
-row (`jaxfed.kernels.edges.by_target`).
+row (`jaxfed.kernels.edges.counting_sort`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxfed.kernels.arrays import gather_unchecked
 from jaxfed.kernels.devices.spread import Rows
-from jaxfed.kernels.lookup import looked_up
 
 # Entries of neighbors' lists that are searched for reverse edges at a time.
 _ENTRIES_COMPARED = 2**18
@@ -49,7 +49,7 @@ def match(indices: Array, weights: Array, rows: Rows) -> Edges:
     all_listed, all_there = rows.of_all(listed), rows.of_all(weight_there).reshape(-1)
     back = _places_back(all_listed, targets, own)
     is_back = is_edge & (back >= 0)
-    weight_back = looked_up(all_there, jnp.maximum(back, 0))
+    weight_back = gather_unchecked(all_there, jnp.maximum(back, 0))
     weights = weights + jnp.where(is_back, weight_back, 0.0) / num_there
     under = rows.here(rows.of_all(jnp.where(is_edge & ~is_back, targets, n)), num_rows)
     under = jnp.where((under >= 0) & (under < num_rows), under, num_rows)
@@ -66,7 +66,7 @@ def _places_back(listed: Array, targets: Array, own: Array) -> Array:
 
     def of_row(row: tuple[Array, Array]) -> Array:
         targets, own = row
-        theirs = looked_up(listed, targets)
+        theirs = gather_unchecked(listed, targets)
         slot = jnp.where(theirs == own[:, None], slots, -1).max(axis=1)
         return jnp.where(slot >= 0, targets * k + slot, -1)
 

@@ -2,7 +2,7 @@
 
 A round's steps follow the recursion. Then the residual is evaluated from Z itself, in float32, and replaces
 the recursive one. So the reported residual is the true one, and rounding errors cannot accumulate for long.
-Columns stop one by one. `jaxfed.kernels.solver.directions` shares search directions between columns;
+Columns stop one by one. `jaxfed.kernels.solver.search_directions` shares search directions between columns;
 `jaxfed.kernels.conjugate_gradient` explains the choice of the preconditioner.
 """
 
@@ -20,7 +20,7 @@ from jaxfed.kernels.graph import (
     subtract_product,
     subtract_product_apart,
 )
-from jaxfed.kernels.solver.directions import Directions, directions_of
+from jaxfed.kernels.solver.search_directions import Directions, directions_of
 
 # Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
 # recursive residual away. 4 to 16 need the same steps; without any, float32 ends at 2 to 6e-6.

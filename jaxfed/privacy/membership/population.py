@@ -3,7 +3,7 @@
     score(x) = share of a population Z with loss(z) > loss(x),    ties half,    z no members
     member where score >= 1 - alpha, that is where the loss is below the alpha-quantile of Z's: FPR alpha
 
-All losses are the target model's, so no other model is needed. Scores are those of `loss_threshold`,
+All losses are the target model's, so no other model is needed. Scores are those of `single_model`,
 converted to ranks in Z: the same curve, up to examples between which no z lies. The gain is a threshold with
 a known false positive rate.
 """

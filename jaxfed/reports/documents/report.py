@@ -36,11 +36,16 @@ from jaxfed.reports.tables.curves import (
     merged_values,
     swept_keys,
 )
+from jaxfed.reports.tables.display_names import (
+    markdown_text,
+    metric_label,
+    setting_label,
+    setting_text,
+)
 from jaxfed.reports.tables.method_names import methods_of
 from jaxfed.reports.tables.selection import chosen_settings, validated_settings
 from jaxfed.reports.tables.sweep_tables import curve_tables, other_keys, row_of
 from jaxfed.reports.tables.tables import Table
-from jaxfed.reports.tables.words import markdown_text, metric_label, setting_label, setting_text
 
 
 def write_report(

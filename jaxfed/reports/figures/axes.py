@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from jaxfed.reports.tables.curves import is_number
-from jaxfed.reports.tables.words import setting_label, setting_text
+from jaxfed.reports.tables.display_names import setting_label, setting_text
 
 
 def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:

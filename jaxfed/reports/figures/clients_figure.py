@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxfed.experiment.store.records import Measurement, sort_algorithms
 from jaxfed.reports.figures.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
+from jaxfed.reports.tables.display_names import metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods
-from jaxfed.reports.tables.words import metric_label
 
 _PERCENT = 100.0
 

@@ -47,8 +47,8 @@ from jaxfed.reports.figures.style import (
     new_figure,
     text_width,
 )
+from jaxfed.reports.tables.display_names import is_accuracy, is_share, metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
-from jaxfed.reports.tables.words import is_accuracy, is_share, metric_label
 
 # Plots of training runs: name -> metric in the lines of metrics.jsonl.
 _OVER_ROUNDS = {

@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
-from jaxfed.reports.tables.words import POOLED
+from jaxfed.reports.tables.display_names import POOLED
 
 
 class Theme(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from scipy import special
 
 from jaxfed.experiment.store.records import Measurement, Run, measure
-from jaxfed.reports.tables.words import POOLED, is_accuracy
+from jaxfed.reports.tables.display_names import POOLED, is_accuracy
 
 LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
 

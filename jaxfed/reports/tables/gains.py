@@ -10,10 +10,15 @@ from jaxfed.reports.tables.comparison import (
     paired_difference,
     standard_error,
 )
+from jaxfed.reports.tables.display_names import (
+    difference_text,
+    metric_label,
+    setting_labels,
+    setting_text,
+)
 from jaxfed.reports.tables.method_names import method_names
 from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import Cell, Row, Table
-from jaxfed.reports.tables.words import difference_text, metric_label, setting_labels, setting_text
 
 _CAPTION = (
     "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed). "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxfed.experiment.store.records import Run, algorithms_of
-from jaxfed.reports.tables.words import algorithm_label, setting_label, setting_text
+from jaxfed.reports.tables.display_names import algorithm_label, setting_label, setting_text
 
 _LABELERS = {
     "xclp": "XCLP",

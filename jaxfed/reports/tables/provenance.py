@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxfed.experiment.store.records import Run
-from jaxfed.reports.tables.words import setting_text
+from jaxfed.reports.tables.display_names import setting_text
 
 # The first of these keys that is not 0 counts (`jaxfed.config.data.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")

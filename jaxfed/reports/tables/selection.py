@@ -13,6 +13,14 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.reports.tables.comparison import paired_difference
 from jaxfed.reports.tables.curves import swept_keys
+from jaxfed.reports.tables.display_names import (
+    difference_text,
+    measurement_text,
+    metric_label,
+    setting_label,
+    setting_labels,
+    setting_text,
+)
 from jaxfed.reports.tables.method_names import method_names
 from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import (
@@ -24,14 +32,6 @@ from jaxfed.reports.tables.tables import (
     Table,
     records,
     result_cell,
-)
-from jaxfed.reports.tables.words import (
-    difference_text,
-    measurement_text,
-    metric_label,
-    setting_label,
-    setting_labels,
-    setting_text,
 )
 
 _CHOSEN = "selected."  # prefix of the settings that a one-shot method selected

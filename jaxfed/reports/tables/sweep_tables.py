@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxfed.experiment.store.records import Point, Sweep
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.curves import Curve, beside_curves, families, swept_keys
+from jaxfed.reports.tables.display_names import setting_label
 from jaxfed.reports.tables.gains import gains_table
 from jaxfed.reports.tables.tables import Table
-from jaxfed.reports.tables.words import setting_label
 
 Take = Callable[..., str]  # returns a unique file name made of the given parts
 

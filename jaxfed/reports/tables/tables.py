@@ -13,9 +13,7 @@ from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
 from jaxfed.reports.tables.comparison import best_methods, main_and_baseline, paired_difference
-from jaxfed.reports.tables.method_names import difference_name, method_names
-from jaxfed.reports.tables.provenance import provenance
-from jaxfed.reports.tables.words import (
+from jaxfed.reports.tables.display_names import (
     difference_text,
     is_accuracy,
     markdown_text,
@@ -24,6 +22,8 @@ from jaxfed.reports.tables.words import (
     setting_labels,
     setting_text,
 )
+from jaxfed.reports.tables.method_names import difference_name, method_names
+from jaxfed.reports.tables.provenance import provenance
 
 # Metrics in a run's table, in this order; all others are in the CSV.
 _RUN_METRICS = (

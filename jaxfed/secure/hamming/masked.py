@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, pieces, ranges

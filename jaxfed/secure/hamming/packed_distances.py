@@ -27,7 +27,7 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_base import FixedBase
 from jaxfed.secure.primitives.packing import Packing
 from jaxfed.secure.primitives.paillier import PublicKey, check_units, uniform_below

@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jaxfed.host.workers import Mapped
+from jaxfed.host.parallel.workers import Mapped
 from jaxfed.secure.hamming.packed_distances import AnswerTask, Masks, PackedDistances, distances
 from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
 from jaxfed.secure.primitives.blocks import Block, bits_of, ranges

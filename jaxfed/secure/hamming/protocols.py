@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxfed.host.workers import Mapped
+from jaxfed.host.parallel.workers import Mapped
 from jaxfed.secure.hamming import masked as masked_codes
 from jaxfed.secure.hamming import transfer
 from jaxfed.secure.primitives.blocks import Block

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.correlation_hash import VALUES_PER_BLOCK, CorrelationHash
 from jaxfed.secure.primitives.transfer_extension import Rows
 

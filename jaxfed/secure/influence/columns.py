@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
 

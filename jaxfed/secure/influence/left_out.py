@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 if TYPE_CHECKING:

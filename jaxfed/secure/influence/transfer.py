@@ -34,7 +34,7 @@ import secrets
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.primitives import transfer_extension
 from jaxfed.secure.primitives.blocks import ranges

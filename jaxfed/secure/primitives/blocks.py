@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 
 
 class Block(NamedTuple):

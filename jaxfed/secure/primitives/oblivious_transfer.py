@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from nacl import bindings, exceptions
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 
 POINT_BYTES = bindings.crypto_core_ed25519_BYTES
 KEY_BYTES = 32

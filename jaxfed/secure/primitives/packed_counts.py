@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 
 _RING = 1 << 64
 

@@ -17,8 +17,7 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives.ring import ring_bits
 
 _GROUP = 8  # bits per table of subset sums

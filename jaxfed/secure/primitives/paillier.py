@@ -27,9 +27,8 @@ import gmpy2
 from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.rules import KEY_BITS
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_base import FixedBase
 
 RandomBytes = Callable[[int], bytes]

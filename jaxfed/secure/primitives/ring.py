@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 
 _ROWS = 16  # values per column, and bits per word
 MAX_BITS = 16

@@ -11,8 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 
 PRIME = 2**521 - 1
 SHARE_BYTES = 66

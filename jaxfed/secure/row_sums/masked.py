@@ -37,8 +37,8 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.participants import (

@@ -6,7 +6,7 @@ import secrets
 
 import numpy as np
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import SEED_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.prg import derived_seed
 from jaxfed.secure.row_sums import masked
 from jaxfed.secure.row_sums.participants import Rows, num_clients

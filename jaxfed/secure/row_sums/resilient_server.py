@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.row_sums import masked
 from jaxfed.secure.session.key_agreement import RandomBytes
 

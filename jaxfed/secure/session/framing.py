@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 
 PROTOCOL = b"jaxfed"
 VERSION = 1

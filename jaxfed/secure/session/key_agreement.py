@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 
 KEY_BYTES = 32
 

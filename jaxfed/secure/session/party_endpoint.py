@@ -7,8 +7,8 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KEY_BYTES, derived_key

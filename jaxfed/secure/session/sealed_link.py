@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.framing import Header
 

@@ -25,7 +25,7 @@ import secrets
 import struct
 from collections.abc import Mapping, Sequence
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER

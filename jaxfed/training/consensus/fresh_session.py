@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxfed.federation.communication import Communication
-from jaxfed.training.consensus.attendance import Attendance
+from jaxfed.training.consensus.dropout import Attendance
 
 Result = TypeVar("Result")
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
-from jaxfed.training.consensus.attendance import Attendance
 from jaxfed.training.consensus.consensus import Agreed, Consensus
+from jaxfed.training.consensus.dropout import Attendance
 from jaxfed.training.consensus.fresh_session import in_fresh_session
 
 Sums = Literal["plaintext", "masked", "masked_resilient"]

@@ -21,7 +21,7 @@ from flax import nnx
 
 from jaxfed.federation.ragged import Ragged
 from jaxfed.models.wrapping import as_float
-from jaxfed.training.local.few_at_a_time import examples_at_once, few_at_a_time
+from jaxfed.training.local.microbatching import examples_at_once, few_at_a_time
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -114,7 +114,7 @@ def weighted_loss(
 
     The divisor counts rows, not weights (as in the authors' code): a batch of uncertain labels takes
     a small step. The sum is taken over a few examples at a time where that is quicker
-    (`jaxfed.training.local.few_at_a_time`); there the loss has derivatives by the state alone.
+    (`jaxfed.training.local.microbatching`); there the loss has derivatives by the state alone.
     """
 
     def loss(

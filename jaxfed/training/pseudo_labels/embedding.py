@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.client_map import jitted
-from jaxfed.federation.clients_at_once import MapClients
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.server.server_state import (
@@ -50,7 +50,7 @@ def embedding(
 
     Args:
         model: its `features` are used.
-        map_clients: lifts one client's computation to the cohort (`jaxfed.federation.client_map`).
+        map_clients: lifts one client's computation to the cohort (`jaxfed.federation.execution.client_map`).
         augment: changes the examples first. The authors' code computes features with the training
             augmentation on; the paper does not say so.
         batch_size: examples at a time; 256 for a `Ragged` cohort, whose features are `Ragged`.

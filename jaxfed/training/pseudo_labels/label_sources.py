@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
 from jaxfed.rules import choose_one_of
 from jaxfed.training.client_execution import ClientExecution

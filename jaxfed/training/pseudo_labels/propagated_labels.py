@@ -19,12 +19,12 @@ import numpy as np
 from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
-from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.clients_at_once import MapClients
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.federation.execution.client_map import jitted
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
 from jaxfed.kernels.conjugate_gradient import Convergence

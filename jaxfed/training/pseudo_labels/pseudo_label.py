@@ -21,9 +21,9 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
-from jaxfed.federation.clients_at_once import MapClients as MapClients
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.chunk_size import MapClients as MapClients
 from jaxfed.training.pseudo_labels.embedding import Embed as Embed
 from jaxfed.training.pseudo_labels.embedding import embedding as embedding
 from jaxfed.training.pseudo_labels.embedding import of_examples

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import AfterStep, ClientUpdate, MakeGradient, Trained, train
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.local.plan import Plan
 from jaxfed.training.server.server_state import with_statistics
+from jaxfed.training.specification import Training
 
 
 class Shared(NamedTuple):

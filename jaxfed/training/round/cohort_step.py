@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.client_map import is_one_cpu
-from jaxfed.federation.clients_at_once import MapClients, fitted
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution.chunk_size import MapClients, fitted
+from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.training.client_execution import ClientExecution
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
@@ -39,6 +38,7 @@ from jaxfed.training.server.server_state import (
     scatter,
     with_statistics,
 )
+from jaxfed.training.specification import Training
 
 # Separate these random streams from local steps.
 _STATISTICS = 0x73746174

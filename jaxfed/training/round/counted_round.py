@@ -54,7 +54,7 @@ class CountingClients:
         self._programs: dict[Callable[..., Any], tuple[Any, Any]] = {}
 
     def __call__(self, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Lift one client's program: see `jaxfed.federation.client_map`."""
+        """Lift one client's program: see `jaxfed.federation.execution.client_map`."""
 
         def mapped(shared: Any, clients: Any) -> Any:
             own = jax.tree.map(

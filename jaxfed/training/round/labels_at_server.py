@@ -24,13 +24,13 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import Ragged
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
 from jaxfed.training.server.server_state import ServerState, server_ids
+from jaxfed.training.specification import Training
 
 # Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})

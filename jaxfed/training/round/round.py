@@ -7,7 +7,7 @@
 
 `round_by` has them in this order; 3 and 4 are one compiled program, `_stage_program`. A method is a
 `LocalUpdate`, the name of its source of labels, and the parts that it adds
-(`jaxfed.training.round.server_roles`).
+(`jaxfed.training.round.server_hooks`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.client_map import jitted
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clients_at_once import MapClients
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel, PseudoLabels
@@ -40,7 +39,7 @@ from jaxfed.training.round.cohort_step import (
     metrics_of,
     with_clients,
 )
-from jaxfed.training.round.judgement import judged_by
+from jaxfed.training.round.evaluation import judged_by
 from jaxfed.training.round.labels_at_server import (
     ServerPart,
     ServerWithoutLabels,
@@ -48,7 +47,7 @@ from jaxfed.training.round.labels_at_server import (
     server_of,
 )
 from jaxfed.training.round.model_messages import count_models
-from jaxfed.training.round.server_roles import (
+from jaxfed.training.round.server_hooks import (
     MODEL_ALONE,
     NO_CONTROL,
     Control,
@@ -57,9 +56,10 @@ from jaxfed.training.round.server_roles import (
     Messages,
     by_network,
 )
-from jaxfed.training.round.uploads import RECORDING, parameter_views
+from jaxfed.training.round.update_views import RECORDING, parameter_views
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
 from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.specification import Training
 
 
 class Trained(NamedTuple):

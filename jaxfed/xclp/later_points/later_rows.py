@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.later_points.induction_weights import InductionWeights, induction_weights

@@ -51,7 +51,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.inputs import checked

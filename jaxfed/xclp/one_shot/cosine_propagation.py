@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.federation.client_map import size_buckets
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.client_map import size_buckets
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.padding import padded_rows, padded_to
 from jaxfed.kernels.graph import Graph, normalized_graph

@@ -27,8 +27,8 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution import HERE, Execution
-from jaxfed.federation.memory import Memory
+from jaxfed.federation.execution.result_cache import Memory
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.one_shot.transduction import Transduction
 from jaxfed.xclp.settings.candidates import MEASURES
 

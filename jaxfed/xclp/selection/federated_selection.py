@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.selection.choice import Choice, plaintext_total, priors_of, select, settings_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.padding import in_batches, padded_rows
 from jaxfed.kernels.devices.spread import everywhere

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.xclp.settings.exchangeable_steps import ROW_SUMS, Counts
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_scores import class_counts, client_scores, with_prior

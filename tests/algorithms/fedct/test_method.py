@@ -13,7 +13,7 @@ from jaxfed.algorithms.fedct import fedct
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, mixed
-from jaxfed.learners.turn import take_turn
+from jaxfed.learners.client_fit import take_turn
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.composition import approximate

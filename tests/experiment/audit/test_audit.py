@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.audit.audit import check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import Progress
-from jaxfed.federation.exposure import Instruction
+from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
 from jaxfed.reports.documents.report import write_report
 

@@ -14,8 +14,7 @@ from absl.testing import flagsaver
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import Unresumable, UsageError
-from jaxfed.experiment.store.remedy import IN_A_SWEEP, OF_A_SWEEP
-from jaxfed.experiment.store.workdir import is_finished, open_workdir
+from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, is_finished, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host import save_schedule, storage
 from launch import entry, run

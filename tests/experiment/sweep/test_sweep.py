@@ -16,7 +16,7 @@ from small_sweeps import fake_command, launch, read_csv, run, write_config
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_sweep
-from jaxfed.experiment.store.remedy import IN_A_SWEEP
+from jaxfed.experiment.store.workdir import IN_A_SWEEP
 from jaxfed.experiment.sweep import sweep, sweep_plan
 from jaxfed.host.interruption import Interrupted
 

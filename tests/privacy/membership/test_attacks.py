@@ -9,13 +9,12 @@ from jaxfed.errors import UsageError
 from jaxfed.privacy.membership import (
     difficulty,
     evidence,
-    gap,
     gradient_norm,
     lira,
-    loss_threshold,
     population,
     reference,
     rmia,
+    single_model,
 )
 from jaxfed.privacy.membership.rmia import Evidence
 from jaxfed.privacy.membership.roc import area_under_curve
@@ -49,7 +48,7 @@ def test_attacks_that_mind_an_examples_ease_beat_the_threshold():
     target = Evidence(probability(phi[0]), probability(phi[1:]), is_in[1:])
     of_population = Evidence(probability(others[0]), probability(others[1:]))
     found = {
-        "threshold": loss_threshold.scores(loss[0]),
+        "threshold": single_model.loss_scores(loss[0]),
         "reference": reference.scores(loss[0], loss[1:], is_in[1:]),
         "lira offline": lira.offline(phi[0], phi[1:], is_in[1:]),
         "lira online": lira.online(phi[0], phi[1:], is_in[1:]),
@@ -99,16 +98,18 @@ def test_the_gap_attack_has_the_auc_that_accuracies_give():
     member = np.arange(400) < 150
     predicted = np.where(rng.random(400) < np.where(member, 0.7, 0.2), label, predicted)
     right = predicted == label
-    expected = gap.auc_of(right[member].mean(), right[~member].mean())
-    assert auc(gap.scores(predicted, label), member) == pytest.approx(expected, abs=1e-12)
+    expected = single_model.gap_auc(right[member].mean(), right[~member].mean())
+    assert auc(single_model.gap_scores(predicted, label), member) == pytest.approx(
+        expected, abs=1e-12
+    )
     assert 0.6 < expected < 0.9
     several = np.stack([predicted, label])
-    assert gap.scores(several, label).shape == (2, 400)
+    assert single_model.gap_scores(several, label).shape == (2, 400)
 
 
 def test_thresholds_of_losses_and_of_norms():
     loss = np.array([[0.1, 2.0], [0.0, 3.0]])
-    np.testing.assert_array_equal(loss_threshold.scores(loss), -loss)
+    np.testing.assert_array_equal(single_model.loss_scores(loss), -loss)
     np.testing.assert_array_equal(gradient_norm.scores(jnp.asarray(loss)), -np.float32(loss))
     with pytest.raises(UsageError, match="below 0"):
         gradient_norm.scores(np.array([1.0, -0.1]))
@@ -135,7 +136,9 @@ def test_population_and_loss_have_the_same_area_where_the_population_tells_all_a
     rng = np.random.default_rng(0)
     loss, member = rng.gamma(1, size=100), np.arange(100) < 40
     scores = population.scores(loss, np.sort(loss)[:-1] + 1e-9)
-    assert auc(scores, member) == pytest.approx(auc(loss_threshold.scores(loss), member), abs=1e-12)
+    assert auc(scores, member) == pytest.approx(
+        auc(single_model.loss_scores(loss), member), abs=1e-12
+    )
 
 
 def test_a_population_threshold_has_the_rate_that_it_says():

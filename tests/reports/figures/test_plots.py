@@ -16,7 +16,7 @@ from jaxfed.experiment.store.records import (
 from jaxfed.reports.documents.report import build, write_report
 from jaxfed.reports.figures import axes, partition_figure, plots
 from jaxfed.reports.figures.style import DARK, LIGHT, algorithm_styles, legend, new_figure
-from jaxfed.reports.tables.words import setting_text
+from jaxfed.reports.tables.display_names import setting_text
 
 
 def lines_of(figure):

@@ -13,7 +13,7 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.reports.documents.report import build
 from jaxfed.reports.tables import tables
-from jaxfed.reports.tables.words import measurement_text, setting_label, setting_text
+from jaxfed.reports.tables.display_names import measurement_text, setting_label, setting_text
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of

@@ -20,10 +20,9 @@ from paillier_pair import (
 )
 from recording_network import Network
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.host.workers import worker_processes
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.packing import Packing

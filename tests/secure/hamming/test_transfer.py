@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nacl import bindings
 from scipy import stats
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.hamming import transferred_sums
 from jaxfed.secure.hamming.transferred_sums import ReceiverSums, SenderPoints
 from jaxfed.secure.primitives import oblivious_transfer as base

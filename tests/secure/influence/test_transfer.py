@@ -12,9 +12,8 @@ from secure_labels import digits, disagreement
 from threat_model import table
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure import largest_value
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import transfer
 from jaxfed.secure.primitives.blocks import ranges

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from paillier_pair import BITS, KEY, N, codes_of, integers, parties, replayed
 from recording_network import Network
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier, subset_products
 from jaxfed.secure.primitives.fixed_base import FixedBase

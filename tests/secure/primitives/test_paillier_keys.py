@@ -4,7 +4,7 @@ import gmpy2
 import pytest
 from gmpy2 import mpz
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives import paillier
 
 BITS = 256

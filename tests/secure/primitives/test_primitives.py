@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import ring, shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream, derived_seed

@@ -9,9 +9,8 @@ from scipy import stats
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure import cross_steps
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from recording_network import Network
 from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 
-from jaxfed.errors import UsageError
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.row_sums import mask_streams, resilient

@@ -17,7 +17,7 @@ from session_parties import (
     walk,
 )
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER

@@ -8,8 +8,8 @@ follow the protocol), but never end in anything else than a result or one `Proto
 import numpy as np
 import pytest
 
+from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps, later_neighbors
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.parties import Session

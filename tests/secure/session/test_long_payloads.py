@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from session_parties import established, refused, reheaded
 
+from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from row_sums_parties import matrices, parties
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import mask_streams, resilient_round, signed_survivors

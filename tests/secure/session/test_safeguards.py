@@ -19,7 +19,7 @@ from session_parties import (
     walk,
 )
 
-from jaxfed.secure.errors import ProtocolError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure.session import framing, key_agreement, party_endpoint, sealed_link
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key

@@ -15,10 +15,9 @@ from session_parties import (
     state,
 )
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel, Presence, Route
 from jaxfed.secure.session.endpoint import SERVER

@@ -11,10 +11,10 @@ import pytest
 
 from jaxfed import xclp
 from jaxfed.algorithms.label_propagation import per_client_lp
-from jaxfed.federation.client_map import client_map
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution import HERE, Execution
+from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import stacked
 from jaxfed.kernels.devices.spread import mesh_of
 from jaxfed.models.mlp import mlp

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxfed import xclp
-from jaxfed.federation.client_map import client_map
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.client_map import client_map
 from jaxfed.models.mlp import mlp
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.pseudo_labels import pseudo_label

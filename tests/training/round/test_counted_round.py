@@ -9,10 +9,10 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models import MODELS
-from jaxfed.training.ingredients import Training
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.round.counted_round import CountingClients, round_costs
+from jaxfed.training.specification import Training
 
 NUM_LABELED, NUM_UNLABELED = 6, 10
 FEDERATION = federation_of([NUM_LABELED + NUM_UNLABELED] * 3, num_labeled=NUM_LABELED)

@@ -13,7 +13,7 @@ from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution import Execution
+from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.xclp.one_shot import cross_validation
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered

@@ -10,9 +10,8 @@ import pytest
 from secure_labels import digits
 
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.secure.errors import ProtocolError
 from jaxfed.secure.influence import left_out
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence

@@ -1,0 +1,139 @@
+"""Execution settings: the speed, memory and progress reports of a computation.
+
+They change results by rounding at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.federation.execution.memory_limit import MemoryLimit, bytes_text, memory_limit
+from jaxfed.federation.execution.result_cache import Memory
+from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.kernels.devices.spread import points_mesh, spread
+
+_T = TypeVar("_T")
+Progress = Callable[[str, int, int], None]  # (name of the count, number done, total)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Processes, progress and memory of long computations on the host; devices of large ones elsewhere.
+
+    Attributes:
+        workers: further processes that compute `hamming="phe"`, or fit clients' estimators; 0 = none. A
+            script that uses some has to guard its entry by `if __name__ == "__main__":`, since they import
+            it.
+        progress: called from time to time with the progress so far.
+        memory: cache of results; None: no cache.
+        tell: receives a line with a step's memory before its first run.
+        memory_limit: bytes of a device's memory that a step may take, or text such as "4 GiB"; None: the
+            device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
+            clients at once, change rounding; all others change nothing.
+        num_devices: number of devices over which one graph's points are spread
+        (`jaxfed.kernels.devices.spread`);
+            0: all, unless they are one CPU's. With several processes: 0, 1 or the devices of all.
+
+    Raises:
+        UsageError: an invalid number of processes or devices, an invalid limit; when the mesh is used,
+            devices that do not exist.
+    """
+
+    workers: int = 0
+    progress: Progress | None = None
+    memory: Memory | None = None
+    num_devices: int = 0
+    tell: Callable[[str], None] | None = None
+    memory_limit: int | str | None = None
+
+    def __post_init__(self) -> None:
+        """Reject invalid settings, with one line that names the first."""
+        for name, least in (("workers", "none"), ("num_devices", "all")):
+            number = getattr(self, name)
+            if not isinstance(number, int | np.integer) or number < 0:
+                raise UsageError(
+                    f"execution.{name}={number!r}: allowed are integers, 0 ({least}) and more"
+                )
+        if self.memory_limit is not None:
+            memory_limit(self.memory_limit)
+
+    def counting(self, what: str) -> Callable[[int, int], None] | None:
+        """Progress reporter for `what`, a function of (done, total); None if progress is not reported."""
+        progress = self.progress
+        if progress is None:
+            return None
+        return lambda done, total: progress(what, done, total)
+
+    @cached_property
+    def limit(self) -> MemoryLimit:
+        """The limit on a device's memory."""
+        return memory_limit(self.memory_limit)
+
+    @property
+    def watches_memory(self) -> bool:
+        """True if the memory of steps is reported or limited."""
+        return self.memory_limit is not None or self.tell is not None
+
+    def take(self, what: str, num_bytes: int) -> None:
+        """Report the memory of a step, and refuse it if that is more than the limit.
+
+        Raises:
+            UsageError: see `MemoryLimit.check`.
+        """
+        self.limit.check(what, num_bytes)
+        if self.tell is not None:
+            self.tell(f"memory: {what} takes {bytes_text(num_bytes)} {self.limit}")
+
+    def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
+        """Wrap a program under `jax.jit`: its memory is reported and checked (`take`) before its first run.
+
+        It is still compiled once. Without a limit or `tell` it is returned as it is.
+        """
+        if not self.watches_memory:
+            return program
+        known: set[Any] = set()
+
+        def run(*arguments: Any) -> _T:
+            leaves, structure = jax.tree.flatten(arguments)
+            shapes = (
+                structure,
+                *((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves),
+            )
+            if shapes not in known:
+                self.take(what, footprint(program, *arguments).total)
+                known.add(shapes)
+            return program(*arguments)
+
+        return run
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices over which one graph's points are spread; None: they are on one device."""
+        if self.num_devices == 1 or (not self.num_devices and is_one_cpu()):
+            return None
+        mesh = points_mesh(self.num_devices)
+        return mesh if mesh.size > 1 else None
+
+    def spread(self, array: np.ndarray | jax.Array, *, fill: float = 0) -> jax.Array:
+        """Spread rows [n, ...] over the mesh, padded to a multiple of its devices; as is without a mesh."""
+        mesh = self.mesh
+        return jnp.asarray(array) if mesh is None else spread(array, mesh, fill=fill)
+
+    def once(self, compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return `compute(*arguments, **keywords)`, from the cache if it is there."""
+        if self.memory is None:
+            return compute(*arguments, **keywords)
+        return self.memory.once(compute, *arguments, **keywords)
+
+
+HERE = Execution()  # in this process, without reports

@@ -1,0 +1,79 @@
+"""Use each CPU core as a JAX device, so a round's clients train in parallel.
+
+XLA:CPU runs a matrix product on all cores, but gathers, sums and other operations on one. A client with small
+layers leaves the other cores idle. If each core is a device, each trains a client
+(`jaxfed.federation.execution.client_map`), and computations on a single device still use all cores.
+"""
+
+from __future__ import annotations
+
+import os
+
+import jax
+
+from jaxfed.errors import UsageError
+
+_FORCED = "xla_force_host_platform_device_count"
+
+
+def one_device_a_core() -> None:
+    """Set JAX's number of CPU devices to this process's number of cores, unless JAX has started.
+
+    A user's choice takes precedence: `XLA_FLAGS` that force a number, or `JAX_NUM_CPU_DEVICES`. The devices
+    of a run of several processes do not change either.
+
+    Raises:
+        UsageError: see `check_platform`.
+    """
+    _ask_for_cores()
+    check_platform()
+
+
+def check_platform() -> None:
+    """Start JAX if `JAX_PLATFORMS` names more than the CPU, so a missing device raises an error now.
+
+    The processes of one run start JAX together, later.
+
+    Raises:
+        UsageError: JAX finds no such device.
+    """
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if asked in ("", "cpu") or jax.distributed.is_initialized():
+        return
+    try:
+        jax.local_devices()
+    except (AssertionError, RuntimeError) as error:  # the first: JAX has no plugin for them
+        why = " ".join(str(error).partition(" (")[0].split())
+        raise UsageError(
+            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset, it takes what there is"
+            f"{f': {why}' * bool(why)}"
+        ) from error
+
+
+def _ask_for_cores() -> None:
+    asked = _FORCED in os.environ.get("XLA_FLAGS", "") or _num_asked() >= 0
+    if asked or jax.distributed.is_initialized():
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", _num_cores())
+    except RuntimeError:  # JAX has started
+        return
+
+
+def cores_are_devices() -> bool:
+    """True if JAX was set to several devices on one CPU, by `one_device_a_core` or by a user.
+
+    Devices forced by `XLA_FLAGS` are for testing a mesh, and may be more than the cores.
+    """
+    return _num_asked() > 1 and jax.default_backend() == "cpu"
+
+
+def _num_asked() -> int:
+    number: int = jax.config.values["jax_num_cpu_devices"]  # below 0: not set
+    return number
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

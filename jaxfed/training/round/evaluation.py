@@ -1,0 +1,85 @@
+"""Evaluation of a trained state: predictions on the validation and test splits and on clients' points."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions, PredictionsOf
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.kernels.devices.padding import in_batches, rows_at_once
+from jaxfed.training.round.prediction_cache import LastAnswer
+from jaxfed.training.round.server_hooks import Judge
+from jaxfed.training.server.server_state import ServerState
+
+
+class Judgement(NamedTuple):
+    """The evaluation functions of a `FederatedAlgorithm`, as its fields of these names."""
+
+    evaluate: Evaluate
+    validate: Evaluate
+    evaluate_clients: Evaluate
+    predictions: PredictionsOf
+    predict: Predict
+
+
+def judged_by(judge: Judge) -> Judgement:
+    """Build the evaluation functions of a classifier; they share one compiled program.
+
+    Cost: `predictions` reuses the test probabilities of the state that `evaluate` last measured.
+    """
+    needed, probabilities = judge.needed, jax.jit(judge.probabilities)
+    measured = LastAnswer[np.ndarray]()
+
+    def validate(state: ServerState, federation: Federation) -> Metrics:
+        split = federation.validation
+        if not len(split):
+            return {}
+        return _quality("validation", predict(state, federation.x[split]), federation, split)
+
+    def evaluate(state: ServerState, federation: Federation) -> Metrics:
+        if not len(federation.test):
+            return {}
+        probability = predict(state, federation.x[federation.test])
+        measured.keep(state, federation, probability)
+        return _quality("test", probability, federation, federation.test)
+
+    def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
+        unlabeled = federation.partition.unlabeled
+        indices = np.concatenate(unlabeled)
+        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
+        label = predict(state, federation.x[indices]).argmax(axis=1)
+        truth = federation.y[indices]
+        return over_clients("unlabeled", label, truth, owner, federation.num_clients)
+
+    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
+        return np.asarray(in_batches(partial(probabilities, needed(state)), x, rows_at_once()))
+
+    def predictions(state: ServerState, federation: Federation) -> Predictions:
+        test = federation.test
+        probability = measured.taken(state, federation)
+        if probability is None:
+            probability = predict(state, federation.x[test])
+        return Predictions(
+            client=np.full(len(test), -1, np.int32),
+            example=test,
+            role=np.full(len(test), "test"),
+            label=probability.argmax(axis=1).astype(np.int32),
+            confidence=probability.max(axis=1),
+        )
+
+    return Judgement(evaluate, validate, evaluate_clients, predictions, predict)
+
+
+def _quality(
+    name: str, probability: np.ndarray, federation: Federation, indices: np.ndarray
+) -> Metrics:
+    label, truth = probability.argmax(axis=1), federation.y[indices]
+    return {
+        f"{name}_accuracy": accuracy(label, truth),
+        f"{name}_balanced_accuracy": balanced_accuracy(label, truth),
+    }

@@ -1,0 +1,193 @@
+"""Parts that a method adds to FedAvg's round; each adds nothing by default.
+
+Hook        host code before labeling and after the server's step, with a share of the state
+Memory      a hook: the server's store of the clients' uploads other than models
+Control     values beside the model that grow by the clients' corrections
+Messages    further messages between the server and single clients
+Judge       the classifier of a state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.round.client_round import AfterMean
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
+
+_MEMORY = 0x6D656D6F  # separates the store's random stream from labels and local steps
+
+
+class Hook:
+    """Host code around the compiled part of every round. The hooks of a round run in order."""
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state before the first round, with this hook's share of it."""
+        del federation, key
+        return state
+
+    def before(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> ServerState:
+        """Return the state that the cohort is labeled and trained from; `key` is the round's."""
+        del cohort, key, communication
+        return state
+
+    def after(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        uploads: Any,
+        key: jax.Array,
+        communication: Communication,
+    ) -> ServerState:
+        """Return the state after the round.
+
+        `state` is the one after the server's step, `uploads` [K, ...] the clients' `ClientUpdate.upload` or
+        `AfterMean`, `key` that of the round's training.
+        """
+        del cohort, uploads, key, communication
+        return state
+
+
+@dataclass(frozen=True)
+class Memory(Hook):
+    """The server's store of the clients' uploads other than models, `ServerState.memory`.
+
+    Attributes:
+        create: model, federation -> memory.
+        update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (int32, this one
+            too), key, communication -> memory; host code, so that a protocol may run there. It counts its own
+            messages.
+    """
+
+    create: Callable[[nnx.State, Federation], Any]
+    update: Callable[..., Any]
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with an empty memory."""
+        return state._replace(memory=self.create(state.model, federation))
+
+    def after(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        uploads: Any,
+        key: jax.Array,
+        communication: Communication,
+    ) -> ServerState:
+        """Return the state with the round's uploads in memory."""
+        ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, _MEMORY)
+        memory = self.update(state.memory, ids, uploads, state.round, own_key, communication)
+        return state._replace(memory=memory)
+
+
+class Control(NamedTuple):
+    """Values beside the model, `ServerState.control` (SCAFFOLD's c, FedDyn's h).
+
+    They grow by the sum of the clients' `ClientUpdate.correction` over the number of all clients.
+
+    Fields:
+        init: parameters -> control before the first round.
+        step: parameters after the aggregate's step, the round's new control -> parameters.
+        is_sent: True if clients receive control and send their corrections; False if the server computes it
+            from the models, and clients never see it.
+    """
+
+    init: Callable[[nnx.State], Any] = lambda parameters: ()
+    step: Callable[[nnx.State, Any], nnx.State] = lambda parameters, control: parameters
+    is_sent: bool = True
+
+    def moved(
+        self, model: nnx.State, state: ServerState, corrections: Any, anyone: jax.Array
+    ) -> tuple[nnx.State, Any]:
+        """Return the model after this step, and the new control; jit-traceable.
+
+        Args:
+            model: the model after the aggregate's step.
+            state: the state before the round.
+            corrections: the clients' corrections [K, ...].
+            anyone: bool scalar; False leaves the model as it is.
+        """
+        stacked = jax.tree.leaves(state.clients)
+        num_clients = len(stacked[0]) if stacked else 1
+        control = jax.tree.map(
+            lambda control, change: control + change.sum(axis=0) / num_clients,
+            state.control,
+            corrections,
+        )
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        parameters = jax.tree.map(
+            lambda new, old: jnp.where(anyone, new, old),
+            self.step(parameters, control),
+            parameters,
+        )
+        return nnx.merge_state(parameters, statistics), control
+
+
+NO_CONTROL = Control()
+
+
+class Send(Protocol):
+    """Further messages of the server to each client of a cohort; host code before the clients train."""
+
+    def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+        """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
+        ...
+
+
+def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+    """Send the model and no more."""
+    del state, cohort, communication
+    return ()
+
+
+class Messages(NamedTuple):
+    """Messages between the server and single clients, beside the model and control.
+
+    Fields:
+        send: messages to single clients (`Client.received`).
+        download_bytes: parameters -> bytes in which one client receives them.
+        after_mean: the clients' upload after they receive the round's new model, in place of
+            `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
+    """
+
+    send: Send = nothing_sent
+    download_bytes: Callable[[nnx.State], Any] = num_bytes_of
+    after_mean: AfterMean | None = None
+
+
+MODEL_ALONE = Messages()
+
+
+class Judge(NamedTuple):
+    """The classifier of a state.
+
+    Fields:
+        needed: state -> the part of it that classification needs; host code.
+        probabilities: (needed, x [n, ...]) -> float32 [n, C]; jit-traceable.
+        of_client: (state after a round, model that a client sent in it, client's number) -> the part needed
+            to classify by that client's upload alone, for views of single uploads.
+    """
+
+    needed: Callable[[ServerState], Any]
+    probabilities: Callable[[Any, jax.Array], jax.Array]
+    of_client: Callable[[ServerState, nnx.State, int], Any] = lambda state, model, client: model
+
+
+def by_network(training: Training) -> Judge:
+    """Return the classifier by the softmax of the server's network."""
+
+    def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
+        return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
+
+    return Judge(lambda state: state.model, probabilities)

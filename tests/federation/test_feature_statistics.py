@@ -1,0 +1,36 @@
+"""Mean and deviation of examples: to the last digit, whatever they are of and however many."""
+
+import numpy as np
+import pytest
+
+from jaxfed.federation.feature_statistics import mean_and_deviation
+
+
+@pytest.mark.parametrize("shape", [(600, 5, 5, 1), (600, 5, 5, 3), (600, 7), (40, 96, 96, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_they_are_those_of_the_rows_that_count(shape, dtype):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, shape).astype(dtype)
+    x[..., 0] //= 4
+    rows = rng.permutation(len(x))[: len(x) - 7]  # several parts, of unlike lengths
+    values = x[rows].astype(np.float64)
+    axes = tuple(range(x.ndim - 1))
+    mean = values.mean(axis=axes)
+    deviation = np.sqrt(np.square(values).mean(axis=axes) - np.square(mean))
+    unit = 255 if dtype == np.uint8 else 1
+    for found, expected in zip(mean_and_deviation(x, rows), (mean, deviation), strict=True):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected / unit, rtol=1e-7)
+
+
+def test_white_images_do_not_overflow_and_deviate_by_nothing():
+    mean, deviation = mean_and_deviation(np.full((2000, 64, 64, 1), 255, np.uint8), np.arange(2000))
+    np.testing.assert_array_equal(mean, [1])
+    np.testing.assert_array_equal(deviation, [1])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_nobody_has_a_mean(dtype):
+    mean, deviation = mean_and_deviation(np.zeros((3, 4), dtype), np.zeros(0, int))
+    np.testing.assert_array_equal(mean, np.zeros(4))
+    np.testing.assert_array_equal(deviation, np.ones(4))

@@ -1,0 +1,113 @@
+"""What an upload shows: the model of a round in which its client is alone; the mean; gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from small_training import KEY, federation_of, training_of
+
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.federation.attack_surface import MODEL, SERVER
+from jaxfed.federation.cohort import padded
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.server import aggregate
+
+FEDERATION = federation_of([10, 7, 5], num_labeled=5)
+X, Y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
+BATCHES = Batches("joint", 4, 2)
+METHODS = {
+    "fedavg": lambda **changes: fedavg(training=training_of(BATCHES, batch_norm=True, **changes)),
+    "protofssl": lambda **changes: protofssl(
+        training=training_of(BATCHES, **changes), task=PrototypeTask(3), unlabeled_query=3
+    ),
+}
+
+
+def cohort_of(clients):
+    """Of one shape, so that a method is compiled once."""
+    return padded(FEDERATION.cohort(clients), 3)
+
+
+def played(algorithm, clients, rounds=2):
+    """The states before and after the last round, its cohort and key; all clients in those before."""
+    state = algorithm.init(KEY, FEDERATION)
+    for number in range(1, rounds):
+        key = jax.random.fold_in(KEY, number)
+        state, _ = algorithm.round(state, FEDERATION.cohort(), key)
+    cohort, key = cohort_of(clients), jax.random.fold_in(KEY, rounds)
+    return state, algorithm.round(state, cohort, key)[0], cohort, key
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_upload_is_the_round_of_its_client_alone(name):
+    algorithm = METHODS[name]()
+    before, after, cohort, key = played(algorithm, [2, 0])
+    own, mean = algorithm.views(before, after, cohort, key)
+    assert own.client.tolist() == [0, 2]
+    assert mean.client.tolist() == [-1]
+    for client, answers in zip(own.client.tolist(), own.answers(X), strict=True):
+        alone, _ = algorithm.round(before, cohort_of([client]), key)
+        np.testing.assert_allclose(answers, algorithm.predict(alone, X), atol=2e-5)
+    np.testing.assert_allclose(mean.answers(X)[0], algorithm.predict(after, X), atol=1e-6)
+    assert not np.allclose(own.answers(X)[0], own.answers(X)[1], atol=1e-3)
+
+
+def test_the_servers_optimizer_changes_no_upload():
+    adam = aggregate.server_optimizer(optax.adam(0.1))
+    plain, other = METHODS["fedavg"](), METHODS["fedavg"](aggregate=adam)
+    with jax.numpy_dtype_promotion("standard"):
+        seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, other)]
+    np.testing.assert_array_equal(seen[0][0].answers(X), seen[1][0].answers(X))
+    assert not np.allclose(seen[0][1].answers(X), seen[1][1].answers(X))
+
+
+def test_the_server_sees_changes_before_its_noise():
+    """DP-FedAvg of clients: uploads are FedAvg's, the mean that all others see is not."""
+    plain = fedavg(training=training_of(BATCHES))
+    noisy = dp_fedavg(training=training_of(BATCHES), noise_multiplier=5.0)
+    seen = [algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (plain, noisy)]
+    assert [view.adversary for view in seen[1]] == [SERVER, MODEL]
+    np.testing.assert_allclose(seen[0][0].answers(X), seen[1][0].answers(X), atol=1e-6)
+    assert np.abs(seen[0][1].answers(X) - seen[1][1].answers(X)).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "protofssl"])
+def test_gradient_norms_are_of_all_numbers_of_the_message(name):
+    algorithm = METHODS[name]()
+    before, after, cohort, key = played(algorithm, None)
+    mean = algorithm.views(before, after, cohort, key)[1]
+    x, y = X[:23], Y[:23]  # more than are done at a time
+    (norms,) = mean.gradient_norms(x, y)
+    assert norms.shape == (23,)
+    # Against differences: the loss along the gradient's direction is as steep as it is long.
+    if name == "fedavg":
+        model = training_of(BATCHES, batch_norm=True).model
+
+        def loss(state, x, y):
+            return optax.softmax_cross_entropy_with_integer_labels(
+                model.apply(state, x[None])[0], y
+            )
+
+        for number in (0, 22):
+            gradient = jax.grad(loss)(after.model, jnp.asarray(x[number]), y[number])
+            squares = sum(np.square(leaf).sum() for leaf in jax.tree.leaves(gradient))
+            np.testing.assert_allclose(norms[number], np.sqrt(squares), rtol=1e-4)
+    else:
+        assert np.isfinite(norms).all()
+        assert (norms > 0).all()
+
+
+def test_views_change_nothing():
+    algorithm = METHODS["fedavg"]()
+    before, after, cohort, key = played(algorithm, None)
+    for view in algorithm.views(before, after, cohort, key):
+        view.answers(X)
+    again, _ = algorithm.round(before, cohort, key)
+    jax.tree.map(
+        np.testing.assert_array_equal, nnx.to_pure_dict(after.model), nnx.to_pure_dict(again.model)
+    )
