@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Setting(NamedTuple):
+class CostSetting(NamedTuple):
     """Variables of the formulas; the module's docstring defines the letters."""
 
     operations: float  # F
@@ -46,22 +46,22 @@ class PaperCosts(NamedTuple):
     """One row of the two tables: formulas for a client's operations and bytes in a round, and the figures."""
 
     method: str
-    operations: Callable[[Setting], float]
-    bytes: Callable[[Setting], float]
+    operations: Callable[[CostSetting], float]
+    bytes: Callable[[CostSetting], float]
     gigaflop: float
     megabytes: float
 
 
-def _passes(of_unlabeled: Callable[[Setting], float]) -> Callable[[Setting], float]:
+def _passes(of_unlabeled: Callable[[CostSetting], float]) -> Callable[[CostSetting], float]:
     """F (D_L + n D_U) E."""
     return lambda s: s.operations * (s.labeled + of_unlabeled(s) * s.unlabeled) * s.epochs
 
 
-def _both_ways(setting: Setting) -> float:
+def _both_ways(setting: CostSetting) -> float:
     return 2 * setting.model_bytes
 
 
-def _protofssl(setting: Setting) -> float:
+def _protofssl(setting: CostSetting) -> float:
     s = setting
     distances = s.prototype_bytes * s.helpers * s.classes * s.unlabeled * s.epochs
     return _passes(lambda s: 1)(s) + distances + s.operations * s.labeled

@@ -66,7 +66,7 @@ def conducted(
         from jaxfed.config.checks import check
         from jaxfed.config.checks.unread import check_given
         from jaxfed.config.keys import flatten
-        from jaxfed.experiment.run.progress import Progress
+        from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
         from jaxfed.experiment.store.records import read_audit, read_run
@@ -112,7 +112,7 @@ def conducted(
             print(f"{place} is finished; --overwrite runs it again")
             return status(read_run(place).summary or {})
         console = None if processes.is_first() else Console(quiet=True)
-        with Progress(settings, console) as progress:
+        with RunProgress(settings, console) as progress:
             summary = conduct(
                 config,
                 place,

@@ -7,7 +7,7 @@ import pytest
 from jaxfed.kernels.devices.operations import operations
 from jaxfed.models import MODELS
 from jaxfed.models.resnet9 import resnet8
-from jaxfed.paper_costs import PAPER_COSTS, Setting
+from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 
 
 def network(name):
@@ -34,7 +34,7 @@ def network(name):
 def test_table_2_is_one_epoch_of_forward_passes(name):
     forward, both, num_bytes = network(name)
     row = PAPER_COSTS[name]
-    setting = Setting(forward, num_bytes, labeled=50, unlabeled=490)
+    setting = CostSetting(forward, num_bytes, labeled=50, unlabeled=490)
     assert row.operations(setting) / 1e9 == pytest.approx(row.gigaflop, rel=1e-3)
     assert row.bytes(setting) / 1e6 == pytest.approx(row.megabytes, abs=0.06)
     assert both == pytest.approx(3 * forward, rel=0.01)

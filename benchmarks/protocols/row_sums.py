@@ -25,7 +25,7 @@ from benchmarks.timing.contest import Contest
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
-from jaxfed.secure.row_sums.masked import Sums
+from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.session.endpoint import SERVER
 
 CLIENTS, CLASSES = 500, 10  # of a round
@@ -74,12 +74,12 @@ def _an_entry(masked_entries: int, result: np.ndarray, seconds: float) -> dict[s
     return {"ns an entry and peer": 1e9 * seconds / masked_entries}
 
 
-def _a_pair(num_pairs: int, result: Sums, seconds: float) -> dict[str, float]:
+def _a_pair(num_pairs: int, result: RowSums, seconds: float) -> dict[str, float]:
     del result
     return {"us a client and peer": 1e6 * seconds / num_pairs}
 
 
-def _round(protocol: ModuleType, matrices: np.ndarray) -> Sums:
+def _round(protocol: ModuleType, matrices: np.ndarray) -> RowSums:
     """Everybody's sums of one row each, of matrices float32 [p, p, C], a client's behind the other's."""
     network, addresses = Loopback(), range(len(matrices))
     rows = {client: slice(client, client + 1) for client in addresses}
@@ -87,7 +87,7 @@ def _round(protocol: ModuleType, matrices: np.ndarray) -> Sums:
         client: protocol.Client(network.endpoint(client), matrices[client], rows)
         for client in addresses
     }
-    sums: Sums = protocol.run(
+    sums: RowSums = protocol.run(
         clients, protocol.Server(network.endpoint(SERVER), rows, matrices.shape[-1])
     )
     return sums

@@ -12,7 +12,7 @@ import optax
 from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
 from benchmarks.rounds.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.audit import Targets, shadow_memberships
+from jaxfed.audit import AuditTargets, shadow_memberships
 from jaxfed.audit.shadows import shadow_federation
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
@@ -36,7 +36,9 @@ def shadow_models(with_peers: bool) -> Iterator[Contest]:
     everybody = (rows[:TARGETS],)
     nothing = (rows[:0],)
     federation = Federation(x, y, Partition(everybody, nothing, nothing), NUM_CLASSES)
-    targets = Targets(rows[:TARGETS], np.zeros(TARGETS, np.int32), rows[:TARGETS] < 0, rows[:0])
+    targets = AuditTargets(
+        rows[:TARGETS], np.zeros(TARGETS, np.int32), rows[:TARGETS] < 0, rows[:0]
+    )
     is_in = shadow_memberships(TARGETS, TARGETS // 2, SHADOWS, seed=0)
     shadows = shadow_federation(federation, targets, is_in)
     mean, deviation = shadows.normalization

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
-from jaxfed.federation.attack_surface import MODEL, View
+from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.learners.client_fit import check_clients
@@ -55,7 +55,7 @@ def centralized(
         the_one = np.zeros(1, np.int32)
         view = probabilities_shown(server_learner, after.learner, the_one, num_classes)
         nobody = np.asarray([-1], np.int32)
-        return [view._replace(message="the model", client=nobody, adversary=MODEL)]
+        return [view._replace(message="the model", client=nobody, adversary=ANYBODY)]
 
     def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
         return judge(state, federation.pooled())

@@ -45,7 +45,7 @@ from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
-from jaxfed.training.consensus.opened_tally import Sums, agreed, fewest_clients
+from jaxfed.training.consensus.opened_tally import ConsensusSums, agreed, fewest_clients
 
 
 class DistillationState(NamedTuple):
@@ -68,7 +68,7 @@ class DistillationState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(steps=at_least(1), rho=NOT_NEGATIVE, sums=one_of(get_args(Sums)))
+@keywords(steps=at_least(1), rho=NOT_NEGATIVE, sums=one_of(get_args(ConsensusSums)))
 def distributed_distillation(
     *,
     network: Callable[..., Learner],
@@ -76,7 +76,7 @@ def distributed_distillation(
     num_classes: int,
     steps: int = 50,
     rho: float = 1.0,
-    sums: Sums = "plaintext",
+    sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """Distributed distillation with a server in the middle.
 

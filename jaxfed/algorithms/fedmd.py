@@ -38,7 +38,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
 from jaxfed.learners.client_fit import (
-    Turn,
+    ClientFit,
     asked,
     check_clients,
     count,
@@ -52,9 +52,9 @@ from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import at_least, keywords, one_of
 from jaxfed.training.consensus.consensus import soft_mean
-from jaxfed.training.consensus.opened_tally import Sums, opened_tally
+from jaxfed.training.consensus.opened_tally import ConsensusSums, opened_tally
 
-Distance = Literal["score_l1", "score_mse"]
+ScoreDistance = Literal["score_l1", "score_mse"]
 _FLOAT = 4
 
 
@@ -84,7 +84,7 @@ class _Communicated(NamedTuple):
         weight: float32 [U], 1 in d where there is a z.
     """
 
-    turn: Turn
+    turn: ClientFit
     cohort: Cohort
     voters: np.ndarray
     communication: Communication
@@ -98,8 +98,8 @@ class _Communicated(NamedTuple):
     private_steps=at_least(0),
     digest_steps=at_least(1),
     revisit_steps=at_least(0),
-    distance=one_of(get_args(Distance)),
-    sums=one_of(get_args(Sums)),
+    distance=one_of(get_args(ScoreDistance)),
+    sums=one_of(get_args(ConsensusSums)),
 )
 def fedmd(
     *,
@@ -112,8 +112,8 @@ def fedmd(
     private_steps: int = 500,
     digest_steps: int = 50,
     revisit_steps: int = 50,
-    distance: Distance = "score_l1",
-    sums: Sums = "plaintext",
+    distance: ScoreDistance = "score_l1",
+    sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """FedMD.
 
@@ -186,8 +186,8 @@ class _FedMD:
     num_classes: int
     size: int
     steps: _Steps
-    distance: Distance
-    sums: Sums
+    distance: ScoreDistance
+    sums: ConsensusSums
 
     @property
     def no_labels(self) -> np.ndarray:
@@ -245,7 +245,7 @@ class _FedMD:
         models, cohort = self.transferred(state, cohort, first_key)
         num_public, num_classes = len(self.public), self.num_classes
         drawn = np.sort(np.asarray(jax.random.permutation(draw_key, num_public))[: self.size])
-        present = Turn(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
+        present = ClientFit(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
         present, scores = asked(
             present, self.learner, "scores", self.public[drawn], num_classes, first_key
         )
@@ -331,7 +331,7 @@ class _FedMD:
         return [*first, *every_round]
 
 
-def _still(cohort: Cohort, turn: Turn) -> Cohort:
+def _still(cohort: Cohort, turn: ClientFit) -> Cohort:
     """The cohort without the clients that sit out."""
     ids = np.asarray(cohort.client_id)
     return cohort._replace(client_id=np.where(np.isin(ids, turn.failed), -1, ids).astype(np.int32))

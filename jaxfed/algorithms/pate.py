@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxfed.data import Partition
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import MODEL, View
+from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -241,7 +241,7 @@ class _Pate:
         return [
             votes,
             counts._replace(answers=noisy),
-            student._replace(message=STUDENT, client=nobody, adversary=MODEL),
+            student._replace(message=STUDENT, client=nobody, adversary=ANYBODY),
         ]
 
 

@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.processes import open_for_all
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
@@ -24,7 +24,7 @@ from jaxfed.host.parallel import processes
 def conduct(
     config: ConfigDict,
     place: Path,
-    progress: Progress,
+    progress: RunProgress,
     interruption: Interruption,
     *,
     overwrite: bool = False,

@@ -27,7 +27,7 @@ from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check, unread
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json, read_run
 from jaxfed.experiment.store.workdir import OF_A_CALL, with_resume_hint
@@ -97,7 +97,7 @@ def _run(
     owns_workdir: bool,
 ) -> Result:
     console = None if progress else Console(quiet=True)
-    with Progress(settings.to_dict(), console) as shown:
+    with RunProgress(settings.to_dict(), console) as shown:
         summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
         from jaxfed.reports.tables.method_names import method_names

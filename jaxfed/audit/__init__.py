@@ -16,15 +16,15 @@ from jaxfed.audit.attacks import Attacked, attacks
 from jaxfed.audit.distilled_shadows import Schooling, student_answers
 from jaxfed.audit.shadows import Shadows, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
-from jaxfed.audit.targets import Targets, drawn_targets
+from jaxfed.audit.targets import AuditTargets, drawn_targets
 from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
 
 __all__ = [
     "Attacked",
+    "AuditTargets",
     "Schooling",
     "Shadows",
     "Sighting",
-    "Targets",
     "Verdict",
     "attacks",
     "drawn_targets",

@@ -30,7 +30,7 @@ from scipy.special import expit
 
 from jaxfed.audit.shadows import Shadows
 from jaxfed.audit.sightings import Sighting
-from jaxfed.audit.targets import Targets
+from jaxfed.audit.targets import AuditTargets
 from jaxfed.federation.attack_surface import SERVER
 from jaxfed.privacy.membership import (
     difficulty,
@@ -89,7 +89,7 @@ class _Own(NamedTuple):
 
 def attacks(
     seen: Mapping[int, list[Sighting]],
-    targets: Targets,
+    targets: AuditTargets,
     label: np.ndarray,
     shadows: Callable[[Sighting, int], Mapping[str, Shadows]],
 ) -> list[Attacked]:
@@ -120,7 +120,7 @@ def attacks(
 
 def sighting_scores(
     seen: Sighting,
-    targets: Targets,
+    targets: AuditTargets,
     label: np.ndarray,
     shadows: Shadows | None,
     tuned: Tuned | None = None,

@@ -32,7 +32,7 @@ from jaxfed.audit.shadows import (
     shadow_federation,
     shadow_models,
 )
-from jaxfed.audit.targets import Targets
+from jaxfed.audit.targets import AuditTargets
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.federation.clients import Federation
 from jaxfed.learners.answers import answers_of
@@ -70,7 +70,7 @@ def student_answers(
     teacher: Callable[..., Learner],
     student: Callable[..., Learner],
     federation: Federation,
-    targets: Targets,
+    targets: AuditTargets,
     is_in: np.ndarray,
     *,
     schooling: Schooling,
@@ -137,7 +137,7 @@ def dealt(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray
 def _votes(
     teacher: Learner,
     federation: Federation,
-    targets: Targets,
+    targets: AuditTargets,
     part: np.ndarray,
     schooling: Schooling,
     place: int,

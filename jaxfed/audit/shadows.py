@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.audit.targets import Targets
+from jaxfed.audit.targets import AuditTargets
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.attack_surface import Instruction
@@ -105,7 +105,7 @@ def on_own_labels(rounds: int, steps: int) -> list[list[Instruction]]:
 def shadow_answers(
     learner: Callable[..., Learner],
     federation: Federation,
-    targets: Targets,
+    targets: AuditTargets,
     is_in: np.ndarray,
     *,
     instructions: Sequence[Sequence[Instruction]],
@@ -181,7 +181,9 @@ def shadow_models(
             yield number, Models(model, state, failed)
 
 
-def shadow_federation(federation: Federation, targets: Targets, is_in: np.ndarray) -> Federation:
+def shadow_federation(
+    federation: Federation, targets: AuditTargets, is_in: np.ndarray
+) -> Federation:
     """R clients; client r holds the targets of row r, all labeled."""
     labeled = tuple(targets.example[row] for row in is_in)
     nothing = tuple(rows[:0] for rows in labeled)

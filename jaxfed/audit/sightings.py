@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.audit.targets import Targets
+from jaxfed.audit.targets import AuditTargets
 from jaxfed.federation.attack_surface import SERVER, Kind, View
 from jaxfed.federation.clients import Federation
 
@@ -53,7 +53,7 @@ class Sighting(NamedTuple):
     noisy: np.ndarray = np.zeros((1, 0), np.float32)
     adversary: str = SERVER
 
-    def asked_about(self, targets: Targets) -> list[np.ndarray]:
+    def asked_about(self, targets: AuditTargets) -> list[np.ndarray]:
         """For each of the S rows the targets that it may give away, int64."""
         everybody = np.arange(len(targets.example))
         return [
@@ -62,7 +62,9 @@ class Sighting(NamedTuple):
         ]
 
 
-def sightings(views: Iterable[View], federation: Federation, targets: Targets) -> list[Sighting]:
+def sightings(
+    views: Iterable[View], federation: Federation, targets: AuditTargets
+) -> list[Sighting]:
     """Query every view."""
     x = federation.x[targets.examples]
     own, label = federation.x[targets.example], federation.y[targets.example]

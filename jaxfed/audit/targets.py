@@ -17,7 +17,7 @@ from jaxfed.federation.clients import Federation
 _TARGETS = 0x74617267
 
 
-class Targets(NamedTuple):
+class AuditTargets(NamedTuple):
     """The examples that attacks decide on.
 
     Fields:
@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 def drawn_targets(
     federation: Federation, *, members: int = 0, population: int, seed: int
-) -> Targets:
+) -> AuditTargets:
     """Draw the targets; they are the same for all methods of a repeat.
 
     Args:
@@ -88,7 +88,7 @@ def drawn_targets(
         )
     parts = [part for pair in zip(own, others, strict=True) for part in pair]
     sizes = list(map(len, parts))
-    return Targets(
+    return AuditTargets(
         example=np.concatenate(parts).astype(np.int64),
         client=np.repeat(np.repeat(np.arange(len(own), dtype=np.int32), 2), sizes),
         is_member=np.repeat(np.tile([True, False], len(own)), sizes),

@@ -36,7 +36,7 @@ _IMAGES_PER_CALL = 128  # at least, where there are as many: progress is reporte
 _FORMAT = 1  # raised whenever the same settings would give other features
 
 
-class Progress(NamedTuple):
+class ExtractionProgress(NamedTuple):
     """Progress of an extraction.
 
     done, total: images. rate: images a second computed in this call; 0.0 before the first.
@@ -59,7 +59,7 @@ def pretrained_features(
     batch_size: int | None = None,
     convolution: Convolution = "auto",
     cache: bool = True,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> np.ndarray:
     """Compute each image's features: the mean over pixels of the network's last activation.
 
@@ -242,7 +242,7 @@ def _digest(contents: bytes) -> str:
 
 
 class _Reporter:
-    def __init__(self, total: int, progress: Callable[[Progress], None] | None):
+    def __init__(self, total: int, progress: Callable[[ExtractionProgress], None] | None):
         self._total = total
         self._progress = progress
         self._done = 0
@@ -262,4 +262,4 @@ class _Reporter:
             return
         rate = self._computed / max(time.monotonic() - self._start, 1e-9)
         left = (self._total - self._done) / rate if rate else float("inf")
-        self._progress(Progress(self._done, self._total, rate, left))
+        self._progress(ExtractionProgress(self._done, self._total, rate, left))

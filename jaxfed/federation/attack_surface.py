@@ -38,16 +38,16 @@ from jaxfed.federation.cohort import Cohort
 Kind = Literal["parameters", "probabilities", "labels", "counts", "distances"]
 
 SERVER = "server"
-MODEL = "anybody with the model"
+ANYBODY = "anybody with the model"
 CLIENT = "one more client"
 COALITION = "server and a client"
 NOBODY = "nobody"
 # The adversaries whose messages each adversary has, its own included.
 SEEN_BY = {
-    SERVER: (SERVER, MODEL),
-    MODEL: (MODEL,),
-    CLIENT: (CLIENT, MODEL),
-    COALITION: (COALITION, SERVER, CLIENT, MODEL),
+    SERVER: (SERVER, ANYBODY),
+    ANYBODY: (ANYBODY,),
+    CLIENT: (CLIENT, ANYBODY),
+    COALITION: (COALITION, SERVER, CLIENT, ANYBODY),
     NOBODY: (NOBODY,),
 }
 

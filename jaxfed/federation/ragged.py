@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = jax.Array | np.ndarray
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 ROWS_AT_ONCE = 256  # lengths are its multiples
 _OF_A_CLASS = 4  # the factor between two lengths that a client's own rows are cut to
@@ -193,7 +193,7 @@ def on_device(x: Any) -> Any:
     return x.on_device() if isinstance(x, Ragged) else jnp.asarray(x)
 
 
-def by_extent(x: Any, extent: jax.Array, of_length: Callable[[int], Result]) -> Result:
+def by_extent(x: Any, extent: jax.Array, of_length: Callable[[int], R]) -> R:
     """Return `of_length(L)` for an L that holds the client's examples, not far above their number.
 
     Code that sorts or draws for every row would otherwise pay for the largest client at each. Results have

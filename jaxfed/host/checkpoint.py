@@ -30,7 +30,7 @@ from jaxfed.host import storage
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
 
-Progress = dict[str, Any]  # progress of the run, passed to each save; JSON
+RunRecord = dict[str, Any]  # progress of the run, passed to each save; JSON
 Leaves = Iterable[tuple[str, np.ndarray]]  # of a state: paths and values
 
 
@@ -48,7 +48,7 @@ class Checkpoint:
             with zipfile.ZipFile(file) as archive:
                 broken = archive.testzip()
                 record = json.loads(_array(archive, _RECORD).tobytes())
-            self.progress: Progress = record["progress"]
+            self.progress: RunRecord = record["progress"]
             self._dtypes: dict[str, str] = record["dtypes"]
         except Exception as error:  # zipfile, NumPy and JSON raise a dozen kinds for damaged bytes
             raise Damaged(f"{file}: {' '.join(str(error).split())}") from error
@@ -97,7 +97,7 @@ class Checkpoints:
         self.path = path
         self._keep = keep
 
-    def save(self, step: int, state: Any, progress: Progress) -> None:
+    def save(self, step: int, state: Any, progress: RunRecord) -> None:
         """Save a state and a JSON-able record of progress as step `step`.
 
         Raises:
@@ -107,7 +107,7 @@ class Checkpoints:
         """
         self.write(step, _leaves(state), progress)
 
-    def write(self, step: int, leaves: Leaves, progress: Progress) -> None:
+    def write(self, step: int, leaves: Leaves, progress: RunRecord) -> None:
         """Save a state's leaves, as `save`; calls nothing in JAX, so any thread may use it."""
         dtypes = {}
         self.path.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class Checkpoints:
             self._file(old).unlink()
 
     def latest(
-        self, objection: Callable[[Progress], str] = lambda progress: ""
+        self, objection: Callable[[RunRecord], str] = lambda progress: ""
     ) -> Checkpoint | None:
         """The newest complete checkpoint whose record meets no objection.
 
@@ -151,7 +151,7 @@ class Checkpoints:
         return None
 
     def to_resume(
-        self, objection: Callable[[Progress], str] = lambda progress: ""
+        self, objection: Callable[[RunRecord], str] = lambda progress: ""
     ) -> Checkpoint | None:
         """As `latest`, for the run that made the checkpoints; errors are `Unresumable`."""
         try:

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from absl import logging
 
-from jaxfed.host.checkpoint import Checkpoints, Leaves, Progress, copied_leaves
+from jaxfed.host.checkpoint import Checkpoints, Leaves, RunRecord, copied_leaves
 from jaxfed.host.save_schedule import SaveSchedule
 
 
@@ -69,7 +69,7 @@ class CheckpointWriter:
             self.join()
         return self._schedule.is_due(round_number, is_last=is_last)
 
-    def save(self, step: int, state: Any, progress: Progress, *, at_once: bool = False) -> None:
+    def save(self, step: int, state: Any, progress: RunRecord, *, at_once: bool = False) -> None:
         """Save a state and a record of progress as they are now (`Checkpoints.save`).
 
         Waits for the previous save if it is still being written.
@@ -102,7 +102,7 @@ class CheckpointWriter:
             written, self._in_flight = self._in_flight, None
             written.result()
 
-    def _write(self, step: int, leaves: Leaves, progress: Progress) -> None:
+    def _write(self, step: int, leaves: Leaves, progress: RunRecord) -> None:
         with self._schedule.writing():
             self._checkpoints.write(step, leaves, progress)
 

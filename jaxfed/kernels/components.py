@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from jaxfed.kernels.arrays import gather_unchecked
-from jaxfed.kernels.devices.spread import ALL, Rows, by_rows, mesh_of
+from jaxfed.kernels.devices.spread import ALL, SpreadRows, by_rows, mesh_of
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 
 
@@ -48,13 +48,13 @@ def components(graph: Graph) -> Components:
 
 @partial(jax.jit, static_argnames="mesh")
 def _components(graph: Graph, mesh: Mesh | None) -> Components:
-    def found(rows: Rows) -> Callable[[Graph], Components]:
+    def found(rows: SpreadRows) -> Callable[[Graph], Components]:
         return lambda graph: _components_by(graph, rows)
 
     return by_rows(found, mesh, takes=(GRAPH_ROWS,))(graph)
 
 
-def _components_by(graph: Graph, rows: Rows) -> Components:
+def _components_by(graph: Graph, rows: SpreadRows) -> Components:
     num_rows = graph.neighbors.shape[0]
     n = num_rows * rows.num_parts
     overflow_rows = rows.here(graph.overflow_rows, num_rows)
@@ -78,7 +78,7 @@ def _components_by(graph: Graph, rows: Rows) -> Components:
     return Components(root, component_sums(root, graph.root_degrees[:, None] ** 2, rows)[:, 0])
 
 
-def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
+def reachable(graph: Graph, start: Array, rows: SpreadRows = ALL) -> Array:
     """Return the points of all components that hold a starting point: bool [n] -> bool [n].
 
     `rows`: the rows of this device.
@@ -99,13 +99,13 @@ def reachable(graph: Graph, start: Array, rows: Rows = ALL) -> Array:
     return lax.while_loop(lambda state: state[0], further, (rows.any(start), start))[1]
 
 
-def component_sums(root: Array, values: Array, rows: Rows = ALL) -> Array:
+def component_sums(root: Array, values: Array, rows: SpreadRows = ALL) -> Array:
     """Sum over each point's component: [n, C] -> [n, C]; `rows` are those of this device."""
     sums = jnp.zeros((rows.num_parts * values.shape[0], *values.shape[1:]), values.dtype)
     return rows.total(sums.at[root].add(values))[root]
 
 
-def without_leading(graph: Graph, found: Components, y: Array, rows: Rows = ALL) -> Array:
+def without_leading(graph: Graph, found: Components, y: Array, rows: SpreadRows = ALL) -> Array:
     """P^ Y: Y [n, C] without its parts along v_K of every component; `rows` are those of this device."""
     v = graph.root_degrees[:, None]
     volume = jnp.where(found.volume > 0, found.volume, 1.0)[:, None]

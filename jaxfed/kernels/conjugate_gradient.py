@@ -32,7 +32,7 @@ from jax.typing import ArrayLike
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.components import Components, reachable, without_leading
-from jaxfed.kernels.devices.spread import ROWS, SAME, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices.spread import ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 from jaxfed.kernels.solver.column_block import Convergence, solve_block
 
@@ -198,7 +198,7 @@ def _propagate(
     block_columns: int,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Convergence]:
-    def solved(rows: Rows) -> Callable[..., tuple[Array, Convergence]]:
+    def solved(rows: SpreadRows) -> Callable[..., tuple[Array, Convergence]]:
         return partial(_propagate_rows, block_columns=block_columns, rows=rows)
 
     takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS)
@@ -215,7 +215,7 @@ def _propagate_rows(
     found: Components | None,
     *,
     block_columns: int,
-    rows: Rows,
+    rows: SpreadRows,
 ) -> tuple[Array, Convergence]:
     """Solve blocks of columns one after another; `found` removes its leading eigenvectors."""
     n, num_columns = y.shape
@@ -253,7 +253,7 @@ def _propagate_rows(
     return z * unit[None], jax.tree.map(lambda x: x.reshape(num_blocks * width)[:num_columns], info)
 
 
-def _perron_start(graph: Graph, y: Array, alpha: Array, rows: Rows) -> Array:
+def _perron_start(graph: Graph, y: Array, alpha: Array, rows: SpreadRows) -> Array:
     """The solution's part along v = D^1/2 1 on the components that hold labels: [n, C].
 
     W v = v, so (I - alpha W)^-1 v = v / (1 - alpha). Components without labels stay exactly zero.

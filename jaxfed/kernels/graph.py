@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import gather_unchecked
-from jaxfed.kernels.devices.spread import ALL, ROWS, SAME, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices.spread import ALL, ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.edges.counting_sort import ByTarget, by_target, by_target_on_host, is_on_host
 from jaxfed.kernels.edges.mutual_edges import Edges, match
 
@@ -188,7 +188,7 @@ def matvec(graph: Graph, x: Array) -> Array:
 
 @partial(jax.jit, static_argnames="mesh")
 def _matvec(graph: Graph, x: Array, mesh: Mesh | None) -> Array:
-    def product(rows: Rows) -> Callable[[Graph, Array], Array]:
+    def product(rows: SpreadRows) -> Callable[[Graph, Array], Array]:
         return lambda graph, x: add_product(graph, jnp.zeros_like(x), x, rows)
 
     return by_rows(product, mesh, takes=(GRAPH_ROWS, ROWS))(graph, x)
@@ -201,17 +201,17 @@ def scaled(graph: Graph, factor: Array) -> Graph:
     )
 
 
-def add_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
+def add_product(graph: Graph, y: Array, x: Array, rows: SpreadRows = ALL) -> Array:
     """Return Y + W X for the rows of this device, in one pass less than with `matvec`; cost as there."""
     return _accumulated(jnp.add, graph, y, x, rows)
 
 
-def subtract_product(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
+def subtract_product(graph: Graph, y: Array, x: Array, rows: SpreadRows = ALL) -> Array:
     """Return Y - W X, as `add_product`."""
     return _accumulated(jnp.subtract, graph, y, x, rows)
 
 
-def subtract_product_apart(graph: Graph, y: Array, x: Array, rows: Rows = ALL) -> Array:
+def subtract_product_apart(graph: Graph, y: Array, x: Array, rows: SpreadRows = ALL) -> Array:
     """Return Y - W X in one more pass, with rounding relative to a hub's sum instead of its Y.
 
     A hub has thousands of overflow rows, whose sums are far below its Y. Subtracting them one by one would
@@ -224,7 +224,7 @@ _Operation = Callable[[Array, Array], Array]
 
 
 def _accumulated(
-    put: _Operation, graph: Graph, y: Array, x: Array, rows: Rows, *, apart: bool = False
+    put: _Operation, graph: Graph, y: Array, x: Array, rows: SpreadRows, *, apart: bool = False
 ) -> Array:
     num_rows, x = x.shape[0], rows.of_all(x)
     y = _put_slots(put, y, graph.neighbors, graph.weights, x)
@@ -281,7 +281,7 @@ def _matched_and_checked(
 
 
 @partial(jax.jit, static_argnames="rows")
-def _match_and_check(indices: Array, weights: Array, rows: Rows = ALL) -> tuple[Edges, Array]:
+def _match_and_check(indices: Array, weights: Array, rows: SpreadRows = ALL) -> tuple[Edges, Array]:
     """Return the edges, and the number of invalid entries."""
     n = indices.shape[0] * rows.num_parts
     invalid = (indices < -1) | (indices >= n) | ~jnp.isfinite(weights)
@@ -292,7 +292,7 @@ def _match_and_check(indices: Array, weights: Array, rows: Rows = ALL) -> tuple[
 def _match_and_sort(
     indices: Array, weights: Array, mesh: Mesh | None
 ) -> tuple[Edges, ByTarget, Array, Array]:
-    def matched(rows: Rows) -> Callable[[Array, Array], tuple[Edges, ByTarget, Array, Array]]:
+    def matched(rows: SpreadRows) -> Callable[[Array, Array], tuple[Edges, ByTarget, Array, Array]]:
         def of_rows(indices: Array, weights: Array) -> tuple[Edges, ByTarget, Array, Array]:
             edges, num_invalid = _match_and_check(indices, weights, rows)
             listed = by_target(edges.under, indices.shape[0])
@@ -315,13 +315,13 @@ def _overflow_rows_needed(counts: _Numbers, k: int) -> _Numbers:
 def _place(edges: Edges, listed: ByTarget, capacity: int, mesh: Mesh | None = None) -> Graph:
     """Write the edges into a table and overflow rows, and normalize."""
 
-    def placed(rows: Rows) -> Callable[[Edges, ByTarget], Graph]:
+    def placed(rows: SpreadRows) -> Callable[[Edges, ByTarget], Graph]:
         return lambda edges, listed: _place_rows(edges, listed, capacity, rows)
 
     return by_rows(placed, mesh, gives=GRAPH_ROWS)(edges, listed)
 
 
-def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: Rows) -> Graph:
+def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows) -> Graph:
     n, k = edges.all_weights.shape
     num_rows = edges.targets.shape[0]
     all_weights = edges.all_weights.reshape(-1)

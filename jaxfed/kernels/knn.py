@@ -19,7 +19,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
 from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.kernels.devices.spread import ROWS, Rows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices.spread import ROWS, SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.neighbors import cosines, nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES
 from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
@@ -210,7 +210,7 @@ def _hamming_knn(
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
     k = max(1, min(num_neighbors, bits.shape[0]))
 
-    def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
             if (
                 kernel.pairs_once
@@ -251,7 +251,7 @@ def _cosine_knn(
 ) -> tuple[jax.Array, jax.Array]:
     k = max(1, min(num_neighbors, vectors.shape[0]))
 
-    def found_by(rows: Rows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def once(points: jax.Array, valid: jax.Array) -> Nearest:
             return symmetric_knn.neighbors(COSINES, points, valid, k, rows)
 
@@ -274,7 +274,7 @@ def _cosine_knn(
 
 
 def _ring(
-    nearer: Nearer, k: int, missing: float, dtype: jnp.dtype, rows: Rows
+    nearer: Nearer, k: int, missing: float, dtype: jnp.dtype, rows: SpreadRows
 ) -> Callable[[jax.Array, jax.Array], Nearest]:
     """Search for the k first others by (distance, id) of this device's points [n / p, W], valid [n / p]."""
 

@@ -29,7 +29,7 @@ from jaxfed.learners.learner import Learner, LearnerError, State, Taught
 _ANEW = 0x616E6577  # separates the random stream of new networks from that of local steps
 
 
-class Turn(NamedTuple):
+class ClientFit(NamedTuple):
     """The state of a round after local steps.
 
     Fields:
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     failed: np.ndarray
     metrics: Metrics
 
-    def without(self, clients: Iterable[int]) -> Turn:
+    def without(self, clients: Iterable[int]) -> ClientFit:
         """Mark clients as failed."""
         clients = list(clients)
         failed = np.append(self.failed, np.asarray(clients, np.int32))
@@ -63,7 +63,7 @@ def take_turn(
     taught: Taught | None,
     key: jax.Array,
     steps: int,
-) -> Turn:
+) -> ClientFit:
     """Train the cohort's models (`Fit`); clients come in ascending order, whatever the cohort's order."""
     cohort = arranged(cohort)
     fitted = learner.fit(state, cohort, taught, key, steps)
@@ -76,13 +76,20 @@ def take_turn(
         del told["train_loss"]
     nobody = np.zeros(0, np.int32)
     ids = np.asarray(cohort.client_id, np.int32)
-    turn = Turn(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(fitted.failed)
+    turn = ClientFit(fitted.state, ids, nobody, {"failed_clients": 0, **told}).without(
+        fitted.failed
+    )
     return _renewed(turn, learner, _spoiled(turn, learner, cohort, taught), key)
 
 
 def asked(
-    turn: Turn, learner: Learner, question: Question, x: Array, num_classes: int, key: jax.Array
-) -> tuple[Turn, np.ndarray]:
+    turn: ClientFit,
+    learner: Learner,
+    question: Question,
+    x: Array,
+    num_classes: int,
+    key: jax.Array,
+) -> tuple[ClientFit, np.ndarray]:
     """Return the clients' answers for examples x; clients that fail at it sit out from here on.
 
     Returns the turn and answers [K, n, ...]; rows of clients that sit out hold -1, or zeros.
@@ -98,7 +105,7 @@ def tell(learner: Learner, failed: dict[int, str]) -> None:
         logging.warning("%s: %s", learner.called(client), why)
 
 
-def _spoiled(turn: Turn, learner: Learner, cohort: Cohort, taught: Taught | None) -> list[int]:
+def _spoiled(turn: ClientFit, learner: Learner, cohort: Cohort, taught: Taught | None) -> list[int]:
     """Clients that could not be fitted, and whose previous models have no valid answers either."""
     if learner.renewed is None:
         return []
@@ -113,7 +120,7 @@ def _spoiled(turn: Turn, learner: Learner, cohort: Cohort, taught: Taught | None
     return spoiled
 
 
-def _renewed(turn: Turn, learner: Learner, clients: list[int], key: jax.Array) -> Turn:
+def _renewed(turn: ClientFit, learner: Learner, clients: list[int], key: jax.Array) -> ClientFit:
     if learner.renewed is None or not clients:
         return turn
     ids, own_key = np.asarray(clients, np.int32), jax.random.fold_in(key, _ANEW)

@@ -26,7 +26,7 @@ from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
 from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
@@ -61,7 +61,7 @@ class NetworkState(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """One client of a fit, or all of them; `targets` are the per-client targets of `Public`."""
+    """One client of a fit, or all of them; `targets` are the per-client targets of `PublicBatch`."""
 
     state: NetworkState
     data: ClientData
@@ -250,7 +250,7 @@ class _Networks:
         data = client.data._replace(x=joined(examples, client.data.x))
         public, learns = None, jnp.any(usable(data))
         if public_x is not None:
-            public = Public(public_x, **{"soft": None, **targets, **client.targets})
+            public = PublicBatch(public_x, **{"soft": None, **targets, **client.targets})
             learns |= jnp.any(public.counts(self.public_loss))
         loss = self.loss(public)
         steps = jnp.where(learns, most_steps, 0)
@@ -274,7 +274,7 @@ class _Networks:
         )
         return _outcome(state, trained, self.keeps_optimizer)
 
-    def loss(self, public: Public | None) -> Loss:
+    def loss(self, public: PublicBatch | None) -> Loss:
         """The loss of own labels, and of the targets of public examples."""
         training = self.training
         if public is None:

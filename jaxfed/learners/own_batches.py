@@ -12,14 +12,14 @@ import jax.numpy as jnp
 
 from jaxfed.kernels.permutation import permuted
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.plan import Plan
+from jaxfed.training.local.plan import BatchPlan
 
 _AHEAD = 32  # steps whose rows are drawn at once
 
 
 def own_batches(
     data: ClientData, key: jax.Array, *, size: int, done: jax.Array, steps: jax.Array
-) -> Plan:
+) -> BatchPlan:
     """Return the rows of one client's next steps, from its own usable examples.
 
     Args:
@@ -43,4 +43,4 @@ def own_batches(
         epoch_key = jax.random.fold_in(key, number // per_epoch)
         return own[permuted(epoch_key, position % there, there)], position < count
 
-    return Plan(steps, rows, ahead=_AHEAD)
+    return BatchPlan(steps, rows, ahead=_AHEAD)

@@ -67,7 +67,7 @@ SOFT_DISTANCES: dict[str, SoftDistance] = {
 PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
-class Public(NamedTuple):
+class PublicBatch(NamedTuple):
     """Public examples and their targets, for one client.
 
     Fields:
@@ -89,7 +89,7 @@ class Public(NamedTuple):
 
 
 def public_rows(
-    public: Public, *, batch_size: int, public_loss: str = "label"
+    public: PublicBatch, *, batch_size: int, public_loss: str = "label"
 ) -> Callable[[jax.Array], jax.Array]:
     """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`.
 
@@ -108,7 +108,7 @@ def public_rows(
 
 def taught_loss(
     model: Model,
-    public: Public,
+    public: PublicBatch,
     *,
     pseudo_weight: float,
     public_loss: str = "label",

@@ -32,7 +32,7 @@ from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout, 
 from jaxfed.models.model import Model, from_module
 
 
-class Stage(NamedTuple):
+class StageSpec(NamedTuple):
     """A run of blocks of one kind; only the first has the stride and the change of channels."""
 
     num_blocks: int
@@ -44,17 +44,17 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage(1, 3, 1, 1, 32, 16),
-    Stage(2, 3, 2, 6, 16, 24),
-    Stage(2, 5, 2, 6, 24, 40),
-    Stage(3, 3, 2, 6, 40, 80),
-    Stage(3, 5, 1, 6, 80, 112),
-    Stage(4, 5, 2, 6, 112, 192),
-    Stage(1, 3, 1, 6, 192, 320),
+    StageSpec(1, 3, 1, 1, 32, 16),
+    StageSpec(2, 3, 2, 6, 16, 24),
+    StageSpec(2, 5, 2, 6, 24, 40),
+    StageSpec(3, 3, 2, 6, 40, 80),
+    StageSpec(3, 5, 1, 6, 80, 112),
+    StageSpec(4, 5, 2, 6, 112, 192),
+    StageSpec(1, 3, 1, 6, 192, 320),
 )
 
 
-class Block(NamedTuple):
+class BlockSpec(NamedTuple):
     """One inverted bottleneck. squeezed: channels of its squeeze-excitation, 0 without one."""
 
     kernel_size: int
@@ -95,7 +95,7 @@ class Network:
         """Length of the feature vector."""
         return 1280 if self.lite else self._scaled(1280)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[BlockSpec]:
         """The blocks from stem to head."""
         in_channels = self.stem_channels
         for stage in STAGES:
@@ -103,7 +103,7 @@ class Network:
             num_blocks = stage.num_blocks if fixed else math.ceil(self.depth * stage.num_blocks)
             out_channels = self._scaled(stage.out_channels)
             for index in range(num_blocks):
-                yield Block(
+                yield BlockSpec(
                     kernel_size=stage.kernel_size,
                     stride=stage.stride if index == 0 else 1,
                     in_channels=in_channels,
@@ -246,7 +246,7 @@ def _conv(
 class _InvertedBottleneck(nnx.Module):
     def __init__(
         self,
-        block: Block,
+        block: BlockSpec,
         activation: Callable[[jax.Array], jax.Array],
         drop: float,
         layers: Layers,

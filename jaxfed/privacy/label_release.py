@@ -67,7 +67,7 @@ def release(
     epsilon: float,
     rows: int,
     num_classes: int,
-    draw: rr.Draw = rr.from_system,
+    draw: rr.DrawUniform = rr.from_system,
 ) -> np.ndarray:
     """Randomize labels.
 

@@ -54,7 +54,7 @@ from jaxfed.kernels import lsh
 from jaxfed.privacy import composition
 
 # (rows, words) -> uniform uint32 [rows, words], the random words for the noise of these rows.
-Draw = Callable[[range, int], jax.Array]
+DrawUniform = Callable[[range, int], jax.Array]
 
 _BLOCK = 256  # codes randomized at a time: 4 L bytes of random words each
 _MARKS = 1 << 20  # marks randomized at a time, or one row of them: 4 bytes of random words each
@@ -106,7 +106,7 @@ def from_system(rows: range, num_words: int) -> jax.Array:
     return jnp.asarray(np.frombuffer(drawn, np.uint32).reshape(len(rows), num_words))
 
 
-def from_key(key: jax.Array) -> Draw:
+def from_key(key: jax.Array) -> DrawUniform:
     """Words from a typed key: a row's words are the same in every call, independent of other rows."""
 
     def draw(rows: range, num_words: int) -> jax.Array:
@@ -115,7 +115,7 @@ def from_key(key: jax.Array) -> Draw:
     return draw
 
 
-def from_content(key: jax.Array, codes: np.ndarray) -> Draw:
+def from_content(key: jax.Array, codes: np.ndarray) -> DrawUniform:
     """Words from a typed key for rows uint32 [n, w]: equal rows have equal words, in any call and place.
 
     Different rows have independent words, except for collisions of 64-bit digests.
@@ -159,7 +159,7 @@ def threshold(epsilon: float, num_classes: int, word_bits: int) -> int:
         return max(1, math.ceil(scaled))
 
 
-def randomize_bits(codes: jax.Array, draw: Draw, epsilon: float) -> jax.Array:
+def randomize_bits(codes: jax.Array, draw: DrawUniform, epsilon: float) -> jax.Array:
     """Flip every bit of packed codes with probability q, independently.
 
     Args:
@@ -188,7 +188,7 @@ def _flips(words: jax.Array, limit: jax.Array) -> jax.Array:
     return lsh.pack_bits(words < limit)
 
 
-def randomize_marks(marks: np.ndarray, draw: Draw, epsilon: float) -> np.ndarray:
+def randomize_marks(marks: np.ndarray, draw: DrawUniform, epsilon: float) -> np.ndarray:
     """Flip every mark with probability q, independently: `randomize_bits` for unpacked bits.
 
     Args:
@@ -248,7 +248,7 @@ def answer_probabilities(epsilon: float, num_classes: int) -> tuple[float, float
 
 
 def randomize_labels(
-    labels: np.ndarray, draw: Draw, num_classes: int, epsilon: float
+    labels: np.ndarray, draw: DrawUniform, num_classes: int, epsilon: float
 ) -> np.ndarray:
     """k-ary randomized response to "which class?"; unlabeled points (-1) stay unlabeled.
 

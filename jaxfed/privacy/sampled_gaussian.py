@@ -76,11 +76,11 @@ class _Everything(NamedTuple):
     """All are in."""
 
 
-Draw = Poisson | WithoutReplacement | _Everything
+Subsampling = Poisson | WithoutReplacement | _Everything
 EVERYTHING = _Everything()
 
 
-def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
+def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Subsampling) -> float:
     """epsilon of R releases; 0 for none.
 
     Args:
@@ -109,7 +109,9 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw)
     return min(by_renyi, _pld_epsilon_of(delta, noise_multiplier, releases, draw))
 
 
-def renyi_epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Draw) -> float:
+def renyi_epsilon_of(
+    delta: float, noise_multiplier: float, releases: int, draw: Subsampling
+) -> float:
     """Bound on epsilon by Renyi divergences; arguments as `epsilon_of`, with one or more releases."""
     divergences = releases * _divergences(noise_multiplier, draw)
     return float(_accounting().rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
@@ -134,7 +136,7 @@ def _loss_distribution(noise_multiplier: float, draw: Poisson) -> Any:
 
 
 @lru_cache(maxsize=64)
-def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw) -> float:
+def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Subsampling) -> float:
     """The smallest z, to a relative 1e-3 above it, that keeps R releases within epsilon.
 
     At least 0.05 and at most 1e6.
@@ -167,7 +169,7 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Draw)
 
 
 @lru_cache(maxsize=128)
-def _divergences(noise_multiplier: float, draw: Draw) -> np.ndarray:
+def _divergences(noise_multiplier: float, draw: Subsampling) -> np.ndarray:
     """rho(a) of one release, for all orders."""
     if isinstance(draw, Poisson):
         return _of_library(
@@ -205,7 +207,7 @@ def _is_no_series(record: logging.LogRecord) -> bool:
     return "failed to converge" not in str(record.msg)
 
 
-def check_installed(draw: Draw) -> None:
+def check_installed(draw: Subsampling) -> None:
     """Check that the package that accounts for this draw is installed.
 
     Raises:

@@ -98,7 +98,7 @@ def release(
     marks: np.ndarray,
     epsilon: float,
     sensitivity: int,
-    draw: rr.Draw = rr.from_system,
+    draw: rr.DrawUniform = rr.from_system,
     *,
     condition: Condition = "exact",
 ) -> np.ndarray:

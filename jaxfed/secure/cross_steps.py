@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.secure.hamming import matrix, protocols
-from jaxfed.secure.hamming.nearest_others import Nearest, NearestOthers
+from jaxfed.secure.hamming.nearest_others import NearestOthers, NearestPoints
 from jaxfed.secure.hamming.protocols import Codes, Paillier, Protocol
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
@@ -54,7 +54,7 @@ def nearest_others(
     *,
     key_bits: int = 2048,
     workers: int = 0,
-    progress: matrix.Progress | None = None,
+    progress: matrix.PairsDone | None = None,
 ) -> Neighbors:
     """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
 
@@ -92,7 +92,7 @@ def nearest_others(
 
 def through_pairs(
     session: Session,
-    nearest: Nearest,
+    nearest: NearestPoints,
     protocol: Protocol,
     first: Codes,
     own: Callable[[int], Iterator[Block]],
@@ -100,7 +100,7 @@ def through_pairs(
     second: Codes | None = None,
     key_bits: int,
     workers: int,
-    progress: matrix.Progress | None,
+    progress: matrix.PairsDone | None,
 ) -> Neighbors:
     """Run every client's own step and every pair's protocol, and return the neighbors found by `nearest`.
 
@@ -143,7 +143,7 @@ def sums_of_rows(
     parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
-    progress: masked_row_sums.Progress | None = None,
+    progress: masked_row_sums.UploadsDone | None = None,
 ) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 

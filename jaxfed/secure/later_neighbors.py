@@ -23,7 +23,7 @@ import numpy as np
 from jaxfed.kernels import hamming
 from jaxfed.secure.cross_steps import Neighbors, through_pairs
 from jaxfed.secure.hamming import matrix
-from jaxfed.secure.hamming.nearest_others import Nearest
+from jaxfed.secure.hamming.nearest_others import NearestPoints
 from jaxfed.secure.hamming.protocols import Codes, Protocol
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, ring_bits, unpack
@@ -40,7 +40,7 @@ def nearest_in_graph(
     *,
     key_bits: int = 2048,
     workers: int = 0,
-    progress: matrix.Progress | None = None,
+    progress: matrix.PairsDone | None = None,
 ) -> Neighbors:
     """The k nearest points of the graph to every later point, at the server.
 
@@ -69,7 +69,7 @@ def nearest_in_graph(
     server = session.endpoints[SERVER]
     return through_pairs(
         session,
-        Nearest(asking, sizes, num_bits, most),
+        NearestPoints(asking, sizes, num_bits, most),
         protocol,
         later,
         lambda client: run_own(session.endpoints[client], server, later[client], graph[client]),

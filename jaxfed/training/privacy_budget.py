@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.sampling import Participation
-from jaxfed.privacy.sampled_gaussian import Draw, noise_multiplier_of
+from jaxfed.privacy.sampled_gaussian import Subsampling, noise_multiplier_of
 from jaxfed.training.specification import Training
 
 
@@ -46,7 +46,7 @@ def fitted_noise(
     noise_multiplier: float,
     target_epsilon: float,
     delta: float,
-    draw: Draw,
+    draw: Subsampling,
     releases: int = 1,
 ) -> float:
     """Return the given noise multiplier, or the least one that keeps a run within an epsilon.

@@ -21,7 +21,7 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.federation.algorithm import HAS_NO_MODEL
 from jaxfed.learners import LEARNERS, mixed, network
 from jaxfed.learners.answers import answers_of
-from jaxfed.learners.client_fit import Turn, asked
+from jaxfed.learners.client_fit import ClientFit, asked
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
 
@@ -256,7 +256,7 @@ def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
     state = learner.fit(learner.init(KEY, federation), federation.cohort(), None, KEY, 2).state
     spoiled = with_spoiled(state, BAD)
     for question in ("predict", "predict_proba", "scores"):
-        turn = Turn(spoiled, ids, np.zeros(0, np.int32), {})
+        turn = ClientFit(spoiled, ids, np.zeros(0, np.int32), {})
         with caplog.at_level(logging.WARNING):
             turn, answers = asked(turn, learner, question, federation.public_examples, 3, KEY)
         assert lines(caplog)[-1] == "client 1, network: scores that are nan or infinite"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.experiment.run import loop
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.execution.client_map import is_one_cpu
@@ -106,7 +106,7 @@ def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path
         numbers=np.arange(len(federation.y)),
     )
     with open_workdir(tmp_path, own.to_dict()) as workdir:
-        quiet = Progress(own.to_dict(), Console(file=io.StringIO()))
+        quiet = RunProgress(own.to_dict(), Console(file=io.StringIO()))
         summary = loop.Experiment(own, simulation, workdir, quiet, Interruption()).run()
         lines = workdir.read_metrics()
     simulated = simulate(

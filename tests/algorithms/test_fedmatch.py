@@ -17,7 +17,13 @@ from small_training import (
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch.helper_selection import Helpers, random_input
-from jaxfed.algorithms.fedmatch.method import Weights, fedmatch, fedmatch_loss, psi_loss, sigma_loss
+from jaxfed.algorithms.fedmatch.method import (
+    LossWeights,
+    fedmatch,
+    fedmatch_loss,
+    psi_loss,
+    sigma_loss,
+)
 from jaxfed.algorithms.fedmatch.two_part_model import composed, two_part_model
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
@@ -59,7 +65,7 @@ def test_the_two_losses_and_the_gradient_of_each_part():
     helpers = Helpers(
         jax.tree.map(lambda *leaves: jnp.stack(leaves), one, two), jnp.array([True, False])
     )
-    weights = Weights(supervised=2.0, consistency=0.5, l2=0.3, l1=0.7, confidence=0.5)
+    weights = LossWeights(supervised=2.0, consistency=0.5, l2=0.3, l1=0.7, confidence=0.5)
     pointwise = softmax_cross_entropy
     loss = fedmatch_loss(
         sigma_loss(LINEAR, weights, weak=None, pointwise=pointwise),
@@ -195,7 +201,7 @@ class Server:
 def test_rounds_and_bytes_are_those_of_the_transcription(thresholds):
     """Four rounds of three clients, two helpers each in the second and the fourth."""
     federation = federation_of([8, 8, 8], 3)
-    weights = Weights(supervised=2.0, consistency=0.5, l2=0.1, l1=0.05, confidence=0.5)
+    weights = LossWeights(supervised=2.0, consistency=0.5, l2=0.1, l1=0.05, confidence=0.5)
     training = training_of(
         Batches("joint", 8, 1), model=LINEAR, weighting=uniformly, strong_augment=double
     )

@@ -16,9 +16,9 @@ from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.audit import Targets, shadow_answers
+from jaxfed.audit import AuditTargets, shadow_answers
 from jaxfed.data import Partition
-from jaxfed.federation.attack_surface import CLIENT, COALITION, MODEL, SERVER
+from jaxfed.federation.attack_surface import ANYBODY, CLIENT, COALITION, SERVER
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
@@ -132,7 +132,7 @@ def test_votes_counts_and_the_student(gamma):
     method = pate(**PUBLIC, server_learner=toy(), steps=2, gamma=gamma)
     after, (votes, counts, student) = seen_of(method)
     assert [view.kind for view in (votes, counts, student)] == ["labels", "counts", "probabilities"]
-    assert [view.adversary for view in (votes, counts, student)] == [SERVER, SERVER, MODEL]
+    assert [view.adversary for view in (votes, counts, student)] == [SERVER, SERVER, ANYBODY]
     share = counts.answers(U)[0]
     np.testing.assert_array_equal(share.argmax(axis=1), after.label)
     noise = share - votes.answers(U).mean(axis=0)
@@ -265,7 +265,7 @@ def test_who_does_as_told_becomes_the_client(name):
     own = np.concatenate(FEDERATION.partition.labeled)
     client = np.repeat(np.arange(NUM_CLIENTS), list(map(len, FEDERATION.partition.labeled)))
     nobody = np.arange(9)  # X, of whom nothing is asked but answers
-    targets = Targets(own, client.astype(np.int32), np.ones(len(own), bool), nobody)
+    targets = AuditTargets(own, client.astype(np.int32), np.ones(len(own), bool), nobody)
     made = []
 
     def learner(**network):

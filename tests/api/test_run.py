@@ -12,7 +12,7 @@ from invoking import DIGITS, invoke
 import jaxfed
 from jaxfed.api import result as results
 from jaxfed.config import file
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 4}
@@ -58,7 +58,9 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
 
 def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(Progress, "show_results", lambda _, *told, **more: shown.append(told[-1]))
+    monkeypatch.setattr(
+        RunProgress, "show_results", lambda _, *told, **more: shown.append(told[-1])
+    )
     settings = {"algorithm": "client_knn", "baselines": ("mine",), "mine__algorithm": "client_knn"}
     settings |= {"mine__num_neighbors": 3, "num_repeats": 1}
     jaxfed.run("xclp_digits:smoke", workdir=tmp_path / "a", **settings)

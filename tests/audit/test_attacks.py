@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxfed.audit import (
+    AuditTargets,
     Shadows,
     Sighting,
-    Targets,
     attacks,
     shadow_memberships,
     sightings,
@@ -25,9 +25,9 @@ ONLINE = {"lira_online", "rmia_online"}
 
 
 def drawn(clients=2, size=60):
-    """Targets of so many clients, half of each members."""
+    """AuditTargets of so many clients, half of each members."""
     number = clients * 2 * size
-    return Targets(
+    return AuditTargets(
         np.arange(number),
         np.repeat(np.arange(clients, dtype=np.int32), 2 * size),
         np.tile(np.repeat([True, False], size), clients),

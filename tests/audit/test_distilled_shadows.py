@@ -13,8 +13,8 @@ from toy_learner import clients, toy
 
 from jaxfed.algorithms.pate import STUDENT, noisy_vote, pate
 from jaxfed.audit import (
+    AuditTargets,
     Schooling,
-    Targets,
     attacks,
     drawn_targets,
     on_own_labels,
@@ -45,7 +45,7 @@ def schooling(*sizes, voters=0, rounds=1, student_rounds=1, asks=vote):
 
 TOYS = clients()
 OWNED, HELD_OUT = np.concatenate(TOYS.partition.labeled), np.r_[TOYS.test, TOYS.validation]
-OF_TOYS = Targets(
+OF_TOYS = AuditTargets(
     np.concatenate([OWNED, HELD_OUT[:33]]),
     np.zeros(66, np.int32),
     np.repeat([True, False], 33),

@@ -78,7 +78,7 @@ def test_taught_shadows_find_more():
 
 
 def test_where_nobody_was_learnt_taught_shadows_guess():
-    """Targets that no client has: 0.5 is in the interval, but for one seed in twenty."""
+    """AuditTargets that no client has: 0.5 is in the interval, but for one seed in twenty."""
     found = [areas(seed, learns=False) for seed in range(SEEDS)]
     inside = [
         one[attack, "taught"].low <= 0.5 <= one[attack, "taught"].high

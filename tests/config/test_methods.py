@@ -13,7 +13,7 @@ from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.summary import divergence
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.interruption import Interruption
@@ -156,7 +156,7 @@ def test_rows_of_one_table_differ_in_what_is_their_own(tmp_path):
     simulation.check()
     with (
         open_workdir(tmp_path, config.to_dict()) as workdir,
-        Progress(config.to_dict(), Console(quiet=True)) as progress,
+        RunProgress(config.to_dict(), Console(quiet=True)) as progress,
     ):
         summary = Experiment(config, simulation, workdir, progress, Interruption()).run()
         lines = workdir.read_metrics()

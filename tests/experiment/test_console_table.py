@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from jaxfed.experiment.run.progress import Progress, audit_table, results_table
+from jaxfed.experiment.run.progress import RunProgress, audit_table, results_table
 
 
 def metric(*values):
@@ -69,7 +69,7 @@ def test_nothing_is_cut_in_a_file(tmp_path, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     with (tmp_path / "log").open("w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        with Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}) as progress:
+        with RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}) as progress:
             progress.show_results(METHODS, "DIR")
     text = (tmp_path / "log").read_text()
     assert "…" not in text

@@ -10,7 +10,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -63,7 +63,7 @@ def run(config, path):
     stream, settings = io.StringIO(), config.to_dict()
     with (
         open_workdir(path, settings) as workdir,
-        Progress(settings, Console(file=stream, width=200)) as progress,
+        RunProgress(settings, Console(file=stream, width=200)) as progress,
     ):
         experiment = Experiment(config, Simulation(config), workdir, progress, Interruption())
         return experiment.run()["algorithms"], stream.getvalue()

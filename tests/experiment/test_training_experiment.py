@@ -29,7 +29,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.sampling import sample_clients
@@ -54,7 +54,7 @@ def run(config, path):
     settings = config.to_dict()
     with (
         open_workdir(path, settings) as workdir,
-        Progress(settings, Console(quiet=True)) as progress,
+        RunProgress(settings, Console(quiet=True)) as progress,
     ):
         summary = Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
         return summary, workdir.read_metrics()
@@ -233,7 +233,7 @@ def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "finished_round", stop)
+        patched.setattr(RunProgress, "finished_round", stop)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "parts")
     run(config, tmp_path / "parts")

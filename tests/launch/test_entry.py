@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 from rich.console import Console
 
 from jaxfed.config import file as config_file
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from launch import entry
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def test_help_is_no_mistake(flag, monkeypatch, capsys):
     [
         lambda *_: print("results"),  # written at the end only
         lambda *_: print("results", flush=True),
-        lambda *_: Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}).say("results"),
+        lambda *_: RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}).say("results"),
     ],
     ids=["buffered", "at once", "progress"],
 )
@@ -87,7 +87,7 @@ def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
 )
 def test_the_final_table_in_every_encoding(encoding, cell):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    progress = Progress(
+    progress = RunProgress(
         {"num_repeats": 2, "rounds": 1, "baselines": ()}, Console(file=stream, width=80)
     )
     accuracy = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}

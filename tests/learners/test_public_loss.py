@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, Public, public_rows, taught_loss
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
 from jaxfed.models.model import compose
 from jaxfed.training.local.losses import Batch
 
@@ -57,7 +57,7 @@ def own_batch(size, used):
 
 def public_of(num, seed=2):
     rng = np.random.default_rng(seed)
-    return Public(
+    return PublicBatch(
         x=jnp.asarray(rng.standard_normal((num, C)), jnp.float32),
         label=jnp.asarray(rng.integers(C, size=num), jnp.int32),
         weight=jnp.asarray(rng.uniform(0.5, 1, num), jnp.float32),

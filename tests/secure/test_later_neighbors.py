@@ -8,7 +8,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.kernels import reference
 from jaxfed.secure import later_neighbors
 from jaxfed.secure.hamming import masked, matrix, protocols
-from jaxfed.secure.hamming.nearest_others import Nearest
+from jaxfed.secure.hamming.nearest_others import NearestPoints
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.ring import packed_size, unpack
@@ -95,7 +95,7 @@ def test_nobody_is_left():
 
 
 def test_fewer_points_than_neighbors():
-    near = Nearest({0: 1, 1: 0}, {0: 0, 1: 1}, 32, 3)
+    near = NearestPoints({0: 1, 1: 0}, {0: 0, 1: 1}, 32, 3)
     near.add(Block(0, 1, range(1), range(1), np.array([[5]], np.uint16)))
     indices, distances = near.found()
     assert indices.tolist() == [[0, -1, -1]]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution.result_cache import Memory
+from jaxfed.federation.execution.result_cache import ResultCache
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.host.parallel import processes
 from jaxfed.kernels import knn
@@ -71,7 +71,7 @@ def test_labels_over_two_devices_are_those_of_one(meshes, switches):
 def test_neighbors_over_devices_are_remembered():
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, (10, 2), dtype=np.uint32)
-    remembering = Execution(memory=Memory(), num_devices=2)
+    remembering = Execution(memory=ResultCache(), num_devices=2)
     found = [remembering.once(knn.hamming_knn, remembering.spread(bits), 3) for _ in range(2)]
     assert found[0] is found[1]
 

@@ -55,8 +55,8 @@ from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
     MOST_NOISE,
-    Draw,
     Poisson,
+    Subsampling,
     WithoutReplacement,
     check_installed,
     epsilon_of,
@@ -135,7 +135,7 @@ def dp_fedavg_records(
     check_model(training, "dp_fedavg_records")
     batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
-    poisson: Draw = EVERYTHING if share == 1 else Poisson(share)
+    poisson: Subsampling = EVERYTHING if share == 1 else Poisson(share)
     noise = fitted_noise(
         participation,
         noise_multiplier=noise_multiplier,

@@ -28,7 +28,7 @@ from flax import nnx
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.local.plan import Plan
+from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking
 
@@ -39,7 +39,7 @@ _NOISE = 0x6E6F6973  # separates the noise's random stream from that of losses
 
 def drawn_examples(
     data: ClientData, key: jax.Array, *, share: float, records: Records, steps: int
-) -> Plan:
+) -> BatchPlan:
     """Return the plan of `steps` steps: row numbers [N], those of B first, and bool [N], True for B.
 
     An example's draw depends on its own number and the key alone. A client without examples takes no step.
@@ -59,7 +59,7 @@ def drawn_examples(
         first = jnp.argsort(~is_in, stable=True).astype(jnp.int32)
         return first, jnp.arange(len(is_one)) < jnp.sum(is_in)
 
-    return Plan(jnp.where(count > 0, steps, 0), rows)
+    return BatchPlan(jnp.where(count > 0, steps, 0), rows)
 
 
 def sample_size(count: jax.Array | np.ndarray | int, share: float) -> jax.Array:
@@ -85,7 +85,7 @@ def private_gradient(
     """
 
     def make(
-        loss: Loss, *, anchor: nnx.State, data: ClientData, plan: Plan, key: jax.Array
+        loss: Loss, *, anchor: nnx.State, data: ClientData, plan: BatchPlan, key: jax.Array
     ) -> GradientOf:
         count = jnp.sum(usable(data), dtype=jnp.int32)
         divisor = jnp.float32(share) * count.astype(jnp.float32)

@@ -21,7 +21,7 @@ from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
 from jaxfed.training.consensus.consensus import Agreed, Consensus
 from jaxfed.training.consensus.dropout import Attendance
-from jaxfed.training.consensus.opened_tally import Sums, fewest_clients, summed
+from jaxfed.training.consensus.opened_tally import ConsensusSums, fewest_clients, summed
 
 
 def agreed_under_noise(
@@ -33,7 +33,7 @@ def agreed_under_noise(
     communication: Communication,
     *,
     num_classes: int,
-    sums: Sums = "plaintext",
+    sums: ConsensusSums = "plaintext",
     noise_key: jax.Array,
     key: jax.Array | None = None,
     attendance: Attendance | None = None,
@@ -108,7 +108,7 @@ def released_marks(
 def _total(
     own: list[np.ndarray],
     communication: Communication,
-    sums: Sums,
+    sums: ConsensusSums,
     attendance: Attendance | None,
     *,
     are_bits: bool,

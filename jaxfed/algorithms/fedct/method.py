@@ -68,7 +68,7 @@ from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.learners.answers import Question
 from jaxfed.learners.client_fit import (
-    Turn,
+    ClientFit,
     asked,
     check_clients,
     count,
@@ -254,7 +254,9 @@ class _FedCT:
             metrics |= self.privacy.metrics(int(after.turns.max()), rows)
         return after, {**metrics, "communication": communication.metrics()}
 
-    def trained(self, state: FedCTState, cohort: Cohort, key: jax.Array) -> tuple[Turn, np.ndarray]:
+    def trained(
+        self, state: FedCTState, cohort: Cohort, key: jax.Array
+    ) -> tuple[ClientFit, np.ndarray]:
         """Lines 3 and 5: clients train on their labels and on P, and label U: [K, U], or [K, U, C]."""
         fit_key, *_ = jax.random.split(key, 3)
         taught = Taught(self.public, state.label, state.weight)

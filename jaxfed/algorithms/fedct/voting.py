@@ -9,9 +9,9 @@ from typing import ClassVar, get_args
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
 from jaxfed.rules import SHARE, Rule, one_of
-from jaxfed.training.consensus.consensus import Consensus, Ties, Weights, consensus_of
+from jaxfed.training.consensus.consensus import Consensus, Ties, VoteWeights, consensus_of
 from jaxfed.training.consensus.dropout import departures_of
-from jaxfed.training.consensus.opened_tally import Sums
+from jaxfed.training.consensus.opened_tally import ConsensusSums
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Voting:
     rules: ClassVar[dict[str, Rule]] = {
         "threshold": SHARE,
         "ties": one_of(get_args(Ties)),
-        "weights": one_of(get_args(Weights)),
-        "sums": one_of(get_args(Sums)),
+        "weights": one_of(get_args(VoteWeights)),
+        "sums": one_of(get_args(ConsensusSums)),
     }
 
     consensus: str = "majority"
     threshold: float = 0.0
     ties: Ties = "smallest"
-    weights: Weights = "one"
-    sums: Sums = "plaintext"
+    weights: VoteWeights = "one"
+    sums: ConsensusSums = "plaintext"
     presence: Sequence[str] = ()
 
     def __post_init__(self) -> None:

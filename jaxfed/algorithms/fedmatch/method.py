@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """The lambdas of L_s and L_u, and tau; the paper's values."""
 
     supervised: float = 10.0
@@ -99,11 +99,11 @@ class Weights(NamedTuple):
 def fedmatch(
     *,
     training: Training,
-    supervised_weight: float = Weights().supervised,
-    consistency_weight: float = Weights().consistency,
-    l2_weight: float = Weights().l2,
-    l1_weight: float = Weights().l1,
-    confidence: float = Weights().confidence,
+    supervised_weight: float = LossWeights().supervised,
+    consistency_weight: float = LossWeights().consistency,
+    l2_weight: float = LossWeights().l2,
+    l1_weight: float = LossWeights().l1,
+    confidence: float = LossWeights().confidence,
     num_helpers: int = 2,
     helper_interval: int = 10,
     psi_scale: float = 0.2,
@@ -133,7 +133,7 @@ def fedmatch(
     Cost: two passes over a batch and one over its two views, and H + 1 in evaluation; the server keeps
     one psi a client.
     """
-    weights = Weights(supervised_weight, consistency_weight, l2_weight, l1_weight, confidence)
+    weights = LossWeights(supervised_weight, consistency_weight, l2_weight, l1_weight, confidence)
     plain, strong = training.model, training.local.strong_augment_for("fedmatch")
     training = training.with_states(
         two_part_model.two_part_model(plain, psi_scale, psi_threshold),
@@ -210,7 +210,7 @@ def fedmatch_loss(by_labels: Loss, by_agreement: Loss) -> Loss:
 
 
 def sigma_loss(
-    model: Model, weights: Weights, *, weak: Augment | None, pointwise: Pointwise
+    model: Model, weights: LossWeights, *, weak: Augment | None, pointwise: Pointwise
 ) -> Loss:
     """L_s(sigma) of states {sigma, psi}; psi has no gradient."""
 
@@ -228,7 +228,7 @@ def sigma_loss(
 
 
 def psi_loss(
-    model: Model, helpers: Helpers, weights: Weights, *, strong: Augment, pointwise: Pointwise
+    model: Model, helpers: Helpers, weights: LossWeights, *, strong: Augment, pointwise: Pointwise
 ) -> Loss:
     """L_u(psi) of states {sigma, psi}; sigma has no gradient."""
 

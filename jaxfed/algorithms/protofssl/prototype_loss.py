@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 MissingClass = Literal["leave_out", "mean"]
-Targets = Literal["helpers", "xclp"]
+TargetSource = Literal["helpers", "xclp"]
 
 
 def prototype_loss(
@@ -43,7 +43,7 @@ def prototype_loss(
     distance: Distance,
     by_helpers: bool = False,
     missing_class: MissingClass = "leave_out",
-    targets: Targets = "helpers",
+    targets: TargetSource = "helpers",
 ) -> Loss:
     """Eq. 8 on the rows of an episode, all of them embedded in one pass.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from jaxfed.algorithms.protofssl.prototype_loss import MissingClass, Targets
+from jaxfed.algorithms.protofssl.prototype_loss import MissingClass, TargetSource
 from jaxfed.algorithms.protofssl.prototype_means import SUMS
 from jaxfed.algorithms.protofssl.prototype_sharing import HelperChoice
 from jaxfed.errors import UsageError
@@ -55,13 +55,13 @@ class Unlabeled:
     rules: ClassVar[dict[str, Rule]] = {
         "unlabeled_weight": NOT_NEGATIVE,
         "temperature": POSITIVE,
-        "targets": one_of(get_args(Targets)),
+        "targets": one_of(get_args(TargetSource)),
         "unlabeled_after": at_least(0),
     }
 
     unlabeled_weight: float = 0.3
     temperature: float = 0.5
-    targets: Targets = "helpers"
+    targets: TargetSource = "helpers"
     unlabeled_after: int = 0
 
 

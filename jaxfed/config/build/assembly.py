@@ -35,7 +35,7 @@ from jaxfed.federation.execution.client_map import (
     is_one_cpu,
 )
 from jaxfed.federation.execution.per_core_map import fastest_apart
-from jaxfed.federation.execution.settings import HERE, Execution, Progress
+from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
 from jaxfed.federation.sampling import participation
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import augmentation, losses
@@ -56,7 +56,7 @@ def make_algorithm(
     name: str,
     federation: Federation,
     repeat: int = 0,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     map_clients: MapClients | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> FederatedAlgorithm:

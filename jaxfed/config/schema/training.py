@@ -14,7 +14,7 @@ from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
 from jaxfed.training.local.augmentation import AUGMENTATIONS
-from jaxfed.training.local.batches import Batches, Scheme
+from jaxfed.training.local.batches import Batches, BatchScheme
 from jaxfed.training.local.local_training import (
     LEARNING_RATE,
     BatchStatistics,
@@ -88,7 +88,7 @@ TRAINING = in_section(
         ),
         "batches": Setting(
             "paired",
-            one_of(get_args(Scheme)),
+            one_of(get_args(BatchScheme)),
             "'paired': labeled and pseudo-labeled examples in each batch; 'joint': mixed at random",
         ),
         "batch_size": Setting(

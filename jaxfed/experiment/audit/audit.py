@@ -23,8 +23,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.audit import (
     Attacked,
+    AuditTargets,
     Sighting,
-    Targets,
     Verdict,
     attacks,
     drawn_targets,
@@ -41,7 +41,7 @@ from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.experiment.run.loop import Observed
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import audit_file
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
@@ -69,8 +69,8 @@ class Audit:
     config: ConfigDict
     simulation: Simulation
     workdir: Workdir
-    progress: Progress
-    _targets: dict[int, Targets] = field(default_factory=dict)
+    progress: RunProgress
+    _targets: dict[int, AuditTargets] = field(default_factory=dict)
 
     @cached_property
     def files(self) -> AuditFiles:
@@ -193,7 +193,7 @@ class Audit:
             self.config, self.files, self.progress, self.rounds, name, repeat, federation, targets
         )
 
-    def _targets_of(self, repeat: int, federation: Federation) -> Targets:
+    def _targets_of(self, repeat: int, federation: Federation) -> AuditTargets:
         if repeat not in self._targets:
             wanted = self.config.audit
             self._targets[repeat] = drawn_targets(
@@ -282,7 +282,9 @@ def _in_words(chosen: tuple[str, int, str, str]) -> str:
     return f"{attack}{by} on {message}, {when}"
 
 
-def _accuracy(seen: Mapping[int, list[Sighting]], targets: Targets, label: np.ndarray) -> float:
+def _accuracy(
+    seen: Mapping[int, list[Sighting]], targets: AuditTargets, label: np.ndarray
+) -> float:
     """Accuracy of the last observed round on held-out targets, for methods without a test accuracy."""
     last = seen[max(seen)][0]
     others = np.flatnonzero(~targets.is_member)

@@ -22,9 +22,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.audit import (
+    AuditTargets,
     Shadows,
     Sighting,
-    Targets,
     shadow_answers,
     shadow_memberships,
     student_answers,
@@ -37,7 +37,7 @@ from jaxfed.config.build.attacker import (
     taught_plan,
 )
 from jaxfed.experiment.audit.audit_files import AuditFiles
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
 
@@ -61,12 +61,12 @@ class AuditShadows:
 
     config: ConfigDict
     files: AuditFiles
-    progress: Progress
+    progress: RunProgress
     rounds: Sequence[int]
     name: str
     repeat: int
     federation: Federation
-    targets: Targets
+    targets: AuditTargets
     _made: dict[str, dict[int, Shadows]] = field(default_factory=dict)
 
     def of(self, seen: Sighting, number: int) -> dict[str, Shadows]:

@@ -34,7 +34,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.devices.operations import operations
 from jaxfed.models import Model
-from jaxfed.paper_costs import PAPER_COSTS, Setting
+from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
 _EPISODES = ("support", "query", "unlabeled_query")
@@ -141,14 +141,14 @@ def _draws_episodes(keywords: dict[str, Any]) -> bool:
     return all(key in keywords for key in _EPISODES)
 
 
-def _setting(config: ConfigDict, name: str, cohort: Federation) -> Setting:
+def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     """Return the variables of the paper's formulas."""
     keywords = methods.all_keywords(config, name)
     model = make_model(config, cohort, head=not _draws_episodes(keywords))
     state, image = _shapes(model, cohort)
     sizes = ([len(own) for own in part] for part in cohort.partition[:2])
     labeled, unlabeled = (float(np.mean(of_clients)) for of_clients in sizes)
-    return Setting(
+    return CostSetting(
         operations(model.apply, state, image),
         num_bytes_of(state),
         labeled,

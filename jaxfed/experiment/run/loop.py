@@ -65,7 +65,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.processes import agree
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import leave_predictions, leave_states
 from jaxfed.experiment.run.summary import divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
@@ -133,7 +133,7 @@ class Experiment:
     config: ConfigDict
     simulation: Simulation
     workdir: Workdir
-    progress: Progress
+    progress: RunProgress
     interruption: Interruption
     observe: Callable[[Observed], None] = lambda observed: None
 

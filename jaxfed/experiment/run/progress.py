@@ -58,7 +58,7 @@ _OF_A_ROUND = (
 _AS_IN_CONFIG: Mapping[str, str] = MappingProxyType({})  # names of methods
 
 
-class Progress(Terminal):
+class RunProgress(Terminal):
     """Context manager that displays the rounds of one experiment.
 
     On a terminal a bar counts rounds and shows the latest measurements; every finished method adds a line

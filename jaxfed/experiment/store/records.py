@@ -115,7 +115,7 @@ class Run:
         return dict((self.summary or {}).get("environment", {}))
 
 
-class Point(NamedTuple):
+class PointRecord(NamedTuple):
     """One point of a sweep.
 
     Fields:
@@ -142,14 +142,14 @@ class Sweep:
     variant: str
     command: str
     base: dict[str, Any]
-    points: tuple[Point, ...]
+    points: tuple[PointRecord, ...]
 
     @property
     def name(self) -> str:
         """The name of the workdir."""
         return self.workdir.name
 
-    def value(self, point: Point, key: str) -> Any:
+    def value(self, point: PointRecord, key: str) -> Any:
         """Return the value of `key` at `point`: its own, else the config's."""
         return point.overrides.get(key, self.base.get(key))
 
@@ -236,14 +236,14 @@ def read_sweep(workdir: Path) -> Sweep:
         raise UsageError(f"{path} was not written by launch.sweep: {error!r}") from None
 
 
-def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -> Point:
+def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -> PointRecord:
     """Return a point of sweep.json; its run refers to the runs of other points that it reuses."""
     name, reused = content["name"], content.get("reused", {})
     run = runs.get(name)
     if run is not None:
         there = {method: runs[other] for method, other in reused.items() if other in runs}
         run = replace(run, reused=there)
-    return Point(name, content["overrides"], run, _failure(workdir, name), reused)
+    return PointRecord(name, content["overrides"], run, _failure(workdir, name), reused)
 
 
 # Optional keys that reports rely on: key -> type; a type in a list is that of all values.

@@ -18,7 +18,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.data.sources import clients_set
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
-from jaxfed.experiment.sweep.sweep_plan import Plan, Point
+from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
 from jaxfed.host.parallel.devices import check_platform
 from jaxfed.host.parallel.workers import worker_processes
 
@@ -30,7 +30,7 @@ class _Asked(NamedTuple):
     overrides: tuple[str, ...]
 
 
-def check_points(sweep: Plan, points: Iterable[Point]) -> None:
+def check_points(sweep: SweepPlan, points: Iterable[Point]) -> None:
     """Check points one after another with the checks of their own runs.
 
     Raises:

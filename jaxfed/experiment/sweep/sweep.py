@@ -35,7 +35,7 @@ from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.records import read_json, read_run, read_sweep
 from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
 from jaxfed.experiment.sweep.point_process import PointProcess, stop
-from jaxfed.experiment.sweep.sweep_plan import Plan, Point
+from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
 from jaxfed.host import csv_file, storage
 from jaxfed.host.interruption import Interrupted, Interruption
 
@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.1
 _LOCK = ".lock"
 
 
-class Progress(Protocol):
+class SweepProgress(Protocol):
     """Receiver of the events of a running sweep."""
 
     def started(self, point: Point) -> None:
@@ -56,7 +56,7 @@ class Progress(Protocol):
 Command = Callable[[Point, Path], list[str]]
 
 
-def run_command(sweep: Plan, module: str = "launch.run") -> Command:
+def run_command(sweep: SweepPlan, module: str = "launch.run") -> Command:
     """Return a function that builds the command of a point; `module` is the entry that runs it."""
 
     def command(point: Point, directory: Path) -> list[str]:
@@ -68,7 +68,7 @@ def run_command(sweep: Plan, module: str = "launch.run") -> Command:
 
 
 @contextmanager
-def claim(sweep: Plan, directory: Path) -> Iterator[None]:
+def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
     """Write sweep.json into the directory and hold its lock; refuse a directory with other content.
 
     Raises:
@@ -121,7 +121,7 @@ def claim(sweep: Plan, directory: Path) -> Iterator[None]:
         yield
 
 
-def unfinished(sweep: Plan, directory: Path) -> list[Point]:
+def unfinished(sweep: SweepPlan, directory: Path) -> list[Point]:
     """Return the points that have not finished.
 
     Raises:
@@ -135,7 +135,7 @@ def unfinished(sweep: Plan, directory: Path) -> list[Point]:
         ]
 
 
-def complaining(sweep: Plan, directory: Path, left: Collection[Point]) -> list[str]:
+def complaining(sweep: SweepPlan, directory: Path, left: Collection[Point]) -> list[str]:
     """Return the names of finished points (those not in `left`) with a method that diverged or failed."""
     there = (point.name for point in sweep.points if point not in left)
     return [name for name in there if complaints(read_run(directory / name).summary or {})]
@@ -147,7 +147,7 @@ def run(
     command: Command,
     *,
     jobs: int,
-    progress: Progress,
+    progress: SweepProgress,
     interruption: Interruption,
 ) -> list[str]:
     """Run points, `jobs` at a time; a failing point does not stop the others.

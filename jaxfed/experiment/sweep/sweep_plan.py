@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Checked points of a sweep.
 
     `overrides` (`KEY=VALUE`) apply to every point. The points come from `grid` (`KEY=VALUE,VALUE`) unless it
@@ -79,11 +79,11 @@ def plan(
     overrides: Sequence[str] = (),
     grid: Sequence[str] = (),
     directory: Path | None = None,
-) -> Plan:
+) -> SweepPlan:
     """Build and check all points of a sweep before anything runs.
 
     Two points may resolve to one experiment, for example with the default values of two keys. It runs once,
-    and `Plan.repeated` maps the name of the second to that of the first.
+    and `SweepPlan.repeated` maps the name of the second to that of the first.
 
     Args:
         config: `FILE.py[:VARIANT]`.
@@ -122,7 +122,7 @@ def plan(
     for line in unread.values():
         raise UsageError(f"{line}; that is so at every point of the sweep")
     swept = dict.fromkeys(key for point in points.values() for key in point.overrides)
-    return Plan(
+    return SweepPlan(
         config,
         tuple(overrides),
         tuple(grid),

@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.kernels.devices.spread import everywhere
 
 
-class Memory:
+class ResultCache:
     """Cache by the function and the contents of its arguments, without eviction.
 
     Cost: a look-up reads all arguments once (BLAKE2b, about 1 GB/s).

@@ -18,12 +18,12 @@ from jax.sharding import Mesh
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.federation.execution.memory_limit import MemoryLimit, bytes_text, memory_limit
-from jaxfed.federation.execution.result_cache import Memory
+from jaxfed.federation.execution.result_cache import ResultCache
 from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.devices.spread import points_mesh, spread
 
 _T = TypeVar("_T")
-Progress = Callable[[str, int, int], None]  # (name of the count, number done, total)
+ReportProgress = Callable[[str, int, int], None]  # (name of the count, number done, total)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Execution:
     """
 
     workers: int = 0
-    progress: Progress | None = None
-    memory: Memory | None = None
+    progress: ReportProgress | None = None
+    memory: ResultCache | None = None
     num_devices: int = 0
     tell: Callable[[str], None] | None = None
     memory_limit: int | str | None = None

@@ -15,16 +15,14 @@ from jaxfed.host.interruption import end_with
 
 _OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to all processes of the terminal
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Mapped(Protocol):
     """`map`, or a function with the same results from other processes."""
 
-    def __call__(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], /
-    ) -> Iterable[Result]:
+    def __call__(self, function: Callable[[T], R], tasks: Iterable[T], /) -> Iterable[R]:
         """Results in the order of the tasks."""
 
 
@@ -52,9 +50,7 @@ def worker_processes(count: int) -> Iterator[Mapped]:
         count, mp_context=context, initializer=end_with, initargs=(os.getpid(),)
     ) as executor:
 
-        def mapped(
-            function: Callable[[Task], Result], tasks: Iterable[Task], /
-        ) -> Iterable[Result]:
+        def mapped(function: Callable[[T], R], tasks: Iterable[T], /) -> Iterable[R]:
             tasks = list(tasks)
             # Processes start here, with these signals blocked from the first instruction.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)

@@ -5,8 +5,8 @@
     indices, distances = knn.hamming_knn(bits, 10)     # follows its argument: so are its results
 
 Functions of this wing that support it find the mesh of their arguments (`mesh_of`) and run one program on all
-of its devices (`by_rows`). In that program, `Rows` knows this device's rows and communicates with the others.
-With one device, and under `jax.jit`, nothing is spread, and the program is the one without a mesh.
+of its devices (`by_rows`). In that program, `SpreadRows` knows this device's rows and communicates with the
+others. With one device, and under `jax.jit`, nothing is spread, and the program is the one without a mesh.
 
 With several processes every process calls the same functions with the same values in the same order, as
 `jax.distributed` requires, and holds only the rows of its own devices. `everywhere` gathers them.
@@ -101,7 +101,7 @@ def _copied(array: jax.Array, mesh: Mesh) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SpreadRows:
     """The rows that a program has: all, or those of one of `num_parts` devices, for which it is traced."""
 
     num_parts: int = 1
@@ -152,11 +152,11 @@ class Rows:
         return x.all() if self.num_parts == 1 else ~self.any(~x)
 
 
-ALL = Rows()
+ALL = SpreadRows()
 
 
 def by_rows(
-    function_of: Callable[[Rows], Callable[..., _T]],
+    function_of: Callable[[SpreadRows], Callable[..., _T]],
     mesh: Mesh | None,
     *,
     takes: Any = ROWS,
@@ -173,7 +173,7 @@ def by_rows(
     if mesh is None:
         return function_of(ALL)
     return jax.shard_map(
-        function_of(Rows(mesh.size)),
+        function_of(SpreadRows(mesh.size)),
         mesh=mesh,
         in_specs=takes,
         out_specs=gives,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxfed.kernels.arrays import gather_unchecked
-from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.devices.spread import SpreadRows
 
 # Entries of neighbors' lists that are searched for reverse edges at a time.
 _ENTRIES_COMPARED = 2**18
@@ -33,7 +33,7 @@ class Edges(NamedTuple):
     all_weights: Array  # float32 [n, k]: `weights` of all rows
 
 
-def match(indices: Array, weights: Array, rows: Rows) -> Edges:
+def match(indices: Array, weights: Array, rows: SpreadRows) -> Edges:
     """Merge mutual edges, and find the rows to which the others must be added."""
     num_rows = len(indices)
     n = num_rows * rows.num_parts

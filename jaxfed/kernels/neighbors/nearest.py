@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.devices.spread import SpreadRows
 
 # Columns whose distances are held at a time for one tile of queries: 1024 x 16384 int16 = 32 MiB.
 _CHUNK_COLUMNS = 16384
@@ -48,7 +48,7 @@ def as_rows(
 
 
 def around_the_ring(
-    nearer: Nearer, best: Nearest, points: jax.Array, valid: jax.Array, rows: Rows
+    nearer: Nearer, best: Nearest, points: jax.Array, valid: jax.Array, rows: SpreadRows
 ) -> Nearest:
     """Update `best` of this device's points with the points of all devices.
 

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.devices.spread import SpreadRows
 from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import Distances, Tile
 from jaxfed.kernels.neighbors.nearest import Nearest
@@ -75,7 +75,7 @@ def suits(num_points: int, k: int, tile_width: int) -> bool:
 
 
 def neighbors(
-    between: Distances, points: jax.Array, valid: jax.Array, k: int, rows: Rows
+    between: Distances, points: jax.Array, valid: jax.Array, k: int, rows: SpreadRows
 ) -> Nearest:
     """The k first others by (distance, id) for every point of this device.
 
@@ -102,7 +102,7 @@ def neighbors(
 
 
 def _half_way_round(
-    search: _Search, best: _Lists, own: _Part, points: jax.Array, valid: jax.Array, rows: Rows
+    search: _Search, best: _Lists, own: _Part, points: jax.Array, valid: jax.Array, rows: SpreadRows
 ) -> _Lists:
     def turn(
         carry: tuple[_Lists, tuple[jax.Array, ...], _Lists], number: jax.Array

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxfed.kernels.components import Components, without_leading
-from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.devices.spread import SpreadRows
 from jaxfed.kernels.graph import (
     Graph,
     add_product,
@@ -72,7 +72,7 @@ def solve_block(
     tolerance: Array,
     max_steps: Array,
     found: Components | None,
-    rows: Rows,
+    rows: SpreadRows,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y for a block of columns.
 
@@ -134,7 +134,7 @@ class _Block(NamedTuple):
     accept: Array
     max_steps: Array
     found: Components | None
-    rows: Rows
+    rows: SpreadRows
 
     @property
     def search(self) -> Directions:
@@ -221,6 +221,6 @@ class _Block(NamedTuple):
         )
 
 
-def _squares(a: Array, rows: Rows) -> Array:
+def _squares(a: Array, rows: SpreadRows) -> Array:
     """Squared norms of columns: [n, C] -> [C]."""
     return rows.total(jnp.sum(a * a, axis=0))

@@ -35,7 +35,7 @@ from typing import NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxfed.kernels.devices.spread import Rows
+from jaxfed.kernels.devices.spread import SpreadRows
 
 # Smallest eigenvalue of G, scaled to unit diagonal, relative to the largest. Smaller ones may be float32's
 # rounding errors, even negative: if columns are linearly dependent, or the system is nearly singular.
@@ -80,7 +80,7 @@ class Directions(Protocol):
 class Alone(NamedTuple):
     """Separate directions for every column; `rows` are those of this device."""
 
-    rows: Rows
+    rows: SpreadRows
 
     def none(self, y: Array) -> tuple[Array, ...]:
         """An infinite <R, Z>, which starts a new direction."""
@@ -121,7 +121,7 @@ class Alone(NamedTuple):
 class Together(NamedTuple):
     """Shared directions of all columns, at most about 16; `rows` are those of this device."""
 
-    rows: Rows
+    rows: SpreadRows
 
     def none(self, y: Array) -> tuple[Array, ...]:
         """Q and G^-1, both 0."""
@@ -164,7 +164,7 @@ class Together(NamedTuple):
         return self.rows.total(lax.dot_general(a, b, contract, precision=lax.Precision.HIGHEST))
 
 
-def directions_of(y: Array, rows: Rows) -> Directions:
+def directions_of(y: Array, rows: SpreadRows) -> Directions:
     """The faster kind of directions for the columns of Y, whose rows on this device are [n, C]."""
     num_points, num_columns = y.shape[0] * rows.num_parts, y.shape[1]
     if num_columns <= MOST_TOGETHER and num_points >= FEWEST_POINTS:

@@ -12,7 +12,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import (
     Found,
     Measurement,
-    Point,
+    PointRecord,
     Run,
     Sweep,
     algorithms_of,
@@ -215,7 +215,7 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     )
 
 
-def _base_run(sweep: Sweep, point: Point) -> Run | None:
+def _base_run(sweep: Sweep, point: PointRecord) -> Run | None:
     """Return the finished run of a point whose swept keys all have the config's own values, else None."""
     is_base = all(sweep.base[key] == value for key, value in point.overrides.items())
     return point.run if is_base and point.run is not None and point.run.finished else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.store.records import Point, Sweep
+from jaxfed.experiment.store.records import PointRecord, Sweep
 
 
 class Curve(NamedTuple):
@@ -11,7 +11,7 @@ class Curve(NamedTuple):
 
     key: str
     values: tuple[Any, ...]
-    points: tuple[Point, ...]
+    points: tuple[PointRecord, ...]
     fixed: dict[str, Any]
 
 
@@ -37,7 +37,7 @@ def curves(sweep: Sweep) -> list[Curve]:
     found = []
     for key in keys:
         others = [other for other in keys if other != key]
-        groups: dict[tuple[Any, ...], list[Point]] = {}
+        groups: dict[tuple[Any, ...], list[PointRecord]] = {}
         for point in sweep.points:
             groups.setdefault(
                 tuple(_hashable(sweep.value(point, other)) for other in others), []
@@ -82,7 +82,7 @@ def _is_crossed(sweep: Sweep, key: str, keys: Sequence[str]) -> bool:
     return all(there == values for there in found.values())
 
 
-def beside_curves(sweep: Sweep, found: Sequence[Curve]) -> list[Point]:
+def beside_curves(sweep: Sweep, found: Sequence[Curve]) -> list[PointRecord]:
     """Return the points of a sweep that lie on none of its curves."""
     on_a_curve = {point.name for curve in found for point in curve.points}
     return [point for point in sweep.points if point.name not in on_a_curve]

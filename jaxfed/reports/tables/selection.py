@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxfed.experiment.store.records import (
     Measurement,
-    Point,
+    PointRecord,
     Run,
     Sweep,
     algorithms_of,
@@ -172,7 +172,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
 
 
 class _Finished(NamedTuple):
-    point: Point
+    point: PointRecord
     run: Run
 
 
@@ -198,7 +198,7 @@ def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
             )
 
 
-def _is_given(sweep: Sweep, point: Point, choices: Sequence[str]) -> bool:
+def _is_given(sweep: Sweep, point: PointRecord, choices: Sequence[str]) -> bool:
     return all(sweep.value(point, key) == sweep.base.get(key) for key in choices)
 
 

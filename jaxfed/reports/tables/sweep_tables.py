@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from jaxfed.experiment.store.records import Point, Sweep
+from jaxfed.experiment.store.records import PointRecord, Sweep
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.curves import Curve, beside_curves, families, swept_keys
 from jaxfed.reports.tables.display_names import setting_label
@@ -60,7 +60,7 @@ def _also(metric: str, rows: Sequence[tables.Row]) -> list[str]:
     return [both[1]] if metric == both[0] and max(apart, default=0) >= _APART else []
 
 
-def row_of(sweep: Sweep, point: Point, keys: Sequence[str]) -> tables.Row:
+def row_of(sweep: Sweep, point: PointRecord, keys: Sequence[str]) -> tables.Row:
     """Return the row of a point: its values of some keys, or its name if there are no keys."""
     values = [sweep.value(point, key) for key in keys] or [point.name]
     return tables.Row(values, point.run, point.failure)

@@ -24,7 +24,7 @@ from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
 BLOCK_POINTS = 512
 
-Progress = Callable[[int, int], None]  # (pairs of points done, of how many)
+PairsDone = Callable[[int, int], None]  # (pairs of points done, of how many)
 
 
 class Collection(Protocol):
@@ -101,7 +101,7 @@ def collect(
     pair: Callable[[int, int], Iterator[Block]],
     *,
     others: Mapping[int, int] | None = None,
-    progress: Progress | None = None,
+    progress: PairsDone | None = None,
 ) -> None:
     """Run every client's own step and every pair's protocol, without the clients that drop out.
 

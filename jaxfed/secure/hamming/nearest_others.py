@@ -17,7 +17,7 @@ _INDEX_BITS = 32
 _NOTHING = np.int64(1) << 62  # marks a missing neighbor: above every distance and index
 
 
-class Nearest:
+class NearestPoints:
     """The k nearest points to each query point, over the clients that stay.
 
     Args:
@@ -111,7 +111,7 @@ class Nearest:
         known[:] = np.partition(candidates, count - 1, axis=1)[:, :count]
 
 
-class NearestOthers(Nearest):
+class NearestOthers(NearestPoints):
     """The k nearest others of every point of the clients that stay, without the point itself.
 
     Args:

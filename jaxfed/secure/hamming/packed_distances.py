@@ -87,7 +87,7 @@ class PackedDistances:
         return answers
 
 
-class Masks:
+class DistanceMasks:
     """rho of one vector after another, uniform in Z_N, from a seed that the owner does not have.
 
     The stream depends on N: the shares of parties with different N do not fit together.

@@ -44,7 +44,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxfed.host.parallel.workers import Mapped
-from jaxfed.secure.hamming.packed_distances import AnswerTask, Masks, PackedDistances, distances
+from jaxfed.secure.hamming.packed_distances import (
+    AnswerTask,
+    DistanceMasks,
+    PackedDistances,
+    distances,
+)
 from jaxfed.secure.hamming.pair import PairServer, pair_kind, until_dropout
 from jaxfed.secure.primitives.blocks import Block, bits_of, ranges
 from jaxfed.secure.primitives.packing import Packing, balanced
@@ -212,7 +217,7 @@ class Second:
         self._key = PublicKey.from_bytes(self._endpoint.receive(self._first, "key"), self._key_bits)
         self._hiding = self._key.hiding_powers(len(self._codes) * len(self._blocks))
         seed = self._random_bytes(SEED_BYTES)
-        self._masks = Masks(seed, self._key.n)
+        self._masks = DistanceMasks(seed, self._key.n)
         self._endpoint.send(SERVER, pair_kind("mask_seed", *self._pair), seed)
 
     def receive_points(self, block: int) -> None:
@@ -263,7 +268,7 @@ class Server(PairServer):
     def receive_masks(self) -> None:
         """Receive N from first and the masks' seed from second."""
         self._n = modulus_from_bytes(self._receive(self._first, "modulus"), self._key_bits)
-        self._masks = Masks(self._receive(self._second, "mask_seed"), self._n)
+        self._masks = DistanceMasks(self._receive(self._second, "mask_seed"), self._n)
 
     def combine(self, block: int, vectors: range) -> Block:
         """Distances of one block of first's points to some of second's."""

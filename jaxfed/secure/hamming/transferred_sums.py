@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.correlation_hash import VALUES_PER_BLOCK, CorrelationHash
-from jaxfed.secure.primitives.transfer_extension import Rows
+from jaxfed.secure.primitives.transfer_extension import TransferRows
 
 MAX_POINTS = 512  # of the sender, in one call
 _TILE_BLOCKS = 1 << 16  # of 16 bytes, hashed at a time: 1 MiB, which fits a core's cache
@@ -51,7 +51,7 @@ class SenderPoints:
         self._signs = np.ascontiguousarray(padded.swapaxes(1, 2))  # 1 - 2 x, [blocks, L, 8]
         self._weights = bits.sum(axis=1, dtype=np.uint16)
 
-    def transfer(self, rows: Rows, secret_row: np.ndarray) -> tuple[bytes, np.ndarray]:
+    def transfer(self, rows: TransferRows, secret_row: np.ndarray) -> tuple[bytes, np.ndarray]:
         """tau and R for the vectors whose transfers are `rows`.
 
         Args:
@@ -86,7 +86,7 @@ class ReceiverSums:
     def __init__(self, num_points: int, num_bits: int, first: int) -> None:
         self._tiles = _Tiles(num_points, num_bits, first)
 
-    def sums(self, rows: Rows, choices: np.ndarray, tau: bytes | memoryview) -> np.ndarray:
+    def sums(self, rows: TransferRows, choices: np.ndarray, tau: bytes | memoryview) -> np.ndarray:
         """T, uint16 [vectors, n].
 
         Args:
@@ -128,7 +128,7 @@ class _Tiles:
         self._chunk = min(num_bits, max(1, _TILE_BLOCKS // max(self.num_blocks, 1)))
         self._hash = CorrelationHash(self._chunk, self.num_blocks)
 
-    def walk(self, rows: Rows) -> Iterator[tuple[int, slice, np.ndarray, int]]:
+    def walk(self, rows: TransferRows) -> Iterator[tuple[int, slice, np.ndarray, int]]:
         """(vector, its bits, their rows, the number of the first row) of every chunk of transfers."""
         for begin in range(0, len(rows.values), self.num_bits):
             for bit in range(0, self.num_bits, self._chunk):

@@ -41,7 +41,11 @@ from jaxfed.secure.primitives.blocks import ranges
 from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
-from jaxfed.secure.primitives.transfer_extension import ExtensionReceiver, ExtensionSender, Rows
+from jaxfed.secure.primitives.transfer_extension import (
+    ExtensionReceiver,
+    ExtensionSender,
+    TransferRows,
+)
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
@@ -230,7 +234,7 @@ class Transferred:
 class _Pads:
     """Pads of one block of labels: those of transfer l (C - 1) + c belong to label l and class c."""
 
-    def __init__(self, rows: Rows, shape: tuple[int, int]) -> None:
+    def __init__(self, rows: TransferRows, shape: tuple[int, int]) -> None:
         self._count, self._shape = shape[0] * shape[1], shape
         self._rows, self._first = rows.values[: self._count], rows.first
         most = _points_per_message(max(1, self._count)) // _VALUES_PER_BLOCK

@@ -38,7 +38,7 @@ class ExtensionReceiver:
         self._streams = [(Keystream(zero), Keystream(one)) for zero, one in keys]
         self._rows_done = 0
 
-    def extend(self, choices: np.ndarray) -> tuple[bytes, Rows]:
+    def extend(self, choices: np.ndarray) -> tuple[bytes, TransferRows]:
         """The correction u for the next choices, and the rows t.
 
         Args:
@@ -50,7 +50,7 @@ class ExtensionReceiver:
             columns[number] = zero.take(len(choices))
             np.bitwise_xor(columns[number], one.take(len(choices)), out=correction[number])
         correction ^= choices[None, :]
-        rows = Rows(_transposed(columns), self._rows_done)
+        rows = TransferRows(_transposed(columns), self._rows_done)
         self._rows_done += len(rows.values)
         return correction.tobytes(), rows
 
@@ -68,7 +68,7 @@ class ExtensionSender:
         """s as one row, uint64 [2]."""
         return np.packbits(self._secret, bitorder="little").view(np.uint64)
 
-    def extend(self, correction: bytes, num_choices: int) -> Rows:
+    def extend(self, correction: bytes, num_choices: int) -> TransferRows:
         """The rows q of the next choices.
 
         Raises:
@@ -82,12 +82,12 @@ class ExtensionSender:
         columns = np.frombuffer(correction, np.uint8).reshape(NUM_BASE, -1) * self._secret[:, None]
         for number, stream in enumerate(self._streams):
             columns[number] ^= stream.take(num_choices // 8)
-        rows = Rows(_transposed(columns), self._rows_done)
+        rows = TransferRows(_transposed(columns), self._rows_done)
         self._rows_done += num_choices
         return rows
 
 
-class Rows(NamedTuple):
+class TransferRows(NamedTuple):
     """Rows of the extension: uint64 [m, 2], and the number of the first in the whole extension."""
 
     values: np.ndarray

@@ -23,15 +23,17 @@ from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 
 _BLOCK = 1 << 14  # entries masked at a time: 128 KiB, the fastest of 32 to 512 KiB
 
-Masks = Sequence[tuple[bytes, int]]  # seeds, and +1 or -1 for adding or subtracting their stream
+SignedSeeds = Sequence[
+    tuple[bytes, int]
+]  # seeds, and +1 or -1 for adding or subtracting their stream
 
 
-def pair_masks(own: int, seeds: Mapping[int, bytes]) -> Masks:
+def pair_masks(own: int, seeds: Mapping[int, bytes]) -> SignedSeeds:
     """Masks of client `own` with the partners {k: seed_jk}."""
     return [(seed, 1 if own < partner else -1) for partner, seed in sorted(seeds.items())]
 
 
-def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: Masks) -> np.ndarray:
+def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: SignedSeeds) -> np.ndarray:
     """encode(values) + masks: uint64, the shape of `values` (real, [n, C]).
 
     Args:
@@ -54,7 +56,7 @@ def masked_rows(values: np.ndarray, encoding: FixedPoint, masks: Masks) -> np.nd
     return masked.reshape(values.shape)
 
 
-def add_masks(elements: np.ndarray, masks: Masks, *, first: int = 0) -> None:
+def add_masks(elements: np.ndarray, masks: SignedSeeds, *, first: int = 0) -> None:
     """Add the masks to contiguous uint64 ring elements, in place; they begin at entry `first`."""
     flat = elements.reshape(-1)
     streams, buffer = _streams(masks, first), _buffer(flat.size)
@@ -62,12 +64,12 @@ def add_masks(elements: np.ndarray, masks: Masks, *, first: int = 0) -> None:
         _add_streams(flat[begin : begin + _BLOCK], streams, buffer)
 
 
-def removed(masks: Masks) -> Masks:
+def removed(masks: SignedSeeds) -> SignedSeeds:
     """The masks that undo these."""
     return [(seed, -sign) for seed, sign in masks]
 
 
-def _streams(masks: Masks, first: int) -> list[tuple[Keystream, int]]:
+def _streams(masks: SignedSeeds, first: int) -> list[tuple[Keystream, int]]:
     streams = []
     for seed, sign in masks:
         stream = Keystream(seed, start=16 * (first // 2))  # a block is two entries

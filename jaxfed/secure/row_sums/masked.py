@@ -43,15 +43,15 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.participants import (
     ENTRY_BYTES,
+    ClientRows,
     ParticipatingRows,
-    Rows,
     least_participants,
     parsed_rows,
 )
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 
-Progress = Callable[[int, int], None]  # (uploads received, of how many)
-Sums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it
+UploadsDone = Callable[[int, int], None]  # (uploads received, of how many)
+RowSums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it
 
 
 class Client:
@@ -65,7 +65,7 @@ class Client:
     """
 
     def __init__(
-        self, endpoint: Endpoint, values: np.ndarray, rows: Rows, *, fraction_bits: int = 40
+        self, endpoint: Endpoint, values: np.ndarray, rows: ClientRows, *, fraction_bits: int = 40
     ) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own, self._fraction_bits = endpoint.address, fraction_bits
@@ -119,7 +119,7 @@ class Server:
     def __init__(
         self,
         endpoint: Endpoint,
-        rows: Rows,
+        rows: ClientRows,
         num_classes: int,
         *,
         parts: Mapping[int, np.ndarray] | None = None,
@@ -165,8 +165,8 @@ def run(
     server: Server,
     *,
     first_round: int = 0,
-    progress: Progress | None = None,
-) -> Sums:
+    progress: UploadsDone | None = None,
+) -> RowSums:
     """Sums for all clients that stay, after as many rounds as dropouts require.
 
     Args:
@@ -213,7 +213,9 @@ class Giving(Protocol):
         """Send one client the sums of its rows."""
 
 
-def finished(clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]) -> Sums:
+def finished(
+    clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]
+) -> RowSums:
     """Run the last step: each client receives its sums, unless it has left."""
     sums = {}
     for client in participants:

@@ -54,7 +54,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.masked import Sums
+from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 from jaxfed.secure.row_sums.resilient_client import Client
 from jaxfed.secure.row_sums.resilient_server import Server
@@ -66,8 +66,8 @@ def run(
     server: Server,
     *,
     first_round: int = 0,
-    progress: masked.Progress | None = None,
-) -> Sums:
+    progress: masked.UploadsDone | None = None,
+) -> RowSums:
     """Sums for all clients that stay; contributions of all that uploaded in the last round.
 
     A dropout before any upload starts another round without the client, which costs no upload. Dropouts that
@@ -124,7 +124,7 @@ def _sum(
     clients: Mapping[int, Client],
     server: Server,
     participants: Sequence[int],
-    progress: masked.Progress | None,
+    progress: masked.UploadsDone | None,
 ) -> list[int]:
     """Exchange uploads and shares of one round while t clients are left; return these clients."""
 

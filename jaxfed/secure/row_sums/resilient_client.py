@@ -14,8 +14,8 @@ from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import signed_survivors
 from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
 from jaxfed.secure.row_sums.participants import (
+    ClientRows,
     ParticipatingRows,
-    Rows,
     num_clients,
     parsed_rows,
 )
@@ -45,7 +45,7 @@ class Client:
         self,
         endpoint: Endpoint,
         values: np.ndarray,
-        rows: Rows,
+        rows: ClientRows,
         *,
         fraction_bits: int = 40,
         signed: bool = False,

@@ -10,8 +10,8 @@ from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.mask_streams import Masks, add_masks, pair_masks, removed
-from jaxfed.secure.row_sums.participants import ParticipatingRows, Rows, num_clients
+from jaxfed.secure.row_sums.mask_streams import SignedSeeds, add_masks, pair_masks, removed
+from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows, num_clients
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,
@@ -46,7 +46,7 @@ class Server:
     def __init__(
         self,
         endpoint: Endpoint,
-        rows: Rows,
+        rows: ClientRows,
         num_classes: int,
         threshold: int | None = None,
         *,
@@ -153,7 +153,7 @@ class Server:
                 client: agreed_seed(keys, self._keys[survivor], self._number)
                 for client, keys in dropped.items()
             }
-            masks: Masks = [
+            masks: SignedSeeds = [
                 (self._secret(survivor, SEED_BYTES), 1),
                 *pair_masks(survivor, pair_seeds),
             ]

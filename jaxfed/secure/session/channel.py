@@ -16,7 +16,7 @@ from jaxfed.secure.session import framing
 from jaxfed.secure.session.endpoint import SERVER
 
 
-class Departure(NamedTuple):
+class EndpointLeft(NamedTuple):
     """A planned departure: before `action` with messages of a kind, after `after` such actions."""
 
     action: Action
@@ -29,7 +29,7 @@ class Presence:
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
-        self._planned: dict[int, Departure] = {}
+        self._planned: dict[int, EndpointLeft] = {}
 
     def lose(self, client: int) -> None:
         """Mark the client as gone from now on."""
@@ -44,7 +44,7 @@ class Presence:
             kind: a kind, or its beginning.
             after: number of such messages that it still sends or receives.
         """
-        self._planned[client] = Departure(action, kind, after)
+        self._planned[client] = EndpointLeft(action, kind, after)
 
     def act(self, party: int, action: Action, kind: str) -> None:
         """Register that a party is about to act.

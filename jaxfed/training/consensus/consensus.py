@@ -39,7 +39,7 @@ from jaxfed.training.consensus.staple import staple_performance
 
 Answers = Literal["labels", "probabilities", "numbers"]
 Ties = Literal["smallest", "random"]
-Weights = Literal["one", "share"]
+VoteWeights = Literal["one", "share"]
 
 ABSTAINED = -1
 _ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend
@@ -146,7 +146,7 @@ def largest_share(
     *,
     threshold: float = 0.0,
     ties: Ties = "smallest",
-    weights: Weights = "one",
+    weights: VoteWeights = "one",
 ) -> Agreed:
     """Return the class with the largest share, if that share reaches the threshold.
 
@@ -181,11 +181,13 @@ def _of_tally(answers: Answers, tally: Tally, from_tally: FromTally) -> Consensu
     return Consensus(answers, agree, tally, from_tally)
 
 
-_TIES, _WEIGHTS = one_of(get_args(Ties)), one_of(get_args(Weights))
+_TIES, _WEIGHTS = one_of(get_args(Ties)), one_of(get_args(VoteWeights))
 
 
 @keywords(ties=_TIES, weights=_WEIGHTS)
-def majority(num_classes: int, *, ties: Ties = "smallest", weights: Weights = "one") -> Consensus:
+def majority(
+    num_classes: int, *, ties: Ties = "smallest", weights: VoteWeights = "one"
+) -> Consensus:
     """Majority vote over labels.
 
     Args:
@@ -203,7 +205,7 @@ def qualified_majority(
     *,
     threshold: float = 0.8,
     ties: Ties = "smallest",
-    weights: Weights = "one",
+    weights: VoteWeights = "one",
 ) -> Consensus:
     """Majority vote that abstains below a share `threshold` of the votes. Keywords as `majority`."""
     decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
@@ -216,7 +218,7 @@ def confidence_weighted(
     *,
     threshold: float = 0.0,
     ties: Ties = "smallest",
-    weights: Weights = "one",
+    weights: VoteWeights = "one",
 ) -> Consensus:
     """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
 
@@ -235,7 +237,9 @@ def confidence_weighted(
 
 
 @keywords(threshold=SHARE, weights=_WEIGHTS)
-def soft_mean(num_classes: int, *, threshold: float = 0.0, weights: Weights = "one") -> Consensus:
+def soft_mean(
+    num_classes: int, *, threshold: float = 0.0, weights: VoteWeights = "one"
+) -> Consensus:
     """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
 
     The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
@@ -290,7 +294,7 @@ def staple(
     tolerance: float = 1e-5,
     max_steps: int = 100,
     threshold: float = 0.0,
-    weights: Weights = "one",
+    weights: VoteWeights = "one",
 ) -> Consensus:
     """The most likely class under a separate error model for each client
     (`jaxfed.training.consensus.staple`).
@@ -345,7 +349,7 @@ def consensus_of(
     *,
     threshold: float = 0.0,
     ties: Ties = "smallest",
-    weights: Weights = "one",
+    weights: VoteWeights = "one",
 ) -> Consensus:
     """Return the named consensus on classes, with the settings that it has.
 

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 from jaxfed.federation.communication import Communication
 from jaxfed.training.consensus.dropout import Attendance
 
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 
 def in_fresh_session(
-    protocol: Callable[..., Result],
+    protocol: Callable[..., R],
     own: Sequence[Any],
     communication: Communication,
     *,
     attendance: Attendance | None = None,
     **settings: Any,
-) -> Result:
+) -> R:
     """Run the protocol with one client per input, and return the server's result.
 
     Args:

@@ -25,13 +25,13 @@ from jaxfed.training.consensus.consensus import Agreed, Consensus
 from jaxfed.training.consensus.dropout import Attendance
 from jaxfed.training.consensus.fresh_session import in_fresh_session
 
-Sums = Literal["plaintext", "masked", "masked_resilient"]
+ConsensusSums = Literal["plaintext", "masked", "masked_resilient"]
 
 _LEAST = 2  # clients of a masked sum
 _FLOAT = 4
 
 
-def fewest_clients(sums: Sums) -> int:
+def fewest_clients(sums: ConsensusSums) -> int:
     """Least number of clients in a sum: 2 under masks, so that it reveals no single client's answers."""
     return 1 if sums == "plaintext" else _LEAST
 
@@ -43,7 +43,7 @@ def agreed(
     communication: Communication,
     *,
     num_classes: int,
-    sums: Sums = "plaintext",
+    sums: ConsensusSums = "plaintext",
     key: jax.Array | None = None,
     attendance: Attendance | None = None,
 ) -> Agreed:
@@ -75,7 +75,7 @@ def opened_tally(
     communication: Communication,
     *,
     num_classes: int,
-    sums: Sums = "plaintext",
+    sums: ConsensusSums = "plaintext",
     attendance: Attendance | None = None,
 ) -> np.ndarray:
     """Return the tally, the argument of `consensus.from_tally`.

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jaxfed.federation.ragged import Ragged, by_extent
 from jaxfed.training.local.client_data import ClientData, extent, usable
 from jaxfed.training.local.episodes import Episodes, draw
-from jaxfed.training.local.plan import Plan
+from jaxfed.training.local.plan import BatchPlan
 
-Scheme = Literal["joint", "paired"]  # in a config; methods with episodes build them themselves
+BatchScheme = Literal["joint", "paired"]  # in a config; methods with episodes build them themselves
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Batches:
             without labels takes no step.
     """
 
-    scheme: Scheme | Literal["episodes", "beside_all"]
+    scheme: BatchScheme | Literal["episodes", "beside_all"]
     size: int
     epochs: int
     steps: int = 0
@@ -69,7 +69,7 @@ class Batches:
         return self.epochs * per_epoch
 
 
-def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     """Return the rows of each step of a client's round; `key` belongs to this client and round.
 
     Cost: one sort per epoch, of as many numbers as the client has rows (`Ragged`: at most four times its
@@ -78,7 +78,7 @@ def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
     return _PLANS[batches.scheme](data, batches, key)
 
 
-def _joint(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+def _joint(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     order = _orders(data, usable(data), key, batches.epochs)
     count = jnp.sum(usable(data), dtype=jnp.int32)
     per_epoch = _ceil_div(count, batches.size)
@@ -88,10 +88,10 @@ def _joint(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
         epoch, first = step // turns % batches.epochs, step % turns * batches.size
         return _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
 
-    return Plan(batches.num_steps(per_epoch), rows)
+    return BatchPlan(batches.num_steps(per_epoch), rows)
 
 
-def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+def _paired(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     labeled_key, unlabeled_key = jax.random.split(key)
     is_labeled = usable(data) & data.is_labeled
     is_unlabeled = usable(data) & ~data.is_labeled
@@ -133,10 +133,10 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
             jnp.where(take_first, used_first & in_labeled, used_second),
         )
 
-    return Plan(batches.num_steps(per_epoch), rows)
+    return BatchPlan(batches.num_steps(per_epoch), rows)
 
 
-def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     order_key, draw_key = jax.random.split(key)
     is_one = usable(data)
     is_first = is_one & (data.weight > 0)
@@ -153,10 +153,10 @@ def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
         drawn = jax.random.randint(step_key, (batches.size,), 0, jnp.maximum(num_all, 1))
         return jnp.concatenate([index, everyone[drawn]]), jnp.concatenate([used, used])
 
-    return Plan(batches.num_steps(per_epoch), rows)
+    return BatchPlan(batches.num_steps(per_epoch), rows)
 
 
-def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
+def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     sizes = batches.episodes
     assert sizes is not None
     is_labeled = usable(data) & data.is_labeled
@@ -175,7 +175,7 @@ def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> Plan:
 
         return by_extent(data.x, extent(data), drawn)
 
-    return Plan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
+    return BatchPlan(batches.num_steps(jnp.any(is_labeled).astype(jnp.int32)), rows)
 
 
 def _in_front(
@@ -222,7 +222,7 @@ def _ceil_div(count: jax.Array, size: jax.Array | int) -> jax.Array:
     return (count + size - 1) // size
 
 
-_PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], Plan]] = {
+_PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], BatchPlan]] = {
     "joint": _joint,
     "paired": _paired,
     "episodes": _episodes,

@@ -23,7 +23,7 @@ from jaxfed.training.local.batches import plan_of
 from jaxfed.training.local.client_data import ClientData as ClientData
 from jaxfed.training.local.client_data import usable as usable
 from jaxfed.training.local.losses import Batch, Loss, taken
-from jaxfed.training.local.plan import Plan, after_steps
+from jaxfed.training.local.plan import BatchPlan, after_steps
 
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate
 # parameters, step (from 0) and number of steps of the round -> parameters
@@ -79,7 +79,7 @@ def train(
     *,
     loss: Loss,
     optimizer: optax.GradientTransformation,
-    batches: Batches | Plan,
+    batches: Batches | BatchPlan,
     optimizer_state: optax.OptState | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,
@@ -94,7 +94,7 @@ def train(
         loss: see `jaxfed.training.local.losses`.
         optimizer: gradient -> update.
         batches: the batching of examples. The last, incomplete batch of an epoch is filled with unused
-            examples of the same epoch. A `Plan` gives the rows of each step itself.
+            examples of the same epoch. A `BatchPlan` gives the rows of each step itself.
         optimizer_state: the state that the optimizer resumes from; None: it starts afresh.
         correction: added to every gradient (of the form of the parameters); None adds nothing.
         after_step: changes the parameters after each step (a moving average, say); None leaves them.
@@ -104,12 +104,12 @@ def train(
     """
     plan_key, step_key = jax.random.split(key)
     plan = batches
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, BatchPlan):
         plan = plan_of(data, plan, plan_key)
     start, statistics = nnx.split_state(state, nnx.Param, ...)
     make = gradient or _batch_gradient
 
-    def step_of(plan: Plan) -> Callable[[jax.Array, Any], Any]:
+    def step_of(plan: BatchPlan) -> Callable[[jax.Array, Any], Any]:
         gradient_of = make(loss, anchor=state, data=data, plan=plan, key=step_key)
 
         def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -163,7 +163,7 @@ def mean_gradient(
 
 
 def _batch_gradient(
-    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: Plan, key: jax.Array
+    loss: Loss, *, anchor: nnx.State, data: ClientData, plan: BatchPlan, key: jax.Array
 ) -> GradientOf:
     """Parameters, statistics, step -> loss, statistics, gradient, and the batch's used rows."""
 

@@ -22,7 +22,7 @@ def _nothing(step: jax.Array, key: jax.Array) -> tuple[()]:
     return ()
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """The rows, and further draws, of each step.
 
     Fields:
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     ahead: int = 1
 
 
-def drawn(plan: Plan, first: jax.Array, key: jax.Array) -> Plan:
+def drawn(plan: BatchPlan, first: jax.Array, key: jax.Array) -> BatchPlan:
     """The same plan with the draws of steps first..first + ahead - 1 done, and no others.
 
     Args:
@@ -58,7 +58,9 @@ def drawn(plan: Plan, first: jax.Array, key: jax.Array) -> Plan:
     )
 
 
-def after_steps(plan: Plan, key: jax.Array, step_of: Callable[[Plan], Step], carry: Carry) -> Carry:
+def after_steps(
+    plan: BatchPlan, key: jax.Array, step_of: Callable[[BatchPlan], Step], carry: Carry
+) -> Carry:
     """Run all steps of a plan, and return the final carry.
 
     Args:

@@ -13,7 +13,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import AfterStep, ClientUpdate, MakeGradient, Trained, train
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.local.plan import Plan
+from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 
@@ -91,7 +91,7 @@ def local_steps(
     key: jax.Array,
     *,
     loss: Loss,
-    batches: Batches | Plan,
+    batches: Batches | BatchPlan,
     start: nnx.State | None = None,
     correction: nnx.State | None = None,
     after_step: AfterStep | None = None,

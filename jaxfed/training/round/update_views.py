@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.federation.algorithm import Round
-from jaxfed.federation.attack_surface import MODEL, View, Views
+from jaxfed.federation.attack_surface import ANYBODY, View, Views
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.training.round.server_hooks import Judge
@@ -89,7 +89,7 @@ def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) 
         ]
         return [
             view("a client's model", clients, sent),
-            view("the mean", [-1], [judge.needed(after)])._replace(adversary=MODEL),
+            view("the mean", [-1], [judge.needed(after)])._replace(adversary=ANYBODY),
         ]
 
     return views

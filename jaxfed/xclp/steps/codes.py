@@ -49,8 +49,8 @@ def randomized(
     """
     if not (p.bit_epsilon or p.label_epsilon):
         return codes, labels
-    bits: randomized_response.Draw = randomized_response.from_system
-    answers: randomized_response.Draw = randomized_response.from_system
+    bits: randomized_response.DrawUniform = randomized_response.from_system
+    answers: randomized_response.DrawUniform = randomized_response.from_system
     if not session:
         keys = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
         bits, answers = map(randomized_response.from_key, keys)

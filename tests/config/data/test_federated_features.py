@@ -14,7 +14,7 @@ from jaxfed.config.data.federated_features import check, labeled_part, with_lear
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -112,7 +112,7 @@ def test_an_experiment_on_learned_features(tmp_path):
     settings = config.to_dict()
     with (
         open_workdir(tmp_path / "run", settings) as workdir,
-        Progress(settings) as progress,
+        RunProgress(settings) as progress,
         Interruption() as interruption,
     ):
         simulation = Simulation(config)

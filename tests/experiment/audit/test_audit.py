@@ -21,7 +21,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.audit.audit import check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles
-from jaxfed.experiment.run.progress import Progress
+from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
 from jaxfed.reports.documents.report import write_report
@@ -45,7 +45,7 @@ def config_of(*settings):
 
 
 def run(config, place, **how):
-    with Progress(config.to_dict(), Console(quiet=True)) as progress:
+    with RunProgress(config.to_dict(), Console(quiet=True)) as progress:
         return conduct(config, place, progress, Interruption(), **how)
 
 
@@ -159,7 +159,7 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
     shutil.copytree(place, again)
     (again / "summary.json").unlink()
     shown = []
-    monkeypatch.setattr(Progress, "show_audit", lambda _, *told: shown.append(told))
+    monkeypatch.setattr(RunProgress, "show_audit", lambda _, *told: shown.append(told))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
     assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
     ((methods, where, names),) = shown
@@ -170,9 +170,9 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
 def test_the_console_table(audited):
     _, place = audited
     with io.StringIO() as stream:
-        Progress({"num_repeats": 1, "rounds": 1, "baselines": ()}, Console(file=stream)).show_audit(
-            found(place)["methods"], "DIR/audit"
-        )
+        RunProgress(
+            {"num_repeats": 1, "rounds": 1, "baselines": ()}, Console(file=stream)
+        ).show_audit(found(place)["methods"], "DIR/audit")
         text = stream.getvalue()
     rows = {row["method"]: row for row in found(place)["methods"]}
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}

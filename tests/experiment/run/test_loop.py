@@ -21,7 +21,7 @@ from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.loop import Experiment, legs
-from jaxfed.experiment.run.progress import Progress, results_table
+from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -71,7 +71,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> ConfigDict:
 
 
 def run(config: ConfigDict, workdir: Workdir) -> dict[str, Any]:
-    with Progress(config.to_dict(), Console(quiet=True)) as progress:
+    with RunProgress(config.to_dict(), Console(quiet=True)) as progress:
         return Experiment(config, Simulation(config), workdir, progress, Interruption()).run()
 
 
@@ -210,7 +210,7 @@ def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch,
     monkeypatch.setitem(ALGORITHMS, "drift", signalling)
     with (
         open_workdir(tmp_path / "parts", config.to_dict()) as workdir,
-        Progress(config.to_dict(), Console(quiet=True)) as progress,
+        RunProgress(config.to_dict(), Console(quiet=True)) as progress,
     ):
         with Interruption() as interruption, pytest.raises(Interrupted) as caught:
             Experiment(config, Simulation(config), workdir, progress, interruption).run()
@@ -344,7 +344,7 @@ def test_progress_on_a_terminal_and_elsewhere(config):
     measured = "train loss 0.2500  validation accuracy 0.5000  this round's test accuracy 0.3750"
     for is_terminal in (True, False):
         console = Console(force_terminal=is_terminal, width=200, highlight=False)
-        with console.capture() as capture, Progress(config.to_dict(), console) as progress:
+        with console.capture() as capture, RunProgress(config.to_dict(), console) as progress:
             progress.working_on("repeat 1/2 drift")
             progress.finished_round(validated, 3)
             progress.finished_round(record, 3)
@@ -369,7 +369,7 @@ def test_slow_preprocessing_is_reported_now_and_then(config, monkeypatch):
     monkeypatch.setattr("jaxfed.host.terminal.time.monotonic", lambda: now)
     console = Console(width=120, highlight=False)
     with console.capture() as capture:
-        progress = Progress(config.to_dict(), console)
+        progress = RunProgress(config.to_dict(), console)
         for done, seconds in enumerate((1.0, 30.0, 31.0, 60.0), start=1):
             now = seconds
             progress.prepared(done, 4)
@@ -385,7 +385,7 @@ def test_a_long_silence_is_broken_elsewhere(config, is_terminal, monkeypatch):
     monkeypatch.setattr("jaxfed.host.terminal.QUIET_SECONDS", 0.1)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=is_terminal, width=120, highlight=False)
-    with Progress(config.to_dict(), console) as progress:
+    with RunProgress(config.to_dict(), console) as progress:
         progress.working_on("loading cifar10")
         time.sleep(0.6)
     lines = re.findall("^loading cifar10, for [01] s so far$", stream.getvalue(), re.MULTILINE)
@@ -395,7 +395,7 @@ def test_a_long_silence_is_broken_elsewhere(config, is_terminal, monkeypatch):
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_steps_of_a_round_show_how_much_of_them_is_done(config, is_terminal):
     console = Console(force_terminal=is_terminal, width=160, highlight=False)
-    with console.capture() as capture, Progress(config.to_dict(), console) as progress:
+    with console.capture() as capture, RunProgress(config.to_dict(), console) as progress:
         progress.working_on("repeat 1/2 drift")
         progress._last_line = -1e9  # as after a while
         progress.within("pairs of points", 1500, 4000)
@@ -418,7 +418,7 @@ def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
     console = Console(width=120, highlight=False)
     with (
         console.capture() as capture,
-        Progress(config.to_dict(), console) as progress,
+        RunProgress(config.to_dict(), console) as progress,
         open_workdir(tmp_path, config.to_dict()) as workdir,
     ):
         Experiment(config, Simulation(config), workdir, progress, Interruption()).run()

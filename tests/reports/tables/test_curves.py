@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from jaxfed.experiment.store.records import (
-    Point,
+    PointRecord,
     Sweep,
 )
 from jaxfed.reports.tables.curves import beside_curves, curves, swept_keys
 
 
 def sweep_of(base, *overrides):
-    points = tuple(Point(str(index), values, None) for index, values in enumerate(overrides))
+    points = tuple(PointRecord(str(index), values, None) for index, values in enumerate(overrides))
     return Sweep(Path("x"), "a.py", "", "", base, points)
 
 

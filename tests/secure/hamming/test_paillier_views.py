@@ -112,7 +112,7 @@ def test_opened_values_are_distances_plus_masks():
     a, b = codes_of(5, 1), codes_of(300, 1, seed=1)
     network, source = Network(), Recorded()
     distances(network, a, b, random_bytes=source)
-    masks = packed_distances.Masks(source.given[0], N).take(300)
+    masks = packed_distances.DistanceMasks(source.given[0], N).take(300)
     values = [
         sum(int(32 - h) * 33**i for i, h in enumerate(column)) for column in plain(a, b).T.tolist()
     ]
@@ -222,14 +222,16 @@ def test_masks_slot_by_slot_would_not_be_uniform(monkeypatch):
         slots = np.frombuffer(self._bytes(20 * count), np.uint8).reshape(count, 20) % 33
         return [mpz(sum(int(r) * 33**i for i, r in enumerate(row))) for row in slots]
 
-    monkeypatch.setattr(packed_distances.Masks, "take", slot_by_slot)
+    monkeypatch.setattr(packed_distances.DistanceMasks, "take", slot_by_slot)
     network, a = Network(), np.zeros((20, 1), np.uint32)
     distances(network, a, codes_of(200, 1), random_bytes=replayed())
     assert uniform_in_n(opened(network)) < 1e-6
 
 
 def test_without_masks_the_owner_reads_the_distances(monkeypatch):
-    monkeypatch.setattr(packed_distances.Masks, "take", lambda self, count: [mpz(0)] * count)
+    monkeypatch.setattr(
+        packed_distances.DistanceMasks, "take", lambda self, count: [mpz(0)] * count
+    )
     network, a, b = Network(), codes_of(3, 1), codes_of(5, 1, seed=1)
     distances(network, a, b)
     digits = Packing(32, BITS).digits([mpz(t) for t in opened(network)], 3)
@@ -245,7 +247,7 @@ def test_masks_reduced_modulo_n_would_be_biased(reduced, monkeypatch):
             lambda n, source: mpz(int.from_bytes(source(BITS // 8), "little")) % n,
         )
     modulus = mpz(3 << (BITS - 2)) | 1  # the worst there is: a third of all values come twice
-    values = packed_distances.Masks(bytes(32), modulus).take(5000)
+    values = packed_distances.DistanceMasks(bytes(32), modulus).take(5000)
     bins = np.bincount([int(v * 64 // modulus) for v in values], minlength=64)
     assert (stats.chisquare(bins).pvalue < 1e-6) == reduced
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.training.local.plan import Plan, after_steps
+from jaxfed.training.local.plan import BatchPlan, after_steps
 
 KEY = jax.random.key(0)
 MOST = 12
@@ -37,7 +37,7 @@ def taken(num_steps, ahead):
     number = jnp.zeros(MOST, jnp.int32)
     row = jnp.zeros((MOST, 3), jnp.int32)
     carry = (row, row, {"key": key, "step": number}, number)
-    return after_steps(Plan(num_steps, rows, beside, ahead), KEY, step_of, carry)
+    return after_steps(BatchPlan(num_steps, rows, beside, ahead), KEY, step_of, carry)
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 4, 9])
