@@ -63,13 +63,13 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
 
     started = time.monotonic()
     if _LIMIT.value is not None and not math.isfinite(_LIMIT.value):
-        raise UsageError(f"--limit_s={_LIMIT.value:g}: allowed are numbers from 0 on")
+        raise UsageError(f"--limit_s={_LIMIT.value:g}: use numbers from 0 on")
     measured = [name for name, piece in PIECES.items() if piece.measure]
     if _MEASURE.value is not None and _MEASURE.value not in measured:
-        raise UsageError(f"--measure={_MEASURE.value}: allowed are {', '.join(measured)}")
+        raise UsageError(f"--measure={_MEASURE.value}: choose one of {', '.join(measured)}")
     for name in _PIECES.value:
         if name not in PIECES:
-            raise UsageError(f"--pieces={name}: allowed are {', '.join(PIECES)}")
+            raise UsageError(f"--pieces={name}: choose one of {', '.join(PIECES)}")
     if not _WORKDIR.value:
         raise UsageError("--workdir=DIR is missing")
     workdir = folder_to_write(_WORKDIR.value, "--workdir")

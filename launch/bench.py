@@ -185,7 +185,7 @@ def _sizes(given: list[str]) -> list[int]:
     for text in given:
         if not (text.isascii() and text.isdigit() and int(text) >= LEAST_POINTS):
             raise UsageError(
-                f"--points={text}: allowed are integers from {LEAST_POINTS} on, with commas between"
+                f"--points={text}: use integers from {LEAST_POINTS} on, with commas between"
             )
     return sorted({int(text) for text in given})
 

@@ -89,9 +89,7 @@ def _numbers(name: str, text: str, kind: Callable[[str], Number]) -> tuple[Numbe
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(
-            f"--{name}={text}: allowed are numbers, with commas between them"
-        ) from None
+        raise UsageError(f"--{name}={text}: use numbers, with commas between them") from None
 
 
 if __name__ == "__main__":

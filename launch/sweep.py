@@ -50,7 +50,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
         raise UsageError(f"{missing} is missing")
     if _JOBS.value < 1:
-        raise UsageError(f"--jobs={_JOBS.value}: allowed are integers from 1 on")
+        raise UsageError(f"--jobs={_JOBS.value}: use integers from 1 on")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.experiment.sweep import sweep, sweep_plan

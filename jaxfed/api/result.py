@@ -159,7 +159,7 @@ class Result:
                 f"{name!r}: no method of this experiment{suggestion(name, self.methods)}"
             )
         if not 0 <= repeat < self.config.num_repeats:
-            raise UsageError(f"repeat={repeat}: allowed are 0 to {self.config.num_repeats - 1}")
+            raise UsageError(f"repeat={repeat}: use 0 to {self.config.num_repeats - 1}")
         return name
 
 

@@ -64,7 +64,7 @@ def run(
         load = partial(config_file.load, os.fspath(config))
     else:
         raise UsageError(
-            f"jaxfed.run({type(config).__name__}): allowed are FILE.py[:VARIANT], the name of a shipped "
+            f"jaxfed.run({type(config).__name__}): use FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
     settings = load(texts)

@@ -84,7 +84,7 @@ def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> n
     """
     if not 0 < size < num_targets:
         raise UsageError(
-            f"shadow models of {size} examples out of {num_targets}: allowed are 1 to {num_targets - 1}"
+            f"shadow models of {size} examples out of {num_targets}: use 1 to {num_targets - 1}"
         )
     rng = np.random.default_rng((seed, _SHADOWS))
     is_in = np.zeros((number, num_targets), bool)

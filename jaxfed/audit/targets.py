@@ -63,7 +63,7 @@ def drawn_targets(
     most = max(map(len, federation.partition.labeled))
     if members > most:
         raise UsageError(
-            f"config.audit.members={members}: no client has more than {most} labeled examples; allowed are "
+            f"config.audit.members={members}: no client has more than {most} labeled examples; use "
             f"1 to {most}, and 0 for all"
         )
     held_out = rng.permutation(federation.test)
@@ -77,14 +77,14 @@ def drawn_targets(
         raise UsageError(
             f"config.audit.members={members}{'' if members else ' (all)'}: clients have {needed[lacking]} "
             f"labeled examples of class {lacking}, and {there[lacking]} are held out to stand beside them; "
-            "allowed are fewer members of a client, or a larger test split"
+            "use fewer members of a client, or a larger test split"
         )
     others = [np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in own]
     left = np.setdiff1d(held_out, np.concatenate(others).astype(np.int64))
     if population > len(left):
         raise UsageError(
             f"config.audit.population={population}: {len(left)} examples are held out beside those that "
-            "stand for non-members; allowed are as many or fewer, 1 at least, or a larger test split"
+            "stand for non-members; use as many or fewer, 1 at least, or a larger test split"
         )
     parts = [part for pair in zip(own, others, strict=True) for part in pair]
     sizes = list(map(len, parts))

@@ -30,7 +30,7 @@ def _pair(part: object, name: str) -> tuple[npt.ArrayLike, npt.ArrayLike]:
     if isinstance(part, tuple | list) and len(part) == 2:
         return part[0], part[1]
     raise UsageError(
-        f"from_clients: {name} is {type(part).__name__}; allowed is a pair (examples, labels)"
+        f"from_clients: {name} is {type(part).__name__}; use a pair (examples, labels)"
     )
 
 
@@ -183,7 +183,7 @@ class Federation:
         if y.max(initial=-1) >= classes or y.min(initial=0) < UNLABELED or classes < 2:
             raise UsageError(
                 f"from_clients: labels {y.min(initial=0)}..{y.max(initial=-1)} with num_classes={classes}; "
-                "allowed are 0..num_classes-1, of two classes or more, and -1 for unlabeled"
+                "use 0..num_classes-1, of two classes or more, and -1 for unlabeled"
             )
         if np.any(y[apart[2]] < 0):
             raise UsageError("from_clients: every example of the server needs its label, 0 or more")
@@ -263,7 +263,7 @@ class Federation:
         if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:
             wanted = ", ".join(["n", *map(str, self.x.shape[1:])])
             raise UsageError(
-                f"{asked}: examples are an array {list(given.shape)}; allowed are [{wanted}], as clients' are"
+                f"{asked}: examples are an array {list(given.shape)}; use [{wanted}], as clients' are"
             )
         return given
 
@@ -356,7 +356,7 @@ class Federation:
         """
         if not 0 <= client < self.num_clients:
             raise UsageError(
-                f"config.federation.left_out_client={client}: allowed are 0 to {self.num_clients - 1}, "
+                f"config.federation.left_out_client={client}: use 0 to {self.num_clients - 1}, "
                 "or -1 to leave no client out"
             )
         part = self.partition

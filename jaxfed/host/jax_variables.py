@@ -23,4 +23,4 @@ def check_variables() -> None:
     except ValueError:
         is_number = False
     if not is_number:
-        raise UsageError(f"${_NUM_DEVICES}={given}: allowed are integers from 1 on, or none of it")
+        raise UsageError(f"${_NUM_DEVICES}={given}: use integers from 1 on, or unset it")

@@ -85,11 +85,9 @@ def why_no_answer(
     if question != "predict":
         shape, kind = (num_examples, num_classes), np.floating
     if answer.shape != shape:
-        return f"answers an array {answer.shape}; allowed is {shape}"
+        return f"answers an array {answer.shape}; use {shape}"
     if not np.issubdtype(answer.dtype, kind):
-        return (
-            f"answers {answer.dtype}; allowed are {'integers' if kind is np.integer else 'floats'}"
-        )
+        return f"answers {answer.dtype}; use {'integers' if kind is np.integer else 'floats'}"
     if question == "predict":
         return _outside(answer, -1, num_classes - 1, "class")
     if not np.isfinite(answer).all():
@@ -103,4 +101,4 @@ def _outside(answer: np.ndarray, least: float, most: float, name: str) -> str:
     wrong = (answer < least) | (answer > most)
     if not wrong.any():
         return ""
-    return f"answers the {name} {answer[wrong][0]:g}; allowed are {round(least)} to {round(most)}"
+    return f"answers the {name} {answer[wrong][0]:g}; use {round(least)} to {round(most)}"

@@ -153,11 +153,11 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
         )
     if len(federation.server):
         raise UsageError(
-            "labels_at='server': this method learns from labels that clients have; allowed is 'clients'"
+            "labels_at='server': this method learns from labels that clients have; use 'clients'"
         )
     if public is not None and not len(public):
         raise UsageError(
-            "public_size=0: this method teaches labels of public examples; allowed are 1 or more"
+            "public_size=0: this method teaches labels of public examples; use 1 or more"
         )
 
 

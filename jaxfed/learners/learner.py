@@ -166,7 +166,7 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
     if x.shape[1:] != own.shape[2:] or x.dtype != own.dtype:
         raise UsageError(
             f"public examples are {x.dtype} {x.shape[1:]}, clients' own {own.dtype} {own.shape[2:]}; "
-            "allowed are the same"
+            "use the same"
         )
     clients, num_public = len(cohort.client_id), len(x)
     for name, target in (("label", taught.label), ("weight", taught.weight), ("soft", taught.soft)):
@@ -176,7 +176,7 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
         if shape not in ((num_public,), (clients, num_public)):
             raise UsageError(
                 f"taught.{name}: shape {target.shape} for {num_public} public examples and {clients} "
-                "clients; allowed is a target for each example, of all clients alike or of each"
+                "clients; use a target for each example, of all clients alike or of each"
             )
 
 

@@ -33,13 +33,13 @@ def mixed(learners: Sequence[Learner]) -> Learner:
     compiled for each number.
     """
     if not learners:
-        raise UsageError("mixed: no learner; allowed are one or more")
+        raise UsageError("mixed: no learner; use one or more")
     num_parts = len(learners)
 
     def init(key: jax.Array, federation: Federation) -> tuple[Any, ...]:
         if federation.num_clients < num_parts:
             raise UsageError(
-                f"mixed: {num_parts} learners and {federation.num_clients} clients; allowed are as many "
+                f"mixed: {num_parts} learners and {federation.num_clients} clients; use as many "
                 "learners as clients at most"
             )
         return tuple(

@@ -215,7 +215,7 @@ def _with_room(lesson: Lesson, num_public: int, learner: str) -> Lesson:
         return lesson
     if there:
         raise UsageError(
-            f"{learner}: {num_public} public examples, and {there} in rounds before; allowed are the same, "
+            f"{learner}: {num_public} public examples, and {there} in rounds before; use the same, "
             "with weight 0 where they are not to count"
         )
     shape = (len(lesson.seed), num_public)

@@ -63,16 +63,14 @@ def from_flax(
     Cost: traces of the network; where it has `features` and `head`, two forward passes on two examples.
     """
     if not isinstance(input_shape, Sequence):
-        raise UsageError(
-            f"from_flax(input_shape={input_shape!r}): allowed are tuples, such as (8,)"
-        )
+        raise UsageError(f"from_flax(input_shape={input_shape!r}): use tuples, such as (8,)")
     if isinstance(module, flax.linen.Module):
         parts = _linen_parts(module, tuple(input_shape))
     elif isinstance(module, nnx.Module) or callable(module):
         parts = _nnx_parts(module)
     else:
         raise UsageError(
-            f"from_flax({type(module).__name__}): allowed are a Linen module, an NNX module, or a "
+            f"from_flax({type(module).__name__}): use a Linen module, an NNX module, or a "
             "function that makes an NNX module from its nnx.Rngs"
         )
     model = _model(parts)
@@ -123,7 +121,7 @@ def _model(parts: _Parts) -> Model:
 def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     name = getattr(module, "__name__", type(module).__name__)
     if flax.linen.Module in getattr(module, "__mro__", ()):
-        raise UsageError(f"from_flax({name}): is a class; allowed is a Linen module of it")
+        raise UsageError(f"from_flax({name}): is a class; use a Linen module made from it")
 
     def build(rngs: nnx.Rngs) -> nnx.Module:
         return module if isinstance(module, nnx.Module) else module(rngs)
@@ -142,7 +140,7 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     _, streams, rest = states
     for path, variable in nnx.to_flat_state(rest):
         raise UsageError(
-            f"{name}: {'.'.join(map(str, path))} is an nnx.{type(variable).__name__}; allowed are nnx.Param "
+            f"{name}: {'.'.join(map(str, path))} is an nnx.{type(variable).__name__}; use nnx.Param "
             "and nnx.BatchStat, which clients train and a server averages"
         )
     # Streams of random numbers are no part of what is averaged: each call gets new ones of its key.
@@ -197,7 +195,7 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
     for collection, content in shapes.items():
         if collection not in _COLLECTIONS and jax.tree.leaves(content):
             raise UsageError(
-                f"{name}: has variables in the collection {collection!r}; allowed are 'params' and "
+                f"{name}: has variables in the collection {collection!r}; use 'params' and "
                 "'batch_stats', which clients train and a server averages"
             )
 
@@ -259,7 +257,7 @@ def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dic
             allowed = ", ".join([*_MODES, "rngs"])
             raise UsageError(
                 f"{name}.{function.__name__}: nobody gives its argument {parameter.name!r}; beside the "
-                f"examples allowed are {allowed}, and what has a default"
+                f"examples it may have {allowed}, and arguments with a default"
             )
     return keywords
 

@@ -38,7 +38,7 @@ def classes_from_columns(columns: np.ndarray, labels: np.ndarray, num_classes: i
     """
     _check(columns, labels.shape)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise UsageError(f"column leakage: allowed are labels from 0 to {num_classes - 1}")
+        raise UsageError(f"column leakage: use labels from 0 to {num_classes - 1}")
     one_hot = np.eye(num_classes)[labels]
     means = columns @ one_hot / np.maximum(one_hot.sum(axis=0), 1)
     return means.argmax(axis=1)
@@ -63,5 +63,5 @@ def _check(columns: np.ndarray, expected: tuple[int, ...]) -> None:
     if columns.ndim != 2 or columns.shape[1:] != expected:
         raise UsageError(
             f"column leakage: columns {list(columns.shape)} and labels {list(expected)}: "
-            "allowed are [n, m] and [m]"
+            "use [n, m] and [m]"
         )

@@ -33,7 +33,7 @@ def each(total: float, releases: int) -> float:
     """
     _check(total, releases)
     if not releases:
-        raise UsageError("releases=0: allowed are integers from 1 on")
+        raise UsageError("releases=0: use integers from 1 on")
     return total / releases
 
 
@@ -54,7 +54,7 @@ def approximate(epsilon: float, releases: int, delta: float) -> float:
         UsageError: delta outside of (0, 1), and as `basic`.
     """
     if not 0 < delta < 1:
-        raise UsageError(f"delta={delta}: allowed are numbers strictly between 0 and 1")
+        raise UsageError(f"delta={delta}: use numbers strictly between 0 and 1")
     rho = zcdp(epsilon, releases)
     return min(rho + 2 * math.sqrt(rho * math.log(1 / delta)), basic(epsilon, releases))
 
@@ -62,5 +62,5 @@ def approximate(epsilon: float, releases: int, delta: float) -> float:
 def _check(epsilon: float, releases: int) -> None:
     if not epsilon >= 0 or releases < 0:
         raise UsageError(
-            f"epsilon={epsilon}, releases={releases}: allowed are numbers and integers from 0 on"
+            f"epsilon={epsilon}, releases={releases}: use numbers and integers from 0 on"
         )

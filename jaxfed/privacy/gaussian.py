@@ -28,9 +28,7 @@ def mean_sensitivity(norm: float, count: int) -> float:
         UsageError: no vectors, or a norm below 0.
     """
     if count < 1 or norm < 0:
-        raise UsageError(
-            f"mean_sensitivity(norm={norm}, count={count}): allowed are norm >= 0, count >= 1"
-        )
+        raise UsageError(f"mean_sensitivity(norm={norm}, count={count}): use norm >= 0, count >= 1")
     return 2 * norm / count
 
 
@@ -45,7 +43,7 @@ def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1
 
     _check(sensitivity, sigma, releases)
     if epsilon < 0:
-        raise UsageError(f"epsilon={epsilon}: allowed are numbers from 0 on")
+        raise UsageError(f"epsilon={epsilon}: use numbers from 0 on")
     a = sensitivity / sigma * math.sqrt(releases)
     if a == 0:
         return 0.0
@@ -61,7 +59,7 @@ def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1
         UsageError: delta outside of (0, 1), and as `delta_of`.
     """
     if not 0 < delta < 1:
-        raise UsageError(f"delta={delta}: allowed are numbers above 0 and below 1")
+        raise UsageError(f"delta={delta}: use numbers above 0 and below 1")
     if delta_of(0.0, sensitivity, sigma, releases) <= delta:
         return 0.0
     return _smallest(lambda epsilon: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
@@ -75,9 +73,7 @@ def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1
     """
     _check(sensitivity, 1.0, releases)
     if epsilon <= 0 or not 0 < delta < 1:
-        raise UsageError(
-            f"epsilon={epsilon}, delta={delta}: allowed are epsilon > 0, delta in (0, 1)"
-        )
+        raise UsageError(f"epsilon={epsilon}, delta={delta}: use epsilon > 0, delta in (0, 1)")
     if sensitivity == 0:
         return 0.0
     return _smallest(lambda sigma: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
@@ -100,6 +96,6 @@ def _smallest(holds: Callable[[float], bool]) -> float:
 def _check(sensitivity: float, sigma: float, releases: int) -> None:
     if sensitivity < 0 or sigma <= 0 or releases < 1:
         raise UsageError(
-            f"sensitivity={sensitivity}, sigma={sigma}, releases={releases}: allowed are sensitivity >= 0, "
+            f"sensitivity={sensitivity}, sigma={sigma}, releases={releases}: use sensitivity >= 0, "
             "sigma > 0, releases >= 1"
         )

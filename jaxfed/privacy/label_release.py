@@ -43,7 +43,7 @@ def row_epsilon(epsilon: float, rows: int) -> float:
         UsageError: no rows.
     """
     if rows < 1:
-        raise UsageError(f"rows={rows}: allowed are integers from 1 on")
+        raise UsageError(f"rows={rows}: use integers from 1 on")
     return epsilon / rows
 
 
@@ -55,7 +55,7 @@ def epsilon_of(keep_probability: float, rows: int, num_classes: int) -> float:
     """
     if num_classes < 2 or rows < 1 or not 1 / num_classes < keep_probability < 1:
         raise UsageError(
-            f"keep_probability={keep_probability}, rows={rows}, num_classes={num_classes}: allowed are "
+            f"keep_probability={keep_probability}, rows={rows}, num_classes={num_classes}: use "
             "numbers between 1 / C and 1, 1 row or more, 2 classes or more"
         )
     odds = math.log(keep_probability) - math.log1p(-keep_probability)

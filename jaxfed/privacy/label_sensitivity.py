@@ -45,7 +45,7 @@ BITS_A_ROW = 2  # of one-hot rows: the old label's and the new one's
 def trivial_rows(num_public: int) -> int:
     """r <= |U|."""
     if num_public < 1:
-        raise UsageError(f"num_public={num_public}: allowed are integers from 1 on")
+        raise UsageError(f"num_public={num_public}: use integers from 1 on")
     return num_public
 
 
@@ -64,7 +64,7 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
     from scipy.special import ndtri
 
     if not 0 <= rate <= 1 or not 0 < delta <= 0.5:
-        raise UsageError(f"rate={rate}, delta={delta}: allowed are [0, 1] and (0, 1/2]")
+        raise UsageError(f"rate={rate}, delta={delta}: use [0, 1] and (0, 1/2]")
     quantile, mean = -float(ndtri(delta)), num_public * rate
     bound = mean + quantile * math.sqrt(mean * (1 - rate)) + quantile**2 / 3
     return min(math.ceil(bound), trivial_rows(num_public))
@@ -128,7 +128,7 @@ def estimate(
     """
     if len(x) < 2 or len(x) != len(y) or num_neighbors < 1 or (spare and not len(spare[0])):
         raise UsageError(
-            f"{len(x)} examples, {len(y)} labels, num_neighbors={num_neighbors}: allowed are 2 or more of "
+            f"{len(x)} examples, {len(y)} labels, num_neighbors={num_neighbors}: use 2 or more of "
             "each, 1 neighbor or more, and spare examples that are there"
         )
     rng = np.random.default_rng(seed)

@@ -62,7 +62,7 @@ def inverted(
     if prototypes.ndim != 2 or len(shape) != 3 or steps < 1:
         raise UsageError(
             f"prototype inversion: prototypes {list(prototypes.shape)}, images {list(shape)}, {steps} steps: "
-            "allowed are [n, D], (H, W, c) and 1 step or more"
+            "use [n, D], (H, W, c) and 1 step or more"
         )
     keys = jax.random.split(key, len(prototypes))
     return _inverted(prototypes, keys, features, tuple(shape), total_variation, steps, rate)
@@ -130,7 +130,7 @@ def decoded(
     if len(embeddings) != len(images) or prototypes.shape[1:] != embeddings.shape[1:]:
         raise UsageError(
             f"prototype inversion: prototypes {list(prototypes.shape)}, embeddings "
-            f"{list(embeddings.shape)}, images {list(images.shape)}: allowed are [n, D], [m, D], [m, ...]"
+            f"{list(embeddings.shape)}, images {list(images.shape)}: use [n, D], [m, D], [m, ...]"
         )
     z, x = np.asarray(embeddings, np.float64), np.asarray(images, np.float64)
     mean, pixels = z.mean(axis=0), x.reshape(len(x), -1)

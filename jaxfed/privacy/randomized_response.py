@@ -297,4 +297,4 @@ def unbiased(answered: np.ndarray, num_classes: int, epsilon: float) -> np.ndarr
 
 def _check_epsilon(epsilon: float) -> None:
     if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise UsageError(f"epsilon={epsilon}: allowed are finite numbers above 0")
+        raise UsageError(f"epsilon={epsilon}: use finite numbers above 0")

@@ -46,11 +46,11 @@ def directions_from_distances(
     Cost: with r = min(m, d), about m d r + r^3 + n m d operations.
     """
     if num_bits < 1:
-        raise UsageError(f"num_bits={num_bits}: allowed are 1 or more")
+        raise UsageError(f"num_bits={num_bits}: use 1 or more")
     if known.ndim != 2 or distances.ndim != 2 or distances.shape[1] != len(known):
         raise UsageError(
             f"reconstruction: known vectors {list(known.shape)} and distances "
-            f"{list(distances.shape)}: allowed are [m, d] and [n, m]"
+            f"{list(distances.shape)}: use [m, d] and [n, m]"
         )
     rows = _unit_rows(known)
     cosines = np.cos(np.pi / num_bits * np.clip(distances, 0, num_bits))

@@ -96,7 +96,7 @@ def epsilon_of(delta: float, noise_multiplier: float, releases: int, draw: Subsa
     """
     if not 0 < delta < 1 or not noise_multiplier > 0 or releases < 0:
         raise UsageError(
-            f"delta={delta}, noise_multiplier={noise_multiplier}, releases={releases}: allowed are delta "
+            f"delta={delta}, noise_multiplier={noise_multiplier}, releases={releases}: use delta "
             "above 0 and below 1, noise_multiplier above 0, releases from 0 on"
         )
     if not releases:
@@ -146,7 +146,7 @@ def noise_multiplier_of(epsilon: float, delta: float, releases: int, draw: Subsa
     """
     if not epsilon > 0 or releases < 1:
         raise UsageError(
-            f"epsilon={epsilon}, releases={releases}: allowed are epsilon above 0, releases from 1 on"
+            f"epsilon={epsilon}, releases={releases}: use epsilon above 0, releases from 1 on"
         )
     low = high = _LEAST_NOISE
     while epsilon_of(delta, high, releases, draw) > epsilon:

@@ -68,7 +68,7 @@ def bit_epsilon(
     """
     _check(sensitivity, num_classes)
     if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise UsageError(f"epsilon={epsilon}: allowed are finite numbers above 0")
+        raise UsageError(f"epsilon={epsilon}: use finite numbers above 0")
     return epsilon / (sensitivity * _norm(num_classes, condition))
 
 
@@ -82,9 +82,7 @@ def epsilon_of(
     """
     _check(sensitivity, num_classes)
     if not 0 < flip_probability < 0.5:
-        raise UsageError(
-            f"flip_probability={flip_probability}: allowed are numbers between 0 and 1/2"
-        )
+        raise UsageError(f"flip_probability={flip_probability}: use numbers between 0 and 1/2")
     log_odds = math.log1p(-flip_probability) - math.log(flip_probability)
     return sensitivity * _norm(num_classes, condition) * log_odds
 
@@ -140,5 +138,5 @@ def _norm(num_classes: int, condition: Condition) -> float:
 def _check(sensitivity: int, num_classes: int) -> None:
     if sensitivity < 1 or num_classes < 1:
         raise UsageError(
-            f"sensitivity={sensitivity}, num_classes={num_classes}: allowed are integers from 1 on"
+            f"sensitivity={sensitivity}, num_classes={num_classes}: use integers from 1 on"
         )

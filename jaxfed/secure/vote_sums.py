@@ -60,7 +60,7 @@ def vote_histogram(
     own = {}
     for client in clients:
         if not np.isin(marks[client], (0, 1)).all():
-            raise UsageError(f"votes of client {client}: allowed are marks 0 and 1")
+            raise UsageError(f"votes of client {client}: use marks 0 and 1")
         # The number of clients that may take part, which does not change if some leave.
         own[client] = packed_counts.pack(marks[client], len(clients))[:, None]
     sums = ring_sums(session, own, is_resilient=is_resilient, summed=summed)

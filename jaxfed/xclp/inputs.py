@@ -54,7 +54,7 @@ def checked(
         except TypeError:
             kind = type(given).__name__
             raise UsageError(
-                f"xclp: {name} are a {kind}: allowed are lists of one array a client"
+                f"xclp: {name} are a {kind}: use lists of one array a client"
             ) from None
     if len(vectors) != len(labels) or len(vectors) == 0:
         raise UsageError(
@@ -68,26 +68,22 @@ def checked(
         if v.ndim != 2 or v.shape[1] != dim or y.shape != v.shape[:1]:
             raise UsageError(
                 f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
-                f"allowed are [n, {dim}] and [n]"
+                f"use [n, {dim}] and [n]"
             )
         if not v.shape[1]:
             raise UsageError(
-                f"xclp: client {client} has vectors {list(v.shape)}: allowed are [n, d], d > 0"
+                f"xclp: client {client} has vectors {list(v.shape)}: use [n, d], d > 0"
             )
         if not np.can_cast(v.dtype, np.float32, "same_kind"):
-            raise UsageError(
-                f"xclp: client {client} has vectors of dtype {v.dtype}: allowed are numbers"
-            )
+            raise UsageError(f"xclp: client {client} has vectors of dtype {v.dtype}: use numbers")
         if y.size and not np.issubdtype(y.dtype, np.integer):
-            raise UsageError(
-                f"xclp: client {client} has labels of dtype {y.dtype}: allowed are ints"
-            )
+            raise UsageError(f"xclp: client {client} has labels of dtype {y.dtype}: use ints")
         sizes.append(_largest_entries(v))
         if not _is_finite(sizes[-1]):
             raise UsageError(f"xclp: client {client} has vectors that are not finite in float32")
         if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
             raise UsageError(
-                f"xclp: client {client} has labels from {y.min()} to {y.max()}: allowed are -1 "
+                f"xclp: client {client} has labels from {y.min()} to {y.max()}: use -1 "
                 f"(unlabeled) to {num_classes - 1}"
             )
     return [_above_subnormal(v, size) for v, size in zip(vectors, sizes, strict=True)], labels

@@ -179,9 +179,9 @@ def test_a_folder_of_its_own_goes_with_the_result():
     ("call", "message"),
     [
         (lambda r: r.model("fedprox"), "'fedprox': no method of this experiment"),
-        (lambda r: r.predictions("fedavg", 7), "repeat=7: allowed are 0 to 0"),
+        (lambda r: r.predictions("fedavg", 7), "repeat=7: use 0 to 0"),
         (lambda r: jaxfed.run("no_such_config"), "no such file"),
-        (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): allowed are"),
+        (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): use"),
         (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
     ],
 )

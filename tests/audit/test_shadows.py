@@ -33,7 +33,7 @@ def test_models_of_one_client_have_seen_few():
 
 @pytest.mark.parametrize("size", [0, 40])
 def test_sizes_that_leave_nobody_out_are_refused(size):
-    with pytest.raises(UsageError, match="allowed are 1 to 39"):
+    with pytest.raises(UsageError, match="use 1 to 39"):
         shadow_memberships(40, size, 4, seed=0)
 
 

@@ -365,8 +365,8 @@ def test_keys_that_nobody_has_set_are_counted_only(tmp_path, changes, end):
     ("name", "given", "words"),
     [
         ("JAX_PLATFORMS", "nonsense", "JAX finds no such device; unset, it takes what there is"),
-        ("JAX_NUM_CPU_DEVICES", "abc", "allowed are integers from 1 on"),
-        ("JAX_NUM_CPU_DEVICES", "0", "allowed are integers from 1 on"),
+        ("JAX_NUM_CPU_DEVICES", "abc", "use integers from 1 on"),
+        ("JAX_NUM_CPU_DEVICES", "0", "use integers from 1 on"),
     ],
 )
 def test_devices_that_are_not_there_are_one_line(name, given, words, tmp_path):

@@ -112,9 +112,9 @@ def test_public_examples_are_nobodys_own_and_come_without_labels():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"public": (*arrays(0, 3), 1)}, r"`public` is tuple; allowed is a pair"),
-        ({"test": arrays(0, 2)[0]}, r"`test` is ndarray; allowed is a pair \(examples, labels\)"),
-        ({"clients": [arrays(0, 5)[0]]}, r"a client is ndarray; allowed is a pair"),
+        ({"public": (*arrays(0, 3), 1)}, r"`public` is tuple; use a pair"),
+        ({"test": arrays(0, 2)[0]}, r"`test` is ndarray; use a pair \(examples, labels\)"),
+        ({"clients": [arrays(0, 5)[0]]}, r"a client is ndarray; use a pair"),
         ({"new": [arrays(0, 5)[0]]}, r"a client's `new` is ndarray"),
     ],
 )
@@ -126,5 +126,5 @@ def test_what_is_no_pair_of_examples_and_labels(given, words):
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2), (3, 1, 1)])
 def test_examples_of_another_shape(federation, shape):
     assert federation.examples_like_these(np.zeros((0, 1)), "here").shape == (0, 1)
-    with pytest.raises(UsageError, match=r"^here: examples are an array .*; allowed are \[n, 1\]"):
+    with pytest.raises(UsageError, match=r"^here: examples are an array .*; use \[n, 1\]"):
         federation.examples_like_these(np.zeros(shape), "here")

@@ -288,10 +288,10 @@ def test_an_experiment_is_stopped_at_the_limit_and_goes_on(pieces, tmp_path, cap
     ("values", "message"),
     [
         ({"workdir": None}, "--workdir=DIR is missing"),
-        ({"pieces": ["limits", "c"]}, "--pieces=c: allowed are limits, a"),
-        ({"limit_s": float("nan")}, "--limit_s=nan: allowed are numbers from 0 on"),
-        ({"measure": "c"}, "--measure=c: allowed are b"),
-        ({"measure": "a"}, "--measure=a: allowed are b"),
+        ({"pieces": ["limits", "c"]}, "--pieces=c: use limits, a"),
+        ({"limit_s": float("nan")}, "--limit_s=nan: use numbers from 0 on"),
+        ({"measure": "c"}, "--measure=c: use b"),
+        ({"measure": "a"}, "--measure=a: use b"),
     ],
 )
 def test_mistakes_are_named(pieces, tmp_path, values, message):

@@ -259,15 +259,15 @@ MISTAKES = {
         "--coordinator=auto",
         "--num_processes=2",
     ],
-    "--coordinator=here: allowed are HOST:PORT and 'auto', by the cluster": ["--coordinator=here"],
-    "--coordinator=a:99999: allowed are HOST:PORT": ["--coordinator=a:99999"],
+    "--coordinator=here: use HOST:PORT, or 'auto' on a cluster": ["--coordinator=here"],
+    "--coordinator=a:99999: use HOST:PORT": ["--coordinator=a:99999"],
     "--num_processes is missing, which goes with --coordinator": ["--coordinator=a:1"],
     "--coordinator=no.such.host.invalid:9: the host is not found: ": [
         "--coordinator=no.such.host.invalid:9",
         "--num_processes=2",
         "--process_id=0",
     ],
-    "--num_processes=0: allowed are integers from 1 on": [
+    "--num_processes=0: use integers from 1 on": [
         "--coordinator=a:1",
         "--num_processes=0",
         "--process_id=0",
@@ -276,7 +276,7 @@ MISTAKES = {
         "--coordinator=a:1",
         "--num_processes=2",
     ],
-    "--process_id=2: allowed are 0 to 1": [
+    "--process_id=2: use 0 to 1": [
         "--coordinator=a:1",
         "--num_processes=2",
         "--process_id=2",

@@ -167,7 +167,7 @@ def test_linen_draws_from_streams_of_any_name_and_may_name_axes():
 
 
 def test_a_shape_is_no_number():
-    with pytest.raises(UsageError, match=r"from_flax\(input_shape=4\): allowed are tuples"):
+    with pytest.raises(UsageError, match=r"from_flax\(input_shape=4\): use tuples"):
         from_flax(Net, 4)
 
 
@@ -252,7 +252,7 @@ class OnlyWhileTraining(nn.Module):
         (LinenNet, r"from_flax\(LinenNet\): is a class"),
         (
             Counting,
-            r"Counting: calls is an nnx\.Variable; allowed are nnx\.Param and nnx\.BatchStat",
+            r"Counting: calls is an nnx\.Variable; use nnx\.Param and nnx\.BatchStat",
         ),
         (Cached(), "Cached: has variables in the collection 'cache'"),
         (Masked, r"Masked\.__call__: nobody gives its argument 'mask'"),
@@ -261,7 +261,7 @@ class OnlyWhileTraining(nn.Module):
         (Nothing, "Nothing: has no parameters"),
         (lambda rngs: nnx.Linear(5, 3, rngs=rngs), r"Linear does not take examples of \(4,\)"),
         (lambda rngs: 3, "no nnx.Module"),
-        (7, r"from_flax\(int\): allowed are"),
+        (7, r"from_flax\(int\): use"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(module, message):

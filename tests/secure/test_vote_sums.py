@@ -63,7 +63,7 @@ def test_a_sum_that_no_votes_have_is_refused():
 
 
 def test_marks_other_than_0_and_1_are_refused():
-    with pytest.raises(UsageError, match="client 1: allowed are marks 0 and 1"):
+    with pytest.raises(UsageError, match="client 1: use marks 0 and 1"):
         vote_sums.vote_histogram(Session(2), {0: np.eye(3, dtype=int), 1: 2 * np.eye(3, dtype=int)})
 
 

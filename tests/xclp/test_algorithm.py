@@ -198,12 +198,12 @@ BAD_INPUTS = {
     "vectors of texts": ([GOOD[0].astype(str)], [GOOD[1]], {}, "dtype <U32"),
     "complex vectors": ([GOOD[0] + 1j], [GOOD[1]], {}, "dtype complex"),
     "numbers for vectors": ([1.0], [0], {}, "client 0 has vectors"),
-    "one vector a client": ([GOOD[0][0]], [GOOD[1]], {}, r"allowed are \[n, d\] and \[n\]"),
-    "images": ([np.zeros((2, 2, 3))], [GOOD[1]], {}, r"allowed are \[n, d\] and \[n\]"),
-    "no features": ([GOOD[0][:, :0]], [GOOD[1]], {}, r"\[2, 0\]: allowed are \[n, d\], d > 0"),
-    "nothing": (None, None, {}, "vectors are a NoneType: allowed are lists"),
+    "one vector a client": ([GOOD[0][0]], [GOOD[1]], {}, r"use \[n, d\] and \[n\]"),
+    "images": ([np.zeros((2, 2, 3))], [GOOD[1]], {}, r"use \[n, d\] and \[n\]"),
+    "no features": ([GOOD[0][:, :0]], [GOOD[1]], {}, r"\[2, 0\]: use \[n, d\], d > 0"),
+    "nothing": (None, None, {}, "vectors are a NoneType: use lists"),
     "no list of labels": ([GOOD[0]], iter([GOOD[1]]), {}, "labels are a list_iterator: allowed"),
-    "a number": (np.float32(1), [GOOD[1]], {}, "vectors are a float32: allowed are lists"),
+    "a number": (np.float32(1), [GOOD[1]], {}, "vectors are a float32: use lists"),
     "label too large": ([GOOD[0]], [np.array([0, 3])], {}, "from 0 to 3"),
     "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
     "float labels": ([GOOD[0]], [np.array([0.0, 1.0])], {}, "dtype"),
@@ -240,10 +240,10 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
 @pytest.mark.parametrize(
     ("execution", "message"),
     [
-        (lambda: "fast", r"xclp: execution='fast': allowed is a .*\.Execution"),
-        (lambda: Execution(workers="2"), r"execution\.workers='2': allowed are integers, 0"),
-        (lambda: Execution(workers=-1), r"execution\.workers=-1: allowed are integers, 0"),
-        (lambda: Execution(num_devices=None), r"execution\.num_devices=None: allowed are integers"),
+        (lambda: "fast", r"xclp: execution='fast': use a .*\.Execution"),
+        (lambda: Execution(workers="2"), r"execution\.workers='2': use integers, 0"),
+        (lambda: Execution(workers=-1), r"execution\.workers=-1: use integers, 0"),
+        (lambda: Execution(num_devices=None), r"execution\.num_devices=None: use integers"),
     ],
 )
 def test_an_execution_that_is_none_is_named(execution, message):

@@ -68,7 +68,7 @@ def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monk
     ) as no:
         propagate_labels(*clients, **SETTINGS, execution=Execution(memory_limit="1 kB"))
     message = str(no.value)
-    smallest = int(message.split("allowed are ")[1].split()[0])
+    smallest = int(message.split("use ")[1].split()[0])
     assert "\n" not in message
     assert plan_of(smallest).num_bytes == smallest
     assert plan_of(smallest - 1).num_bytes == smallest

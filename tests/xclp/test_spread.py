@@ -100,5 +100,5 @@ def test_several_processes_share_no_noise(monkeypatch, draws):
 
 
 def test_devices_that_are_not_there():
-    with pytest.raises(UsageError, match="num_devices=5: allowed are"):
+    with pytest.raises(UsageError, match="num_devices=5: use"):
         _ = Execution(num_devices=5).mesh

@@ -91,7 +91,7 @@ class Audit:
         if self.config.federation.test == "clients":
             raise UsageError(
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
-                "allowed is 'central'"
+                "use 'central'"
             )
         self._targets_of(repeat, dealt)
 

@@ -161,16 +161,14 @@ def _check(
         ("federation", federation, Federation),
     ):
         if not isinstance(value, kind):
-            raise UsageError(
-                f"simulate: {name} is a {type(value).__name__}; allowed is a {kind.__name__}"
-            )
+            raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")
     if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise UsageError(f"simulate: rounds={rounds}; allowed are integers from 1 on")
+        raise UsageError(f"simulate: rounds={rounds}; use integers from 1 on")
     if not isinstance(cohort_size, int | np.integer) or not (
         0 <= cohort_size <= federation.num_clients
     ):
         raise UsageError(
-            f"simulate: cohort_size={cohort_size}; allowed are 1 to {federation.num_clients}, and 0 for all"
+            f"simulate: cohort_size={cohort_size}; use 1 to {federation.num_clients}, and 0 for all"
         )
     if not any(map(len, federation.partition.labeled)) and not len(federation.server):
         raise UsageError(
@@ -179,7 +177,7 @@ def _check(
     allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
     if sampling not in allowed:
         raise UsageError(
-            f"simulate: sampling={sampling!r}; allowed are {', '.join(map(repr, allowed))}"
+            f"simulate: sampling={sampling!r}; choose one of {', '.join(map(repr, allowed))}"
         )
 
 
@@ -200,5 +198,5 @@ def _check_outputs(
     if outputs < federation.num_classes:
         raise UsageError(
             f"simulate: the network has {outputs} outputs and the clients have {federation.num_classes} "
-            "classes; allowed are as many outputs or more"
+            "classes; use a network with as many outputs or more"
         )

@@ -89,7 +89,7 @@ def client_map(
             check_vma=False,
         )
     raise UsageError(
-        f"execution.strategy={strategy!r}: allowed are {', '.join(map(repr, STRATEGIES))}"
+        f"execution.strategy={strategy!r}: choose one of {', '.join(map(repr, STRATEGIES))}"
     )
 
 

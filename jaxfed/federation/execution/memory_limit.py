@@ -49,7 +49,7 @@ class MemoryLimit(NamedTuple):
         asked = f"{_KEY}={self.given!r}: {what} takes {bytes_text(num_bytes)} at least"
         if self.given is None:
             raise BeyondMemory(f"{asked}, the device has {bytes_text(self.num_bytes)}")
-        raise BeyondMemory(f"{asked}; allowed are {num_bytes} bytes and more")
+        raise BeyondMemory(f"{asked}; use {num_bytes} bytes or more")
 
 
 def memory_limit(given: int | str | None) -> MemoryLimit:
@@ -64,7 +64,7 @@ def memory_limit(given: int | str | None) -> MemoryLimit:
     unit = _UNITS.get(found[2].lower(), 0) if found else 0
     size = float(found[1]) * unit if found else 0.0
     if not 1 <= size < 2**63:
-        raise UsageError(f"{_KEY}={given!r}: allowed are {_ALLOWED}")
+        raise UsageError(f"{_KEY}={given!r}: use {_ALLOWED}")
     return MemoryLimit(int(size), given)
 
 

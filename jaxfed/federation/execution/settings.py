@@ -61,9 +61,7 @@ class Execution:
         for name, least in (("workers", "none"), ("num_devices", "all")):
             number = getattr(self, name)
             if not isinstance(number, int | np.integer) or number < 0:
-                raise UsageError(
-                    f"execution.{name}={number!r}: allowed are integers, 0 ({least}) and more"
-                )
+                raise UsageError(f"execution.{name}={number!r}: use integers from 0 ({least}) on")
         if self.memory_limit is not None:
             memory_limit(self.memory_limit)
 

@@ -61,7 +61,7 @@ def connect(
         host, _, port = coordinator.rpartition(":")
         if not re.fullmatch(r"\S+:[0-9]{1,5}", coordinator) or not 0 < int(port) < 2**16:
             raise UsageError(
-                f"--coordinator={coordinator}: allowed are HOST:PORT and '{FROM_CLUSTER}', by the cluster"
+                f"--coordinator={coordinator}: use HOST:PORT, or '{FROM_CLUSTER}' on a cluster"
             )
         for flag, number in numbers.items():
             if number is None:
@@ -69,9 +69,9 @@ def connect(
         assert num_processes is not None
         assert process_id is not None
         if num_processes < 1:
-            raise UsageError(f"--num_processes={num_processes}: allowed are integers from 1 on")
+            raise UsageError(f"--num_processes={num_processes}: use integers from 1 on")
         if not 0 <= process_id < num_processes:
-            raise UsageError(f"--process_id={process_id}: allowed are 0 to {num_processes - 1}")
+            raise UsageError(f"--process_id={process_id}: use 0 to {num_processes - 1}")
         meet(host, int(port), num_processes, process_id, tell=tell)
     # JAX would handle SIGTERM itself; here it requests a stop after this round.
     jax.config.update("jax_enable_preemption_service", False)

@@ -41,7 +41,7 @@ def worker_processes(count: int) -> Iterator[Mapped]:
         UsageError: a negative count.
     """
     if count < 0:
-        raise UsageError(f"workers={count}: allowed are 0 (none) and more")
+        raise UsageError(f"workers={count}: use integers from 0 (none) on")
     if count == 0:
         yield map
         return

@@ -44,7 +44,7 @@ def points_mesh(num_devices: int = 0) -> Mesh:
     allowed = range(1, len(devices) + 1) if jax.process_count() == 1 else [len(devices)]
     if count not in allowed:
         raise UsageError(
-            f"num_devices={num_devices}: allowed are 0 (all) and {allowed[0]} to {allowed[-1]}"
+            f"num_devices={num_devices}: use 0 (all) and {allowed[0]} to {allowed[-1]}"
         )
     return Mesh(devices[:count], (AXIS,))
 

@@ -75,12 +75,12 @@ def _of_label(values: np.ndarray, label: np.ndarray) -> np.ndarray:
 def _checked(reference: np.ndarray, used: np.ndarray, what: str) -> np.ndarray:
     if np.ndim(reference) != 2 or used.shape != np.shape(reference):
         raise UsageError(
-            f"references {list(np.shape(reference))} and their members {list(used.shape)}: allowed are "
+            f"references {list(np.shape(reference))} and their members {list(used.shape)}: use "
             "[R, n] twice"
         )
     missing = ~used.any(axis=0)
     if missing.any():
         raise UsageError(
-            f"example {int(np.argmax(missing))}: no reference model was {what} it; allowed is one or more"
+            f"example {int(np.argmax(missing))}: no reference model was {what} it; use one or more"
         )
     return used

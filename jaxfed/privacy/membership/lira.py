@@ -76,7 +76,7 @@ def _normal(
     mean, count = mean_over(values, used), used.sum(axis=0)
     if variance == "global":
         if used.sum() < _FEWEST:
-            raise UsageError(f"variance='global': {used.sum()} references; allowed are 2 or more")
+            raise UsageError(f"variance='global': {used.sum()} references; use 2 or more")
         return mean, np.full(len(mean), max(float(np.std(values[used])), _LEAST))
     squares = np.sum(np.square(values - mean), axis=0, where=used)
     # Each example's mean takes one degree of freedom.
@@ -87,6 +87,6 @@ def _normal(
     if np.any(freedom < 1):
         raise UsageError(
             f"variance={variance!r}: an example has {int(count.min())} references of a kind; "
-            "allowed are 2 or more"
+            "use 2 or more"
         )
     return mean, np.maximum(np.sqrt(total / freedom), _LEAST)

@@ -30,7 +30,7 @@ def scores(loss: np.ndarray, population_loss: np.ndarray) -> np.ndarray:
     own, others = (np.asarray(each, np.float64) for each in (loss, population_loss))
     if not others.size or own.shape[:-1] != others.shape[:-1]:
         raise UsageError(
-            f"losses {list(own.shape)}, of a population {list(others.shape)}: allowed are [n] and [m], or "
+            f"losses {list(own.shape)}, of a population {list(others.shape)}: use [n] and [m], or "
             "[S, n] and [S, m], m >= 1"
         )
     pairs = zip(np.atleast_2d(own), np.sort(np.atleast_2d(others), axis=-1), strict=True)

@@ -60,7 +60,7 @@ def offline(
     Cost: S (n + m) log m + R (n + m).
     """
     if not 0 <= a <= 1:
-        raise UsageError(f"a={a}: allowed are 0 to 1")
+        raise UsageError(f"a={a}: use 0 to 1")
 
     def marginal(evidence: Evidence) -> np.ndarray:
         is_out = outside(evidence.reference, evidence.is_in)
@@ -145,14 +145,14 @@ def _scores(
     gamma: float,
 ) -> np.ndarray:
     if not gamma > 0:
-        raise UsageError(f"gamma={gamma}: allowed are numbers above 0")
+        raise UsageError(f"gamma={gamma}: use numbers above 0")
     ratio, others = (
         np.asarray(evidence.target, np.float64) / np.maximum(below, _TINY)
         for evidence, below in ((examples, marginal), (population, population_marginal))
     )
     if not others.size or ratio.shape[:-1] != others.shape[:-1]:
         raise UsageError(
-            f"examples {list(ratio.shape)}, of a population {list(others.shape)}: allowed are [n] and [m], "
+            f"examples {list(ratio.shape)}, of a population {list(others.shape)}: use [n] and [m], "
             "or [S, n] and [S, m], m >= 1"
         )
     pairs = zip(np.atleast_2d(ratio), np.sort(np.atleast_2d(others), axis=-1), strict=True)

@@ -110,7 +110,7 @@ def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float =
     """
     scores, member = _checked(score, is_member)
     if not 0 < level < 1:
-        raise UsageError(f"level={level}: allowed are numbers above 0 and below 1")
+        raise UsageError(f"level={level}: use numbers above 0 and below 1")
     num_members, num_others = int(member.sum()), int((~member).sum())
     if min(num_members, num_others) < 2:
         raise UsageError(
@@ -140,7 +140,7 @@ def tpr_at_fpr(score: np.ndarray, is_member: np.ndarray, rate: float) -> float:
     """
     scores, member = _checked(score, is_member)
     if not 0 <= rate <= 1:
-        raise UsageError(f"rate={rate}: allowed are 0 to 1")
+        raise UsageError(f"rate={rate}: use 0 to 1")
     curves = [roc_curve(row, member) for row in np.atleast_2d(scores)]
     reached = [
         curve.true_positive_rate[curve.false_positive_rate <= rate].max() for curve in curves
@@ -173,11 +173,11 @@ def _checked(score: np.ndarray, is_member: np.ndarray) -> tuple[np.ndarray, np.n
     scores, member = np.asarray(score, np.float64), np.asarray(is_member, bool)
     if scores.ndim not in (1, 2) or member.shape != scores.shape[-1:]:
         raise UsageError(
-            f"scores {list(scores.shape)} of members {list(member.shape)}: allowed are [n] or [S, n], and "
+            f"scores {list(scores.shape)} of members {list(member.shape)}: use [n] or [S, n], and "
             "[n]"
         )
     if np.isnan(scores).any():
         raise UsageError("scores: one is not a number")
     if not member.any() or member.all():
-        raise UsageError("members: allowed are examples of which some are members, and others not")
+        raise UsageError("members: use examples of which some are members, and others not")
     return scores, member

@@ -100,19 +100,19 @@ def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
         ("deltas", wanted.deltas, _MOST_LINES),
     ):
         if not 0 < len(values) <= most:
-            raise UsageError(f"--{name}: {len(values)} numbers; allowed are 1 to {most}")
+            raise UsageError(f"--{name}: {len(values)} numbers; use 1 to {most}")
     for name, values, least in (("clients", wanted.clients, 3), ("public", wanted.public, 1)):
         for value in values:
             if value < least:
-                raise UsageError(f"--{name}={value}: allowed are integers from {least} on")
+                raise UsageError(f"--{name}={value}: use integers from {least} on")
     for rate in wanted.rates:
         if not 0 < rate < math.inf:
-            raise UsageError(f"--rates={rate}: allowed are numbers above 0")
+            raise UsageError(f"--rates={rate}: use numbers above 0")
     for delta in wanted.deltas:
         if not 0 < delta <= 0.5:
-            raise UsageError(f"--deltas={delta}: allowed are numbers above 0 and up to 0.5")
+            raise UsageError(f"--deltas={delta}: use numbers above 0 and up to 0.5")
     if wanted.estimate < 0:
-        raise UsageError(f"--estimate={wanted.estimate}: allowed are integers from 0 on")
+        raise UsageError(f"--estimate={wanted.estimate}: use integers from 0 on")
     settled = [
         {"m": m, "c": c, "|U|": size, "delta": delta, "t_0": rounds_needed(m, size, c, delta)}
         for size, m, c, delta in product(wanted.public, wanted.clients, wanted.rates, wanted.deltas)

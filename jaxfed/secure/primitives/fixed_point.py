@@ -31,11 +31,9 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_bits < RING_BITS - 1:
-            raise UsageError(
-                f"fraction_bits={self.fraction_bits}: allowed are 0 to {RING_BITS - 2}"
-            )
+            raise UsageError(f"fraction_bits={self.fraction_bits}: use 0 to {RING_BITS - 2}")
         if self.num_terms < 1:
-            raise UsageError(f"num_terms={self.num_terms}: allowed are 1 or more")
+            raise UsageError(f"num_terms={self.num_terms}: use 1 or more")
 
     @property
     def largest(self) -> float:

@@ -25,7 +25,7 @@ def slots(num_terms: int) -> int:
         UsageError: no terms, or more than a ring element holds.
     """
     if not 1 <= num_terms < _RING >> 1:
-        raise UsageError(f"num_terms={num_terms}: allowed are 1 to 2^63 - 1")
+        raise UsageError(f"num_terms={num_terms}: use 1 to 2^63 - 1")
     number, power = 0, num_terms + 1
     while power <= _RING:
         number, power = number + 1, power * (num_terms + 1)

@@ -159,7 +159,7 @@ def generate_key(
     if insecure and (bits < _MIN_TEST_BITS or bits % 16):
         raise UsageError(f"key_bits={bits}: even tests need multiples of 16 from {_MIN_TEST_BITS}")
     if not insecure and bits not in KEY_BITS:
-        raise UsageError(f"key_bits={bits}: allowed are {' and '.join(map(str, KEY_BITS))}")
+        raise UsageError(f"key_bits={bits}: use {' and '.join(map(str, KEY_BITS))}")
     while True:
         p, q = (_prime(bits // 2, random_bytes) for _ in range(2))
         if gmpy2.gcd(p - 1, q - 1) == 2:  # no other factor in common; also p != q

@@ -33,7 +33,7 @@ def split(
         UsageError: not 1 <= t <= n, or a secret of more than 64 bytes.
     """
     if not 1 <= threshold <= num_shares:
-        raise UsageError(f"threshold={threshold}: allowed are 1 to {num_shares} shares")
+        raise UsageError(f"threshold={threshold}: use 1 to {num_shares} shares")
     if len(secret) > MAX_SECRET_BYTES:
         raise UsageError(f"a shared secret has at most {MAX_SECRET_BYTES} bytes, got {len(secret)}")
     coefficients = [_uniform(random_bytes) for _ in range(threshold - 1)]

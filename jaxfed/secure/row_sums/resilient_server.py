@@ -56,7 +56,7 @@ class Server:
         number = num_clients(rows)
         least = least_threshold(number, signed=signed)
         if threshold is not None and not least <= threshold <= number:
-            raise UsageError(f"threshold={threshold}: allowed are {least} to {number} clients")
+            raise UsageError(f"threshold={threshold}: use {least} to {number} clients")
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
         self._wanted_threshold, self._is_signed = threshold, signed
         self.least_participants = least_participants(rows, signed=signed)

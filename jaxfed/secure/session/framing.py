@@ -101,7 +101,9 @@ def parsed(message: bytes | bytearray) -> Frame:
     if protocol != PROTOCOL or version != VERSION or sealed not in (0, 1, 3):
         raise ProtocolError("not a message of this protocol and version")
     if size > MAX_SIZE:
-        raise ProtocolError(f"a message with {size} bytes of payload: allowed are {MAX_SIZE}")
+        raise ProtocolError(
+            f"a message with {size} bytes of payload; at most {MAX_SIZE} are allowed"
+        )
     begin = _FIXED.size + kind_size
     kind = bytes(view[_FIXED.size : begin])
     if len(kind) != kind_size:

@@ -41,7 +41,7 @@ class Session:
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         if num_clients < 1:
-            raise UsageError(f"num_clients={num_clients}: allowed are 1 or more")
+            raise UsageError(f"num_clients={num_clients}: use 1 or more")
         self.num_clients = num_clients
         self.channel = Channel(presence)
         self._next_number = 0

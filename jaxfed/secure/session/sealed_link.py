@@ -110,7 +110,7 @@ class Link:
 def _check_total(size: int) -> None:
     if size > framing.MAX_PAYLOAD_BYTES:
         raise ProtocolError(
-            f"a payload of {size} bytes: allowed are {framing.MAX_PAYLOAD_BYTES} bytes"
+            f"a payload of {size} bytes; at most {framing.MAX_PAYLOAD_BYTES} are allowed"
         )
 
 

@@ -191,7 +191,7 @@ def parsed_roster(message: bytes) -> dict[int, bytes]:
     """
     count, rest = divmod(len(message) - KEY_BYTES, _ENTRY.size)
     if count < 1 or rest:
-        raise ProtocolError(f"a roster of {len(message)} bytes: allowed are 32 + 36 p")
+        raise ProtocolError(f"a roster of {len(message)} bytes; its length must be 32 + 36 p")
     entries = list(_ENTRY.iter_unpack(message[KEY_BYTES:]))
     addresses = [address for address, _ in entries]
     if addresses[0] < 0 or addresses != sorted(set(addresses)):

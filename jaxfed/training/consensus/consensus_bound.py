@@ -45,7 +45,7 @@ def change_probability(num_clients: int, num_public: int, rounds: int, rate: flo
     """
     _check(num_clients, num_public, rate)
     if rounds < 0 or rounds + 1 < 2 * rate:
-        raise UsageError(f"rounds={rounds}: allowed are integers from 2 c - 1 on, with c={rate}")
+        raise UsageError(f"rounds={rounds}: use integers from 2 c - 1 on, with c={rate}")
     half, first = num_clients / 2, rounds + 1
     tail = float(zeta(half, first))
     # Below the smallest float: the bound by an integral, which is larger.
@@ -63,7 +63,7 @@ def rounds_needed(num_clients: int, num_public: int, rate: float, delta: float) 
     """
     _check(num_clients, num_public, rate)
     if not 0 < delta < 1:
-        raise UsageError(f"delta={delta}: allowed are numbers above 0 and below 1")
+        raise UsageError(f"delta={delta}: use numbers above 0 and below 1")
     low = max(0, math.ceil(2 * rate) - 1)
     if change_probability(num_clients, num_public, low, rate) <= delta:
         return low
@@ -82,6 +82,6 @@ def rounds_needed(num_clients: int, num_public: int, rate: float, delta: float) 
 def _check(num_clients: int, num_public: int, rate: float) -> None:
     if num_clients < 3 or num_public < 1 or not (rate > 0 and math.isfinite(rate)):
         raise UsageError(
-            f"num_clients={num_clients}, num_public={num_public}, rate={rate}: allowed are m >= 3, |U| >= 1, "
+            f"num_clients={num_clients}, num_public={num_public}, rate={rate}: use m >= 3, |U| >= 1, "
             "c > 0"
         )

@@ -129,7 +129,7 @@ def _check_clients(result: Result, vectors: Sequence[np.ndarray], p: Parameters)
     dim, num_clients = vectors[0].shape[1], len(result.predictions)
     if result.artifacts is not None and dim != (allowed := result.artifacts.planes.shape[1]):
         raise UsageError(
-            f"labels for later points: vectors have {dim} entries; allowed are {allowed}, as in the graph"
+            f"labels for later points: vectors have {dim} entries; use {allowed}, as in the graph"
         )
     if p.has_session and len(vectors) > num_clients:
         raise UsageError(

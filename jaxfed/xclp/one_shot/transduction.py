@@ -51,7 +51,7 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         del key
         if len(federation.server):
             raise UsageError(
-                "labels_at='server': this method labels in one shot by labels that clients have; allowed is "
+                "labels_at='server': this method labels in one shot by labels that clients have; use "
                 "'clients'"
             )
         shape = (federation.num_clients, federation.capacity)

@@ -134,9 +134,9 @@ def test_training_has_defaults_for_all_but_its_model():
     [
         ({"rounds": 0}, "rounds=0"),
         ({"rounds": 1.5}, r"rounds=1\.5"),
-        ({"cohort_size": 3}, "cohort_size=3; allowed are 1 to 2, and 0 for all"),
+        ({"cohort_size": 3}, "cohort_size=3; use 1 to 2, and 0 for all"),
         ({"cohort_size": -1}, "cohort_size=-1"),
-        ({"sampling": "unifrom"}, "sampling='unifrom'; allowed are 'uniform', 'proportional'"),
+        ({"sampling": "unifrom"}, "sampling='unifrom'; choose one of 'uniform', 'proportional'"),
         ({"sampling": "groups"}, "sampling='groups'; allowed"),
     ],
 )
@@ -177,11 +177,9 @@ def test_rounds_of_stage_1_alone_are_refused():
 def test_what_is_no_method_no_clients_no_model():
     federation = jaxfed.Federation.from_clients(clients_of(2))
     method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)
-    with pytest.raises(
-        jaxfed.UsageError, match="algorithm is a str; allowed is a FederatedAlgorithm"
-    ):
+    with pytest.raises(jaxfed.UsageError, match="algorithm is a str; use a FederatedAlgorithm"):
         simulate("fedavg", federation)
-    with pytest.raises(jaxfed.UsageError, match="federation is a list; allowed is a Federation"):
+    with pytest.raises(jaxfed.UsageError, match="federation is a list; use a Federation"):
         simulate(method, clients_of(2))
     with pytest.raises(jaxfed.UsageError, match="Training: model is a Linear; from_flax"):
         jaxfed.Training(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))

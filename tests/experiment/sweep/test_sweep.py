@@ -328,7 +328,7 @@ def test_dry_run_prints_commands_and_makes_nothing(config, tmp_path):
         (["--workdir=x"], "--config=ml_collections_configs/NAME.py is missing"),
         (["--config=CONFIG"], "--workdir=DIR is missing"),
         (["--config=CONFIG", "--workdir=DIR"], "defines no sweep(add)"),
-        (["--config=CONFIG", "--workdir=DIR", "--jobs=0"], "--jobs=0: allowed are integers from 1"),
+        (["--config=CONFIG", "--workdir=DIR", "--jobs=0"], "--jobs=0: use integers from 1"),
     ],
 )
 def test_mistakes_exit_with_2(config, tmp_path, arguments, message):

@@ -47,7 +47,7 @@ def test_a_device_that_tells_has_what_it_says(monkeypatch):
     "given", ["", "much", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9", "9" * 400], ids=str
 )
 def test_what_is_no_limit_is_refused_in_one_line(given):
-    with pytest.raises(UsageError, match=r"^execution.memory_limit=.*: allowed are bytes"):
+    with pytest.raises(UsageError, match=r"^execution.memory_limit=.*: use bytes"):
         Execution(memory_limit=given)
     assert not RULE.holds(given)
 
@@ -64,9 +64,7 @@ def test_a_step_says_what_it_takes_and_is_refused_beyond_the_limit():
     said = []
     Execution(memory_limit="1 kB", tell=said.append).take("a step", 1000)
     assert said == ["memory: a step takes 1 kB of 1 kB (execution.memory_limit='1 kB')"]
-    with pytest.raises(
-        BeyondMemory, match=r"'1 kB': a step takes .* least; allowed are 1001 bytes"
-    ):
+    with pytest.raises(BeyondMemory, match=r"'1 kB': a step takes .* least; use 1001 bytes"):
         Execution(memory_limit="1 kB").take("a step", 1001)
     with pytest.raises(BeyondMemory, match="the device has"):
         Execution(tell=said.append).take("a step", 1 << 60)

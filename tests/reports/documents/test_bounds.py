@@ -90,13 +90,13 @@ def test_sizes_and_changes_of_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({"clients": (2,)}, r"^--clients=2: allowed are integers from 3 on"),
+        ({"clients": (2,)}, r"^--clients=2: use integers from 3 on"),
         ({"rates": (0.0,)}, r"^--rates=0.0: allowed"),
         ({"public": (0,)}, r"^--public=0: allowed"),
         ({"deltas": (0.7,)}, r"^--deltas=0.7: allowed"),
-        ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; allowed are 1 to 4"),
-        ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; allowed are 1 to 10"),
-        ({"estimate": -1}, r"--estimate=-1: allowed are integers from 0 on"),
+        ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; use 1 to 4"),
+        ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; use 1 to 10"),
+        ({"estimate": -1}, r"--estimate=-1: use integers from 0 on"),
     ],
 )
 def test_numbers_out_of_range_write_nothing(tmp_path, wanted, told):
@@ -135,4 +135,4 @@ def test_the_command(tmp_path):
         assert all(column in told for column in header.split(","))
     done = called(f"--out={tmp_path}", "--clients=5,x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "jaxfed: --clients=5,x: allowed are numbers, with commas between them\n"
+    assert done.stderr == "jaxfed: --clients=5,x: use numbers, with commas between them\n"

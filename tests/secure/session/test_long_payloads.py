@@ -101,7 +101,7 @@ def test_parts_of_two_kinds_are_one_payload_of_none(small_cap):
 def test_payloads_have_a_cap_over_all_parts(small_cap, monkeypatch):
     monkeypatch.setattr(framing, "MAX_PAYLOAD_BYTES", 3 * CAP)
     _, ends = established()
-    with pytest.raises(ProtocolError, match="601 bytes: allowed are 600"):
+    with pytest.raises(ProtocolError, match="601 bytes; at most 600"):
         ends[0].send(1, "kind", bytes(3 * CAP + 1))
     ends[0].send(1, "kind", bytes(3 * CAP))
     assert ends[1].receive(0, "kind") == bytes(3 * CAP)
@@ -109,7 +109,7 @@ def test_payloads_have_a_cap_over_all_parts(small_cap, monkeypatch):
     for _ in range(4):
         part = link._sealed("kind", memoryview(bytes(CAP)), continues=True)
         ends[0]._channel.send(part)
-    with pytest.raises(ProtocolError, match="800 bytes: allowed are 600"):
+    with pytest.raises(ProtocolError, match="800 bytes; at most 600"):
         ends[1].receive(0, "kind")
 
 
@@ -139,7 +139,7 @@ def test_a_forged_length_is_refused_before_anything_is_allocated(size):
     forged = bytearray(wire.sent[-1])
     forged[41:49] = struct.pack(">Q", size)
     assert struct.unpack(">Q", wire.sent[-1][41:49]) == (3,)
-    with pytest.raises(ProtocolError, match=f"with {size} bytes of payload: allowed are"):
+    with pytest.raises(ProtocolError, match=f"with {size} bytes of payload; at most"):
         framing.parsed(forged)
     refused(wire, ends[1], lambda: ends[1].receive(0, "kind"), bytes(forged))
 

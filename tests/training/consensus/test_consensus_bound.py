@@ -69,7 +69,7 @@ def test_rounds_that_the_docstring_names():
     [
         (lambda: change_probability(2, 1, 10, 1), "num_clients=2"),
         (lambda: change_probability(3, 0, 10, 1), "num_public=0"),
-        (lambda: change_probability(3, 1, 2, 2), "rounds=2: allowed are integers from 2 c - 1 on"),
+        (lambda: change_probability(3, 1, 2, 2), "rounds=2: use integers from 2 c - 1 on"),
         (lambda: change_probability(3, 1, 2, 0), "rate=0"),
         (lambda: rounds_needed(3, 1, 1, 1.0), "delta=1.0"),
     ],

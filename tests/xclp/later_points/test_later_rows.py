@@ -241,7 +241,7 @@ def test_newcomers_are_refused():
     with pytest.raises(UsageError, match=r"4 clients, of which 3 took part.*have no keys") as error:
         later_of(result, [first] * 4, **MASKED)
     assert "\n" not in str(error.value)
-    with pytest.raises(UsageError, match="vectors have 3 entries; allowed are 64"):
+    with pytest.raises(UsageError, match="vectors have 3 entries; use 64"):
         later_of(result, [first[:, :3]], **MASKED)
 
 

@@ -230,7 +230,7 @@ def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
 @pytest.mark.parametrize(
     ("later", "message"),
     [
-        ([np.ones((2, 3))], r"vectors have 3 entries; allowed are 16"),
+        ([np.ones((2, 3))], r"vectors have 3 entries; use 16"),
         ([np.full((2, 16), np.nan)], r"client 0 has vectors that are not finite"),
         ([], r"one client at least"),
     ],
