@@ -96,3 +96,10 @@ def test_an_import_brings_what_is_used(code, most, absent):
     own = {name for name in modules if name.partition(".")[0] == "jaxfed"}
     assert len(own) <= most, sorted(own)
     assert modules.isdisjoint(absent)
+
+
+def test_numbers_that_keep_random_streams_apart_have_names():
+    """A number of its own in some file may be another's: `Stream` has each once."""
+    code = (Path("jaxfed/random_streams.py"), re.compile(r"=\s*\(?\s*0x[0-9A-F]{6,8}\b"))
+    found = [path for path in FILES if path != code[0] and code[1].search(path.read_text())]
+    assert found == []

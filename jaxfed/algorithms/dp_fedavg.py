@@ -47,6 +47,7 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
     epsilon_of,
 )
+from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
@@ -58,8 +59,6 @@ from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import Bound, clipped_mean
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
-
-_NOISE = 0x6E6F6973  # sets the noise apart from the model's first weights
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -143,7 +142,7 @@ def dp_fedavg(
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         state = plain.init(key, federation)
-        own = state.optimizer._replace(key=jax.random.fold_in(key, _NOISE))
+        own = state.optimizer._replace(key=jax.random.fold_in(key, Stream.NOISE))
         return state._replace(optimizer=own)
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:

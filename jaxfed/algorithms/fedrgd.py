@@ -36,6 +36,7 @@ import jax.numpy as jnp
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.random_streams import Stream
 from jaxfed.rules import SHARE, at_least, keywords
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -48,8 +49,6 @@ from jaxfed.training.round.server_hooks import Messages
 from jaxfed.training.server.group_averaging import group_mail, group_means
 from jaxfed.training.server.server_state import ServerState, with_statistics
 from jaxfed.training.specification import Training
-
-_GROUPS = 0x67726F75
 
 
 @keywords(num_groups=at_least(1), threshold=SHARE)
@@ -117,7 +116,7 @@ def fedrgd(
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         state = plain.init(key, federation)
-        groups = state.optimizer._replace(key=jax.random.fold_in(key, _GROUPS))
+        groups = state.optimizer._replace(key=jax.random.fold_in(key, Stream.MODEL_GROUPS))
         return state._replace(optimizer=groups)
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:

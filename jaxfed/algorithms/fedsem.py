@@ -27,6 +27,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.random_streams import Stream
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
@@ -34,8 +35,6 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
-
-_TEACHER = 0x74636872  # separates the teacher's random stream from labels and local steps
 
 
 @needs(pseudo_label="teacher", labels_at=EVERYWHERE)
@@ -101,4 +100,4 @@ class FrozenTeacher(Hook):
 
 
 def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
-    return Teacher(model, jax.random.fold_in(key, _TEACHER), np.zeros(num_clients, bool))
+    return Teacher(model, jax.random.fold_in(key, Stream.TEACHER), np.zeros(num_clients, bool))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.random_streams import Stream
 from jaxfed.rules import keywords, one_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, mean_gradient
@@ -29,8 +30,6 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
-
-_CONTROL = 0x6374726C  # sets what is random in the gradient of option I apart from the local steps
 
 
 @keywords(option=one_of(("I", "II")))
@@ -68,7 +67,7 @@ def scaffold(
             gradient = mean_gradient(
                 with_statistics(shared.model, client.statistics),
                 client.data,
-                jax.random.fold_in(key, _CONTROL),
+                jax.random.fold_in(key, Stream.CONTROL),
                 loss=training.loss,
                 batches=batches,
             )

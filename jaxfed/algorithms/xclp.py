@@ -25,6 +25,7 @@ from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.random_streams import Stream
 from jaxfed.rules import SHARE, fields_as_keywords, keywords
 from jaxfed.xclp import (
     Parameters,
@@ -36,8 +37,6 @@ from jaxfed.xclp import (
 )
 from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
-
-_LATE = 0x6C617465  # sets who comes late apart from what else the round's key draws
 
 
 @keywords(late_fraction=SHARE)
@@ -148,7 +147,7 @@ def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array
     if not fraction:
         return is_late
     unlabeled = np.flatnonzero(labels < 0)
-    seed = int(jax.random.bits(jax.random.fold_in(key, _LATE))), max(client, 0)
+    seed = int(jax.random.bits(jax.random.fold_in(key, Stream.LATE_POINTS))), max(client, 0)
     chosen = np.random.default_rng(seed).permutation(unlabeled)
     is_late[chosen[: round(fraction * len(unlabeled))]] = True
     return is_late

@@ -37,8 +37,7 @@ from jaxfed.federation.attack_surface import Instruction
 from jaxfed.federation.clients import Federation
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.learner import Learner
-
-_PARTS, _VOTES, _STUDENTS = 0x70617274, 0x766F7465, 0x73747564
+from jaxfed.random_streams import Stream
 
 # Votes int32 [M, U], -1 without a vote, and a key of noise -> labels int32 [U], weights float32 [U].
 Vote = Callable[[np.ndarray, jax.Array], tuple[np.ndarray, np.ndarray]]
@@ -103,7 +102,7 @@ def student_answers(
             for place, part in enumerate(parts)
         ]
     )
-    noise = jax.random.fold_in(key, _VOTES)
+    noise = jax.random.fold_in(key, Stream.SHADOW_VOTES)
     heard = [
         schooling.vote(votes[:, r], jax.random.fold_in(noise, r)) for r in range(votes.shape[1])
     ]
@@ -117,13 +116,15 @@ def student_answers(
         is_in,
         instructions=[*[[]] * begin, *[[lesson]] * schooling.student_rounds],
         observed=[number for number in observed if number > begin],
-        key=jax.random.fold_in(key, _STUDENTS),
+        key=jax.random.fold_in(key, Stream.STUDENTS),
     )
 
 
 def dealt(is_in: np.ndarray, sizes: Sequence[int], key: jax.Array) -> np.ndarray:
     """Split each shadow's targets among M teachers in these proportions, bool [M, R, n]."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, _PARTS))))
+    rng = np.random.default_rng(
+        np.asarray(jax.random.key_data(jax.random.fold_in(key, Stream.SHADOW_PARTS)))
+    )
     parts = np.zeros((len(sizes), *is_in.shape), bool)
     share = np.cumsum(sizes) / sum(sizes)
     for shadow, row in enumerate(is_in):

@@ -40,6 +40,7 @@ from jaxfed.federation.attack_surface import CLIENT, COALITION, View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.privacy import randomized_response
+from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import as_vectors
 from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
 from jaxfed.xclp.settings.parameters import Parameters
@@ -56,7 +57,6 @@ from jaxfed.xclp.steps.propagation_matrix import (
 )
 
 _OF_ALL = np.asarray([-1], np.int32)
-_NOISE = 0x72656C61  # separates randomized labels here from those of the run
 _ENTRIES = 2**25  # entries of a block's right-hand sides, 128 MiB
 
 # Vectors of the extra client [n, d] -> its rows of Z, [n, C].
@@ -157,7 +157,9 @@ def simulated_scores(
     nobody = [np.full(len(own), UNLABELED, np.int32) for own in vectors]
     codes = simulated_codes(vectors, p, execution)
     if p.label_epsilon:
-        draw = randomized_response.from_key(jax.random.fold_in(setup(p.seed), _NOISE))
+        draw = randomized_response.from_key(
+            jax.random.fold_in(setup(p.seed), Stream.EXTRA_CLIENT_NOISE)
+        )
         answered = randomized_response.randomize_labels(
             labels.ravel(), draw, p.num_classes, p.label_epsilon
         )

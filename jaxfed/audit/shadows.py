@@ -43,8 +43,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import without_labels
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.learner import Learner, State, Taught
-
-_SHADOWS = 0x73686164
+from jaxfed.random_streams import Stream
 
 
 class Shadows(NamedTuple):
@@ -86,7 +85,7 @@ def shadow_memberships(num_targets: int, size: int, number: int, seed: int) -> n
         raise UsageError(
             f"shadow models of {size} examples out of {num_targets}: use 1 to {num_targets - 1}"
         )
-    rng = np.random.default_rng((seed, _SHADOWS))
+    rng = np.random.default_rng((seed, Stream.SHADOW_MODELS))
     is_in = np.zeros((number, num_targets), bool)
     parts = num_targets // size
     for row in range(number):

@@ -20,11 +20,11 @@ import numpy as np
 from jaxfed.audit.targets import AuditTargets
 from jaxfed.federation.attack_surface import SERVER, Kind, View
 from jaxfed.federation.clients import Federation
+from jaxfed.random_streams import Stream
 
 RADII = (0.1, 0.3, 1.0)
 _DRAWS = 4  # for each radius
 _SHIFTS = ((-1, 1), (1, 1), (-1, 2), (1, 2))  # by one pixel along an axis
-_NOISE = 0x70657274
 
 
 class Sighting(NamedTuple):
@@ -118,7 +118,7 @@ def _translated(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def _noisy(x: np.ndarray) -> Iterator[np.ndarray]:
     """Examples with noise, of the same type and within the same range."""
-    rng = np.random.default_rng(_NOISE)
+    rng = np.random.default_rng(Stream.PERTURBED_QUERIES)
     values = x.astype(np.float32)
     low, high, scale = values.min(), values.max(), values.std()
     for radius in np.repeat(RADII, _DRAWS):

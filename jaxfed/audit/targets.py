@@ -13,8 +13,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-
-_TARGETS = 0x74617267
+from jaxfed.random_streams import Stream
 
 
 class AuditTargets(NamedTuple):
@@ -52,7 +51,7 @@ def drawn_targets(
     Raises:
         UsageError: no client has labels, or enough of them, or too few examples were held out.
     """
-    rng = np.random.default_rng((seed, _TARGETS))
+    rng = np.random.default_rng((seed, Stream.AUDIT_TARGETS))
     own = [
         np.sort(rng.permutation(rows)[: members or None]) for rows in federation.partition.labeled
     ]

@@ -22,8 +22,8 @@ from scipy.stats import norm
 
 from jaxfed.audit.attacks import Attacked
 from jaxfed.privacy.membership.roc import Area, Vulnerability, area_under_curve, vulnerability
+from jaxfed.random_streams import Stream
 
-_HALVES = 0x68616C66
 _REACH = float(norm.ppf(0.975))
 
 
@@ -112,7 +112,7 @@ def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
 
 def _first_half(is_member: np.ndarray, seed: int) -> np.ndarray:
     """bool [n]: half of the members and half of the others."""
-    rng = np.random.default_rng((seed, _HALVES))
+    rng = np.random.default_rng((seed, Stream.AUDIT_HALVES))
     first = np.zeros(len(is_member), bool)
     for side in (is_member, ~is_member):
         rows = rng.permutation(np.flatnonzero(side))

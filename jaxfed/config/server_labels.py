@@ -10,12 +10,11 @@ from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
+from jaxfed.random_streams import Stream
 from jaxfed.training.needs import Needs
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 LABELS_AT = ("clients", "server")
-
-_SERVER = 0x73727672  # random stream of the server's draw, separate from that of the partition
 
 
 def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
@@ -29,7 +28,7 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
     if wanted.labels_at == "clients":
         return train[:0]
     known = train[data.is_labeled[train]]
-    y, rng = data.y[known], np.random.default_rng((seed, _SERVER))
+    y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
     if wanted.labeled_per_class:
         fewest = int(np.bincount(y, minlength=data.num_classes).min())
         if wanted.labeled_per_class > fewest:

@@ -10,13 +10,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.federation.clients import Federation
+from jaxfed.random_streams import Stream
 
 SAMPLINGS = ("uniform", "proportional", "groups")
 LABELED_SHARES = ("ceiling", "nearest")
-
-_GROUPS = (
-    0x67727073  # separates the groups' random stream from rounds and from the partition of examples
-)
 
 
 class Sampling(NamedTuple):
@@ -103,7 +100,7 @@ def sample_clients(
         return list(range(num_clients))
     if config.sampling == "groups":
         count = num_groups(num_clients, size)
-        order = np.random.default_rng((seed, _GROUPS)).permutation(num_clients)
+        order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
         return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
     rng = np.random.default_rng((seed, round_number))
     if config.sampling == "uniform":

@@ -25,8 +25,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, LearnerError, State, Taught
-
-_ANEW = 0x616E6577  # separates the random stream of new networks from that of local steps
+from jaxfed.random_streams import Stream
 
 
 class ClientFit(NamedTuple):
@@ -123,7 +122,7 @@ def _spoiled(turn: ClientFit, learner: Learner, cohort: Cohort, taught: Taught |
 def _renewed(turn: ClientFit, learner: Learner, clients: list[int], key: jax.Array) -> ClientFit:
     if learner.renewed is None or not clients:
         return turn
-    ids, own_key = np.asarray(clients, np.int32), jax.random.fold_in(key, _ANEW)
+    ids, own_key = np.asarray(clients, np.int32), jax.random.fold_in(key, Stream.NEW_NETWORKS)
     return turn._replace(state=learner.renewed(turn.state, ids, own_key))
 
 

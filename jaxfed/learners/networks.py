@@ -27,6 +27,7 @@ from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
 from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
+from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
@@ -37,9 +38,6 @@ from jaxfed.training.specification import Training
 
 Start = Literal["warm", "fresh"]
 OptimizerState = Literal["kept", "fresh"]
-
-_FRESH = 0x66727368  # separates the random stream of a fresh start from that of local steps
-_ORDERS = 0x6F726473
 
 
 class NetworkState(NamedTuple):
@@ -154,7 +152,7 @@ class _Networks:
         num_clients = federation.num_clients
         numbers = jnp.arange(num_clients)
         models, optimizer = self.new_networks(key, numbers)
-        orders = jax.random.fold_in(key, _ORDERS)
+        orders = jax.random.fold_in(key, Stream.BATCH_ORDER)
         return NetworkState(
             model=models,
             optimizer=optimizer,
@@ -296,7 +294,7 @@ class _Networks:
             return state.model
         if self.training.initial_model is not None:
             return self.training.initial_model
-        return self.training.model.init(jax.random.fold_in(key, _FRESH))
+        return self.training.model.init(jax.random.fold_in(key, Stream.FRESH_START))
 
 
 def _largest(logits: jax.Array) -> jax.Array:

@@ -61,6 +61,7 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
     epsilon_of,
 )
+from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, one_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
@@ -74,7 +75,6 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 _COUNTS = ("rounds", "examples", "drawn")  # that a client has taken part in, has, and draws
-_DRAWS = 0x64726177  # sets who is drawn apart from what is random in steps
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -155,7 +155,7 @@ def dp_fedavg_records(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
         del batches
-        draw_key = jax.random.fold_in(key, _DRAWS)
+        draw_key = jax.random.fold_in(key, Stream.RECORDS)
         plan = drawn_examples(client.data, draw_key, share=share, records=records, steps=steps)
         trained = local_steps(
             training, shared, client, key, loss=training.loss, batches=plan, gradient=gradient

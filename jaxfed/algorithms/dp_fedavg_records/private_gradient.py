@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.random_streams import Stream
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss
@@ -33,8 +34,6 @@ from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking
 
 Records = Literal["poisson", "fixed"]
-
-_NOISE = 0x6E6F6973  # separates the noise's random stream from that of losses
 
 
 def drawn_examples(
@@ -124,7 +123,7 @@ def private_gradient(
             num_chunks = (num_drawn + chunk - 1) // chunk
             total, summed = jax.lax.fori_loop(0, num_chunks, add, start)
             if noise_multiplier:
-                noise_key = jax.random.fold_in(step_key, _NOISE)
+                noise_key = jax.random.fold_in(step_key, Stream.NOISE)
                 summed = noisy(summed, noise_key, jnp.float32(noise_multiplier * clip))
             rows = num_drawn.astype(jnp.float32)
             mean = scaled(summed, 1 / jnp.maximum(divisor, jnp.finfo(jnp.float32).tiny))

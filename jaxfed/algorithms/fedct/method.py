@@ -80,14 +80,13 @@ from jaxfed.learners.client_fit import (
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
+from jaxfed.random_streams import Stream
 from jaxfed.rules import at_least, grouped, keywords
 from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus, consensus_of
 from jaxfed.training.consensus.dropout import Attendance
 from jaxfed.training.consensus.opened_tally import agreed, fewest_clients
 
 _WEIGHT = 4
-_LEAVING = 0x6C656176  # random stream of the clients that leave
-_NEIGHBORS = 0x6E656967  # random stream of neighbors, separate from local steps
 
 
 class FedCTState(NamedTuple):
@@ -275,7 +274,7 @@ class _FedCT:
             voters,
             self.public,
             self.num_classes,
-            jax.random.fold_in(key, _NEIGHBORS),
+            jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
             num_neighbors=self.privacy.neighbors,
         )
 
@@ -291,7 +290,7 @@ class _FedCT:
         """Lines 6 and 10 to 12: clients send L^i, and receive L; without a consensus L stays."""
         attendance = None
         if self.departures:
-            draw = jax.random.fold_in(key, _LEAVING)
+            draw = jax.random.fold_in(key, Stream.DROPOUT)
             attendance = Attendance(voters, self.departures, draw)
         label, weight, metrics = state.label, state.weight, Metrics()
         num_asked, least = int(np.sum(voters >= 0)), fewest_clients(self.voting.sums)

@@ -89,6 +89,7 @@ from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.protofssl.settings import Episode, Helpers, ReleasedCode, Shown, Unlabeled
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, grouped, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
@@ -101,8 +102,6 @@ from jaxfed.training.round.client_round import Client, Shared, finished, local_s
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Judge, Memory, Messages, nothing_sent
 from jaxfed.training.specification import Training
-
-_NOISE = 0x6E6F6973  # sets the noise apart from local steps
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -237,7 +236,7 @@ class _ProtoFSSL:
         )
         sent = withheld(own, data, shown.min_labels)
         if shown.noise:
-            noise_key = jax.random.fold_in(key, _NOISE)
+            noise_key = jax.random.fold_in(key, Stream.NOISE)
             sent = perturbed(sent, noise_key, shown.noise)
         # What becomes part of a mean is counted where that is made.
         return sent, {} if self.helpers.shares_mean else {"prototypes": message_bytes(sent)}

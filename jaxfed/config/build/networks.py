@@ -22,12 +22,10 @@ from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.models.wrapping import DTYPES, in_precision, normalized
+from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 
 PRETRAINED = "pretrained"
-
-
-_HEAD = 0x68656164  # separates a new head's random stream from those of the rounds
 
 
 def check_model(config: ConfigDict, federation: Federation) -> Model:
@@ -169,7 +167,7 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
     file = find_weights(
         config.model.name, config.preprocessing.weights or None, config.dataset.root or None
     )
-    key = jax.random.fold_in(jax.random.key(config.seed + repeat), _HEAD)
+    key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
     start = model.init(key)
     return read_weights(file, start, new_head=True)
 

@@ -27,10 +27,9 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
+from jaxfed.random_streams import Stream
 
-_PUBLIC = 0x7075626C  # random stream of public examples, separate from that of the partition
 _OTHERS = "a public_fraction above 0, or a public_dataset"
-_OWN = 0x6F776E  # random stream of clients' own examples, separate from both
 
 
 class Public(NamedTuple):
@@ -58,7 +57,7 @@ def drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
     if size > len(train):
         wrong = f"at most {len(train)}, all that there is to train on"
         raise UsageError(wrong, key="config.federation.own_size", value=size)
-    return np.sort(np.random.default_rng((seed, _OWN)).permutation(train)[:size])
+    return np.sort(np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)[:size])
 
 
 def drawn_public(
@@ -95,7 +94,7 @@ def drawn_public(
         labels = " with a label" if wanted.public_labeled else ""
         wrong = f"at most {most} of what {source.name} has to train on{labels}{why}"
         raise UsageError(wrong, key="config.federation.public_size", value=size)
-    rng = np.random.default_rng((seed, _PUBLIC))
+    rng = np.random.default_rng((seed, Stream.PUBLIC_EXAMPLES))
     rows = np.sort(rng.permutation(candidates)[:size])
     if not wanted.public_labeled:
         return Public(first + rows, None, 0)

@@ -20,9 +20,9 @@ from jaxfed.data import Dataset
 from jaxfed.data.partitioning.controlled_rounding import apportion
 from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
+from jaxfed.random_streams import Stream
 
 _COLUMNS = ("client_id", "subclass")  # optional columns of a data set
-_EXAMPLES = 0x73697A65  # random stream of subsampling; the partition also begins with a permutation
 
 
 def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
@@ -41,7 +41,7 @@ def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
     wanted = config.dataset
     if wanted.pooled:
         dataset = _pooled(dataset)
-    rng = np.random.default_rng((config.seed, _EXAMPLES))
+    rng = np.random.default_rng((config.seed, Stream.SUBSAMPLE))
     train = _of_training(rng, dataset, wanted)
     test: np.ndarray | slice = slice(None)
     if len(dataset.y_test):

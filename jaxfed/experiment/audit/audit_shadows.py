@@ -40,8 +40,7 @@ from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
-
-_SHADOWS = 0x73686164
+from jaxfed.random_streams import Stream
 
 
 @dataclass
@@ -165,7 +164,7 @@ class AuditShadows:
                     self.targets,
                     self._memberships(size),
                     observed=sorted({min(one, rounds) for one in self.rounds}),
-                    key=jax.random.fold_in(jax.random.key(seed), _SHADOWS),
+                    key=jax.random.fold_in(jax.random.key(seed), Stream.SHADOW_MODELS),
                 )
                 self.files.save_shadows(name, there)
             self._made[name] = there

@@ -22,6 +22,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.chunk_size import MapClients, fitted
 from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.federation.ragged import Ragged, apart, joined
+from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData, usable
@@ -41,8 +42,6 @@ from jaxfed.training.server.server_state import (
 from jaxfed.training.specification import Training
 
 # Separate these random streams from local steps.
-_STATISTICS = 0x73746174
-_AFTER_MEAN = 0x6166746D
 
 
 class CohortData(NamedTuple):
@@ -138,14 +137,14 @@ class CohortStep:
         self, model: nnx.State, own: CohortData, key: jax.Array
     ) -> tuple[nnx.State, jax.Array]:
         """Return each client's statistics of this model, [K, ...], and its number of examples."""
-        keys = client_keys(jax.random.fold_in(key, _STATISTICS), own.cohort)
+        keys = client_keys(jax.random.fold_in(key, Stream.BATCH_STATISTICS), own.cohort)
         measured = self._measure((model, own.examples), (own.data, keys))
         return measured, jnp.sum(own.cohort.mask, axis=1).astype(jnp.float32)
 
     def shown(self, state: ServerState, own: CohortData, key: jax.Array) -> tuple[Any, Any]:
         """Return the clients' uploads after they received the state's model, and their bytes."""
         ids = own.cohort.client_id
-        keys = client_keys(jax.random.fold_in(key, _AFTER_MEAN), own.cohort)
+        keys = client_keys(jax.random.fold_in(key, Stream.AFTER_MEAN), own.cohort)
         inputs = own.data, cohort_statistics(state, ids), keys
         return self._show((state.model, own.examples), inputs)
 

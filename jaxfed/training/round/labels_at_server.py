@@ -24,6 +24,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import Ragged
+from jaxfed.random_streams import Stream
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
@@ -36,8 +37,6 @@ from jaxfed.training.specification import Training
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 _WITHIN_CLIENTS = ("per_client_lp", "xclp_prototypes")  # sources that need labels at clients
 # Separate these random streams: the server's from all of the clients', statistics from local steps.
-_SERVER = 0x73657276
-_STATISTICS = 0x73746174
 
 ServerMetrics = dict[str, jax.Array]
 Turn = Callable[[ServerState, jax.Array], tuple[ServerState, ServerMetrics]]
@@ -151,7 +150,9 @@ class ServerWithLabels(ServerWithoutLabels):
                 model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
             return state._replace(model=model), _metrics_of(found)
 
-        return lambda state, key: train(state, examples, jax.random.fold_in(key, _SERVER))
+        return lambda state, key: train(
+            state, examples, jax.random.fold_in(key, Stream.SERVER_TRAINING)
+        )
 
     def cohort(self, cohort: Cohort, source: str) -> Cohort:
         """Return a cohort of the same shape without clients if they have nothing to train on."""
@@ -190,7 +191,7 @@ class ServerWithLabels(ServerWithoutLabels):
         """Append the server's own delta and weight to the clients' if it trains beside them."""
         if own is None or not self._part.joins:
             return deltas, weights, {}
-        found = self._updated(state, shared, own, jax.random.fold_in(key, _SERVER))
+        found = self._updated(state, shared, own, jax.random.fold_in(key, Stream.SERVER_TRAINING))
         return _appended(deltas, found.delta), _appended(weights, found.weight), _metrics_of(found)
 
     def measured(
@@ -203,7 +204,9 @@ class ServerWithLabels(ServerWithoutLabels):
     ) -> tuple[nnx.State, jax.Array]:
         """Append the server's statistics [K + 1, ...] and number of examples [K + 1] to the clients'."""
         assert own is not None
-        key = jax.random.fold_in(jax.random.fold_in(key, _SERVER), _STATISTICS)
+        key = jax.random.fold_in(
+            jax.random.fold_in(key, Stream.SERVER_TRAINING), Stream.BATCH_STATISTICS
+        )
         found = _measured(self._training, model, own, key)
         count = jnp.sum(own.mask).astype(jnp.float32)
         return _appended(statistics, found), _appended(counts, count)

@@ -20,11 +20,10 @@ from flax import nnx
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.random_streams import Stream
 from jaxfed.training.round.client_round import AfterMean
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
-
-_MEMORY = 0x6D656D6F  # separates the store's random stream from labels and local steps
 
 
 class Hook:
@@ -86,7 +85,7 @@ class Memory(Hook):
         communication: Communication,
     ) -> ServerState:
         """Return the state with the round's uploads in memory."""
-        ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, _MEMORY)
+        ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, Stream.UPLOAD_STORE)
         memory = self.update(state.memory, ids, uploads, state.round, own_key, communication)
         return state._replace(memory=memory)
 

@@ -54,6 +54,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.privacy import randomized_response
+from jaxfed.random_streams import Stream
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.later_points.induction_weights import induction_weights
 from jaxfed.xclp.later_points.later_rows import later_scores, with_noise
@@ -67,8 +68,6 @@ from jaxfed.xclp.steps.codes import client_codes, rows_of
 from jaxfed.xclp.steps.prediction import UNLABELED, Prediction
 from jaxfed.xclp.steps.projection import setup
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
-
-_NOISE = 0x6C617465  # separates their noise from that of the graph's points
 
 
 def label_later(
@@ -175,7 +174,7 @@ def _extended(
     """Z of later points without the client prior, f32 [m, C]."""
     p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
     if p.bit_epsilon:
-        key, joint = jax.random.fold_in(setup(p.seed), _NOISE), np.concatenate(codes)
+        key, joint = jax.random.fold_in(setup(p.seed), Stream.LATE_POINTS), np.concatenate(codes)
         draw = randomized_response.from_content(key, joint)
         noisy = randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon)
         codes = [np.asarray(noisy)]

@@ -29,13 +29,12 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.result_cache import ResultCache
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.transduction import Transduction
 from jaxfed.xclp.settings.candidates import MEASURES
 
 Settings = Mapping[str, Any]
 Make = Callable[[Settings, Execution], FederatedAlgorithm]
-
-_FOLDS = 0x666F6C64  # separates the folds' randomness from the method's draws from the round's key
 
 
 def cross_validated(
@@ -74,7 +73,7 @@ def cross_validated(
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
         remembering = replace(execution, memory=ResultCache())
         methods = [make(settings, remembering) for settings in candidates]
-        fold = folds(cohort, num_folds, int(jax.random.bits(jax.random.fold_in(key, _FOLDS))))
+        fold = folds(cohort, num_folds, int(jax.random.bits(jax.random.fold_in(key, Stream.FOLDS))))
         is_labeled = fold >= 0
         counts = np.bincount(np.asarray(cohort.y)[is_labeled])
         scores: list[float] = []

@@ -16,13 +16,12 @@ import numpy as np
 
 from jaxfed.kernels.streaming import streamed_bits
 from jaxfed.privacy import randomized_response
+from jaxfed.random_streams import Stream
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.projection import setup
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
-
-_NOISE = 0x6E6F6973  # separates the keys of noise from those of Pi's rows, 0 ... L - 1
 
 
 def client_codes(
@@ -52,7 +51,7 @@ def randomized(
     bits: randomized_response.DrawUniform = randomized_response.from_system
     answers: randomized_response.DrawUniform = randomized_response.from_system
     if not session:
-        keys = jax.random.split(jax.random.fold_in(setup(p.seed), _NOISE))
+        keys = jax.random.split(jax.random.fold_in(setup(p.seed), Stream.NOISE))
         bits, answers = map(randomized_response.from_key, keys)
     rows = rows_of([len(y) for y in labels])
     if p.bit_epsilon:

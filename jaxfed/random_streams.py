@@ -1,0 +1,45 @@
+"""Random streams: the numbers that keep draws of different purposes apart.
+
+    key = jax.random.fold_in(round_key, Stream.NOISE)        rng = np.random.default_rng((seed, Stream.FOLDS))
+
+Streams of one key or one seed are independent. The values never change, so that results do not; each is the
+ASCII code of a word.
+"""
+
+from enum import IntEnum, unique
+
+
+@unique
+class Stream(IntEnum):
+    """Purpose of a draw, with the number that is folded into a key or put beside a seed."""
+
+    AFTER_MEAN = 0x6166746D  # uploads after the mean is known
+    AUDIT_HALVES = 0x68616C66  # halves of the targets, one to choose an attack and one to judge it
+    AUDIT_TARGETS = 0x74617267  # members and non-members that an audit asks about
+    BATCH_ORDER = 0x6F726473  # order of a client's batches over rounds
+    BATCH_STATISTICS = 0x73746174  # BatchNorm statistics that clients measure
+    CLIENT_GROUPS = 0x67727073  # groups of clients that take turns in rounds
+    CONTROL = 0x6374726C  # the gradient of SCAFFOLD's option I
+    DROPOUT = 0x6C656176  # clients that leave a round of FedCT
+    EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling
+    FOLDS = 0x666F6C64  # folds of a cross-validation
+    FRESH_START = 0x66727368  # networks that begin a round anew
+    LATE_POINTS = 0x6C617465  # points that come after the graph, and their noise
+    MODEL_GROUPS = 0x67726F75  # groups of models that FedRGD averages
+    NEIGHBORING_DATA = 0x6E656967  # neighboring data sets, by which sensitivity is measured
+    NEW_HEAD = 0x68656164  # the last layer in place of a pretrained one
+    NEW_NETWORKS = 0x616E6577  # networks that replace failed ones
+    NOISE = 0x6E6F6973  # privacy noise on gradients, updates, prototypes, codes and labels
+    OWN_EXAMPLES = 0x6F776E  # clients' own examples beside public ones
+    PERTURBED_QUERIES = 0x70657274  # perturbations of label-only queries
+    PUBLIC_EXAMPLES = 0x7075626C  # public examples of a federation
+    RECORDS = 0x64726177  # records that take part in a step of DP-FedAvg
+    SERVER_EXAMPLES = 0x73727672  # labeled examples of the server
+    SERVER_TRAINING = 0x73657276  # the server's own training
+    SHADOW_MODELS = 0x73686164  # memberships and training of shadow models
+    SHADOW_PARTS = 0x70617274  # parts of data that distilled shadow models learn from
+    SHADOW_VOTES = 0x766F7465  # votes of distilled shadow models
+    STUDENTS = 0x73747564  # students of distilled shadow models
+    SUBSAMPLE = 0x73697A65  # the subsample of a data set
+    TEACHER = 0x74636872  # the teacher that stage 1 ends with
+    UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads
