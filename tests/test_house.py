@@ -84,7 +84,7 @@ USE = (
         ("from jaxfed.algorithms.fedavg import fedavg", 80, ("sklearn", "phe", "nacl")),
         (
             USE.format(""),
-            80,
+            85,
             ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets"),
         ),
         (USE.format("hamming='masked', row_sums='masked'"), 130, ("phe", "gmpy2", "sklearn")),
