@@ -97,9 +97,9 @@ def cross_client_label_propagation(
     contributions = INFLUENCE[p.influence](  # 11-CS, 12-CS, 13-CS
         matrix, points.labels, points.rows, session, is_secure=p.row_sums != "plaintext"
     )
-    scores = summed_scores(
+    scores = summed_scores(  # 14-XS
         contributions, points.labels, points.rows, p, session, execution
-    )  # 14-XS
+    )
     predictions, largest_confidence = client_predictions(  # 15-CS, 16-CS
         vectors, scores, p, session, choice.sharpness if choice else None
     )

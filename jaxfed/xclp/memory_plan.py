@@ -54,10 +54,10 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         """`codes 12 MB, neighbors 230 MB in parts of 16,384 points, ...`."""
-        said = {name: f"{name} {bytes_text(size)}" for name, size in self.stages.items()}
+        texts = {name: f"{name} {bytes_text(size)}" for name, size in self.stages.items()}
         if self.part_points:
-            said["neighbors"] += f" in parts of {self.part_points:,} points"
-        return ", ".join(said.values())
+            texts["neighbors"] += f" in parts of {self.part_points:,} points"
+        return ", ".join(texts.values())
 
 
 UNLIMITED = Plan(None, None, None, {})  # all default block sizes
@@ -123,19 +123,19 @@ def _projection(num_points: int, dim: int, num_bits: int, limit: int) -> tuple[i
     rows = min(streaming.block_rows_within(limit, dim, num_bits), padded_length(num_points))
     while True:
         next_block = rows * (4 * dim + num_bits // 8)
-        taken = lsh.sign_bits_footprint(rows, dim, num_bits).total + next_block
-        if taken <= limit or rows == streaming.SMALLEST_BLOCK:
-            return rows, taken
+        num_bytes = lsh.sign_bits_footprint(rows, dim, num_bits).total + next_block
+        if num_bytes <= limit or rows == streaming.SMALLEST_BLOCK:
+            return rows, num_bytes
         rows = max(rows // 2 // streaming.SMALLEST_BLOCK, 1) * streaming.SMALLEST_BLOCK
 
 
 def _system(n: int, k: int, columns: int, limit: int) -> tuple[int | None, int]:
     """Columns of a block, and a bound of the bytes."""
     for width in (None, 32, 16):
-        taken = propagation_bytes(n, k, columns, width)
-        if taken <= limit:
-            return width, taken
-    return width, taken
+        num_bytes = propagation_bytes(n, k, columns, width)
+        if num_bytes <= limit:
+            break
+    return width, num_bytes
 
 
 def graph_bytes(n: int, k: int) -> int:

@@ -55,7 +55,7 @@ def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
     return found
 
 
-def tell_setting(session: Session, chosen: int, num_settings: int) -> None:
+def send_setting(session: Session, chosen: int, num_settings: int) -> None:
     """Send the number of the chosen setting to every client.
 
     Raises:

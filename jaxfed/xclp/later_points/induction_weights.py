@@ -102,11 +102,11 @@ def _weights(
 
     A missing neighbor has a distance beyond L, and so has its unbiased estimate: no edge.
     """
-    apart: jax.Array = distances
+    hamming: jax.Array = distances
     if bit_epsilon:
         estimates = randomized_response.unbiased_distances(distances, num_bits, bit_epsilon)
-        apart = jnp.maximum(estimates, 0)
-    b = edge_weights(cosine_from_hamming(apart, num_bits), similarity_power)
+        hamming = jnp.maximum(estimates, 0)
+    b = edge_weights(cosine_from_hamming(hamming, num_bits), similarity_power)
     listed = b.sum(axis=1, keepdims=True)
     listed = jnp.where(listed > 0, listed, 1)
     num_own = 2 * self_edges

@@ -68,7 +68,7 @@ def cross_validated(
     for settings in candidates:
         make(settings, HERE)  # a bad value is rejected when the method is made, not in round 1
     first = make(candidates[0], HERE)
-    told = execution.counting("settings of cross-validation") or (lambda done, total: None)
+    report = execution.counting("settings of cross-validation") or (lambda done, total: None)
 
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
         remembering = replace(execution, memory=ResultCache())
@@ -80,7 +80,7 @@ def cross_validated(
         for method in methods if is_labeled.any() else ():
             hits = recovered(method, state, cohort, fold, key)
             scores.append(MEASURES[measure](hits, counts))
-            told(len(scores), len(methods))
+            report(len(scores), len(methods))
         best = int(np.argmax(scores)) if scores else 0  # the first of equal ones
         quality = (scores[best], scores[0]) if scores else (None, None)
         state, metrics = methods[best].round(state, cohort, key)

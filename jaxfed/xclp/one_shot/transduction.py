@@ -81,28 +81,30 @@ def evaluate(state: Transduction, federation: Federation) -> Metrics:
     Points are pooled over clients, so a client counts by its points. A point that gets no label is wrong. A
     point of unknown class does not count.
     """
-    said = predictions(state, federation)
-    truth = federation.y[said.example]
+    predicted = predictions(state, federation)
+    truth = federation.y[predicted.example]
     metrics: Metrics = {}
     for name, role in (("test", "new"), ("unlabeled", "unlabeled")):
-        rows = (said.role == role) & (truth != UNLABELED)
+        rows = (predicted.role == role) & (truth != UNLABELED)
         if rows.any():
-            metrics[f"{name}_accuracy"] = accuracy(said.label[rows], truth[rows])
-            metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(said.label[rows], truth[rows])
-            is_right = said.label[rows] == truth[rows]
+            metrics[f"{name}_accuracy"] = accuracy(predicted.label[rows], truth[rows])
+            metrics[f"{name}_balanced_accuracy"] = balanced_accuracy(
+                predicted.label[rows], truth[rows]
+            )
+            is_right = predicted.label[rows] == truth[rows]
             metrics[f"{name}_expected_calibration_error"] = expected_calibration_error(
-                said.confidence[rows], is_right
+                predicted.confidence[rows], is_right
             )
     return metrics
 
 
 def evaluate_clients(state: Transduction, federation: Federation) -> Metrics:
     """Each client's accuracy on its new points. A point without a label is wrong."""
-    said = predictions(state, federation)
-    is_new = said.role == "new"
-    truth = federation.y[said.example[is_new]]
-    owner = said.client[is_new]
-    return over_clients("test", said.label[is_new], truth, owner, federation.num_clients)
+    predicted = predictions(state, federation)
+    is_new = predicted.role == "new"
+    truth = federation.y[predicted.example[is_new]]
+    owner = predicted.client[is_new]
+    return over_clients("test", predicted.label[is_new], truth, owner, federation.num_clients)
 
 
 def predictions(state: Transduction, federation: Federation) -> Predictions:

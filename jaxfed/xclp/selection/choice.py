@@ -113,29 +113,26 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         total: sums the clients' numbers; None without clients, or with too few to hide a single one.
     """
     settings, priors = settings_of(p), priors_of(p)
-    remembered: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
+    num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
+    by_matrix: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
 
-    def matter(s: P) -> Mapping[int, Labeled]:
+    def labeled(s: P) -> Mapping[int, Labeled]:
         key = _in_common(s)
-        if key not in remembered:
-            remembered[key] = evidence(s)
-        return remembered[key]
+        if key not in by_matrix:
+            by_matrix[key] = evidence(s)
+        return by_matrix[key]
 
-    is_balanced = p.select_measure == "balanced_accuracy"
-    num_groups = p.num_classes if is_balanced else 1
+    hits = [_hits(labeled(s), s) for s in settings]
+    clients = [j for j in hits[0] if all(j in own for own in hits)]
 
-    def counts_of(hit: list[dict[int, Hits]], clients: Sequence[int]) -> dict[int, np.ndarray]:
-        return {client: _counts([own[client] for own in hit], num_groups) for client in clients}
+    def summed(hits: list[dict[int, Hits]]) -> Sums | None:
+        counts = {j: _counts([own[j] for own in hits], num_groups) for j in clients}
+        return _by_group(total(counts), num_groups)
 
-    hit = [_hits(matter(s), s) for s in settings]
-    size = len(settings) * len(priors), len(remembered)
-    systems = reduce(
-        SolverAccuracy.worst,
-        (own.accuracy for of in remembered.values() for own in of.values()),
-        SolverAccuracy(),
-    )
-    everywhere = [client for client in hit[0] if all(client in own for own in hit)]
-    sums = _by_group(total(counts_of(hit, everywhere)), num_groups)
+    size = len(settings) * len(priors), len(by_matrix)
+    accuracies = [own.accuracy for points in by_matrix.values() for own in points.values()]
+    systems = reduce(SolverAccuracy.worst, accuracies, SolverAccuracy())
+    sums = summed(hits)
     if sums is None or not sums.labels.any():
         flat = 1.0 if p.confidence == "calibrated" else None
         return Choice(settings[0], _chosen(p, settings[0]), None, None, *size, flat, None, systems)
@@ -143,26 +140,25 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     best = int(np.argmax(qualities))
     if not sums.is_clear(best, p.select_measure):
         best = 0
-    found, accuracy = settings[best], qualities[best]
+    found, quality = settings[best], qualities[best]
     if len(priors) > 1:
-        tried = [replace(found, client_prior=beta) for beta in priors]
-        hit = [_hits(matter(found), s) for s in tried]
-        again = _by_group(total(counts_of(hit, everywhere)), num_groups)
-        if again is not None and again.labels.any():
-            of_priors = again.qualities(p.select_measure)
-            strongest = int(np.argmax(of_priors))
-            found, accuracy = tried[strongest], of_priors[strongest]
+        weighed = [replace(found, client_prior=beta) for beta in priors]
+        of_priors = summed([_hits(labeled(found), s) for s in weighed])
+        if of_priors is not None and of_priors.labels.any():
+            by_prior = of_priors.qualities(p.select_measure)
+            strongest = int(np.argmax(by_prior))
+            found, quality = weighed[strongest], by_prior[strongest]
     sharpness, log_loss = None, None
     if found.confidence == "calibrated":
         left_out = {
-            j: (left_out_scores(own, found), own.answers) for j, own in matter(found).items()
+            j: (left_out_scores(own, found), own.answers) for j, own in labeled(found).items()
         }
-        likely = total({j: log_likelihoods(*left_out[j]) for j in everywhere})
-        sharpness, log_loss = (1.0, None) if likely is None else likeliest(likely)
+        likelihoods = total({j: log_likelihoods(*left_out[j]) for j in clients})
+        sharpness, log_loss = (1.0, None) if likelihoods is None else likeliest(likelihoods)
     return Choice(
         found,
         _chosen(p, found),
-        float(accuracy),
+        float(quality),
         float(qualities[0]),
         *size,
         sharpness,

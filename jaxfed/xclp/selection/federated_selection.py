@@ -77,9 +77,9 @@ def choose(
     choice = select(p, evidence, total)
     settings, priors = settings_of(p), priors_of(p)
     found = [replace(s, client_prior=beta) for s in settings for beta in priors]
-    left_out.tell_setting(session, found.index(choice.p), len(found))
+    left_out.send_setting(session, found.index(choice.p), len(found))
     if choice.sharpness is not None:
-        left_out.tell_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
+        left_out.send_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
     return choice
 
 

@@ -190,17 +190,17 @@ def _multiplied(
     for client, own in rows.items():
         if client not in present:
             continue
-        way = multiplication(client, num_points)
+        product = multiplication(client, num_points)
         try:
-            labeled = way.positions()
+            labeled = product.positions()
             for start in range(0, len(labeled), _COLUMN_BLOCK):
                 block = labeled[start : start + _COLUMN_BLOCK]
                 unit = np.zeros((num_rows, shared_width(len(block))), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
                 result = result._replace(accuracy=result.accuracy.worst(accuracy))
-                way.multiply(columns, block)  # 13-CS
-            value, share = way.finished()
+                product.multiply(columns, block)  # 13-CS
+            value, share = product.finished()
         except DroppedOut:
             continue
         result.values[client] = value

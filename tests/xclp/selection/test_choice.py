@@ -464,10 +464,10 @@ def test_messages_that_cannot_be_are_refused(monkeypatch):
     with pytest.raises(ProtocolError, match="4 bytes each"):
         left_out.received_diagonals(session.endpoints[0], 2)
     with pytest.raises(ProtocolError, match="below 3"):
-        left_out.tell_setting(session, 3, 3)
+        left_out.send_setting(session, 3, 3)
     monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
     with pytest.raises(ProtocolError, match="of 4 bytes"):
-        left_out.tell_setting(session, 0, 3)
+        left_out.send_setting(session, 0, 3)
 
 
 def balanced(hit, labels):
