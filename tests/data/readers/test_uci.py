@@ -209,7 +209,9 @@ def test_a_file_that_was_cut_at_a_lines_end_is_refused(
     monkeypatch.setattr(original, "PUBLISHED", PUBLISHED)
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     folder = write(tmp_path)
-    with pytest.raises(UsageError, match=rf"{name}: \d rows; the published file has {published}:"):
+    with pytest.raises(
+        UsageError, match=rf"{name}: \d rows, but the published file has {published};"
+    ):
         load(folder.name, root=tmp_path)
 
 
