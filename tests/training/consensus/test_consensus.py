@@ -152,7 +152,7 @@ def test_ties_go_to_the_smallest_class_or_to_chance():
     # What is no tie is left alone.
     clear = drawn.agree(votes[:3], clients[:3], KEY).label
     assert (np.asarray(clear) == 2).all()
-    with pytest.raises(UsageError, match="needs a key"):
+    with pytest.raises(UsageError, match="needs a random key"):
         drawn.agree(votes, clients)
 
 
