@@ -188,7 +188,7 @@ def test_every_batch_has_the_confident_beside_any():
 
 def test_mistakes_are_named():
     training = training_of(Batches("joint", 4, 1), strong_augment=double)
-    with pytest.raises(UsageError, match=r"labels_at='clients'.*'server'"):
+    with pytest.raises(UsageError, match=r"needs labels at the server"):
         semifl(training=training)
     with pytest.raises(UsageError, match=r"semifl.threshold=2"):
         semifl(training=training, threshold=2)

@@ -210,7 +210,7 @@ def test_a_wrong_override_is_one_line_that_names_it(override, words):
     ("overrides", "words"),
     [
         (["num_labeled=9999"], "config.federation.num_labeled=9999: use 0 to 1438"),
-        (["partition=natural"], "config.federation.partition='natural' needs client_id"),
+        (["partition=natural"], "config.federation.partition='natural': needs client_id"),
         (["min_size=200"], "config.federation.min_size=200: 10 clients need 2000"),
         (["labeled_per_class=99"], "config.federation.labeled_per_class=99: 990 labels of class"),
         (

@@ -117,9 +117,8 @@ def xclp_labels(
         at_server = int(sizes[ids < UNLABELED].sum())
         if at_server and not in_one_program:
             raise UsageError(
-                "labels_at='server': the server is a party of XCLP then; allowed are hamming='plaintext', "
-                "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
-                "confidence='entropy'"
+                "the server has labels and is a party of XCLP: set hamming='plaintext', row_sums='plaintext', "
+                "influence='labels', no noise, no client prior, nothing to select and confidence='entropy'"
             )
         if in_one_program:
             y, projection = jnp.asarray(entered.y), xclp.setup(seed)

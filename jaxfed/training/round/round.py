@@ -27,7 +27,7 @@ from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.ingredients import Training
-from jaxfed.training.pseudo_labels.label_sources import check_source
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round import labels_at_server
 from jaxfed.training.round.client_round import AfterMean, LocalUpdate
@@ -116,7 +116,7 @@ def federated_training(
             owner="Training",
             allowed="use None",
         )
-    if own is not None and pseudo_label in ("per_client_lp", "xclp_prototypes"):
+    if own is not None and pseudo_label in BY_OWN_LABELS:
         raise UsageError(
             f"with pseudo_label={pseudo_label!r} each client labels by its own labels",
             key="server",
