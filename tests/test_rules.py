@@ -141,3 +141,50 @@ def test_a_check_without_a_call_knows_the_fields_too():
     check_keywords(composed, {"size": 3})
     with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
         check_keywords(composed, {"size": 3, "sigma": -1})
+
+
+def _check(given):
+    if given.size > given.most:
+        raise UsageError(key="size", value=given.size, allowed=f"use at most {given.most}")
+
+
+@keywords(_check, size=at_least(1))
+def bounded(*, training: str, size: int = 1, most: int = 3) -> int:
+    raise AssertionError("no check of keywords calls the factory")
+
+
+def test_keywords_are_checked_together_without_a_call():
+    check_keywords(bounded, {"size": 3})
+    check_keywords(partial(bounded, most=9), {"size": 8})
+    for given, told in (
+        ({"size": 0}, "bounded.size=0: use integers from 1 on"),
+        ({"size": 4}, "size=4: use at most 3"),
+    ):
+        with pytest.raises(UsageError, match=f"^{told}$"):
+            check_keywords(bounded, given)
+        with pytest.raises(UsageError, match=f"^{told}$"):
+            bounded(training="t", **given)
+
+
+def test_a_dataclass_checks_its_fields_as_keywords():
+    @dataclass(frozen=True)
+    class Even:
+        size: int
+
+        def __post_init__(self):
+            if self.size % 2:
+                raise UsageError(key="size", value=self.size, allowed="use even numbers")
+
+    @fields_as_keywords(Even)
+    def made(**fields: int) -> None:
+        raise AssertionError("no check of keywords calls the factory")
+
+    check_keywords(made, {"size": 2})
+    with pytest.raises(UsageError, match=r"^size=3: use even numbers$"):
+        check_keywords(made, {"size": 3})
+
+
+def test_advice_is_a_sentence():
+    assert one_of(("a",)).advice == "use 'a'"
+    assert one_of(("a", "b")).advice == "choose one of 'a', 'b'"
+    assert SHARE.advice == "use numbers from 0 to 1"

@@ -12,6 +12,7 @@ from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 from jaxfed.random_streams import Stream
 from jaxfed.training.needs import Needs
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
 LABELS_AT = ("clients", "server")
@@ -61,7 +62,6 @@ _ONE_TABLE = (
     "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
     "`launch.report RUN RUN` puts on one page"
 )
-_BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # sources that use each client's labels
 
 
 def check_labels_at(config: ConfigDict) -> None:
@@ -113,7 +113,7 @@ def check_place_of_labels(
         raise _refused(config, wrong, f"use {place!r}; {_ONE_TABLE}")
     if config.federation.labels_at == "clients":
         return
-    if needed.pseudo_label in _BY_OWN_LABELS:
+    if needed.pseudo_label in BY_OWN_LABELS:
         raise _refused(config, f"{name!r} labels by what each client makes of its own labels")
     if needed.pseudo_label == "xclp" and not is_one_program(parameters):
         raise _refused(

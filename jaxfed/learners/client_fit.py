@@ -151,13 +151,9 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
             "clients that train models need federation.test='central': here they hold new points"
         )
     if len(federation.server):
-        raise UsageError(
-            "labels_at='server': this method learns from labels that clients have; use 'clients'"
-        )
+        raise UsageError("this method needs labels at the clients, and the server has them")
     if public is not None and not len(public):
-        raise UsageError(
-            "public_size=0: this method teaches labels of public examples; use 1 or more"
-        )
+        raise UsageError("this method teaches labels of public examples, and there are none")
 
 
 def count(number: int) -> np.ndarray:

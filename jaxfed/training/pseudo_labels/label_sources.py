@@ -53,6 +53,7 @@ SECTION_OF = {
 }  # in a config, for sources whose settings are in another source's section
 
 OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
+BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
     "source of labels", {}, reserved=OWN, num_given=1
 )

@@ -179,7 +179,7 @@ def _check_no_server(entered: Cohort) -> None:
     ids, sizes = _sizes(entered)
     if sizes[ids < UNLABELED].sum():
         raise UsageError(
-            "labels_at='server': the server is a party of XCLP then; use hamming='plaintext', "
+            "the server has labels and is a party of XCLP: set hamming='plaintext', "
             "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
             "confidence='entropy'"
         )

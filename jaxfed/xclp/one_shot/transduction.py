@@ -50,10 +50,7 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
     def init(key: jax.Array, federation: Federation) -> Transduction:
         del key
         if len(federation.server):
-            raise UsageError(
-                "labels_at='server': this method labels in one shot by labels that clients have; use "
-                "'clients'"
-            )
+            raise UsageError("this method needs labels at the clients, and the server has them")
         shape = (federation.num_clients, federation.capacity)
         return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
 
