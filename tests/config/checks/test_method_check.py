@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from small_training import double, training_of
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.config import file
 from jaxfed.config.build import assembly, networks
 from jaxfed.config.checks import check
@@ -52,11 +52,13 @@ def built(name, given, **changes):
     sources = Watched()
     training = training_of(
         Batches("joint", size=4, epochs=1),
-        **{"num_classes": 3, "max_labels": 2, "augment": double, "strong_augment": double},
-        pseudo_labels=sources,
-        pseudo_labels_of=lambda model: sources,
+        **{"augment": double, "strong_augment": double} | changes,
+        labels=lambda model, execution: sources,
     )
-    ALGORITHMS[name](training=replace(training, **changes), **given)
+    asked = inspect.signature(ALGORITHMS[name]).parameters
+    needed = {"task": PrototypeTask(num_classes=3, max_labels=2), "participation": None}
+    own = {key: value for key, value in needed.items() if key in asked}
+    ALGORITHMS[name](training=training, **own, **given)
     return sources.taken
 
 
@@ -71,7 +73,7 @@ def refuses(name, given, **changes):
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_methods_do_what_they_declare(name, given):
     declared = needed(name, given)
-    at_clients, at_server = ({"server": where} for where in (None, SERVER))
+    at_clients, at_server = ({"server_examples": where} for where in (None, SERVER))
     works = at_clients if "clients" in declared.labels_at else at_server
     assert built(name, given, **works) == {"none", declared.pseudo_label}
     assert refuses(name, given, **at_clients) == ("clients" not in declared.labels_at)
