@@ -8,7 +8,7 @@ from small_training import KEY, assert_same, federation_of, rounds_of, training_
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Control, Hook, Memory
+from jaxfed.training.round.server_hooks import Control, Hook, UploadStore
 
 FEDERATION = federation_of([6, 5, 4], num_labeled=3)
 
@@ -79,7 +79,7 @@ def test_a_memory_receives_each_clients_upload():
         seen.append((ids.tolist(), uploads.tolist(), int(done)))
         return memory + 1
 
-    memory = Memory(lambda model, federation: np.int32(federation.num_clients), store)
+    memory = UploadStore(lambda model, federation: np.int32(federation.num_clients), store)
     algorithm = federated_training(training, update, pseudo_label="none", hooks=(memory,))
     state = algorithm.init(KEY, FEDERATION)
     after, _ = algorithm.round(state, FEDERATION.cohort(), KEY)
