@@ -94,7 +94,7 @@ def dp_fedavg(
     """DP-FedAvg of clients, on their given labels.
 
     Args:
-        training: the ingredients; its weighting has no say, all clients of a round count alike.
+        training: the training specification; its weighting has no say, all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: S, where it is fixed.
         bound: whether S is fixed, or the median of the round's norms.

@@ -30,7 +30,7 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
     """FedAvg on the labels that a pseudo-labeler finds.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
     """
     return federated_training(

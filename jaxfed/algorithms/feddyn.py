@@ -38,7 +38,7 @@ def feddyn(
     """FedDyn on the labels that a pseudo-labeler finds.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         alpha: weight of the dynamic regularizer; the paper has 0.1 to 0.001.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
 

@@ -28,7 +28,7 @@ def fedprox(
     """FedProx on the labels that a pseudo-labeler finds.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         mu: proximal weight; 0 is FedAvg.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
     """

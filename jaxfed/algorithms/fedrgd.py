@@ -67,7 +67,7 @@ def fedrgd(
     """FedRGD, in the scenario that `training.server.examples` says.
 
     Args:
-        training: the ingredients; its `local.strong_augment` is needed, but with `self_training`.
+        training: the training specification; its `local.strong_augment` is needed, but with `self_training`.
         num_groups: S.
         threshold: tau.
         self_training: the loss of the authors' code.

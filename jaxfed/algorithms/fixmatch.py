@@ -36,7 +36,7 @@ def fixmatch(
     """FedAvg on FixMatch's loss; FedProx with mu > 0.
 
     Args:
-        training: the ingredients; its `local.strong_augment` is needed.
+        training: the training specification; its `local.strong_augment` is needed.
         threshold: confidence in [0, 1] that an unlabeled example takes to count.
         unlabeled_weight: of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
         mu: proximal weight.

@@ -65,7 +65,8 @@ def mixmatch(
     """FedAvg on MixMatch's loss; FedProx with mu > 0. Defaults are the paper's for CIFAR-10 but for R.
 
     Args:
-        training: the ingredients; its `local.augment` is a, its `pointwise` unused: labels are mixtures.
+        training: the training specification; its `local.augment` is a. Its `local.pointwise` is not used:
+            labels are mixtures.
         num_augmentations: K.
         temperature: T.
         alpha: of the Beta distribution.

@@ -40,7 +40,7 @@ def scaffold(
     """SCAFFOLD on the labels that a pseudo-labeler finds.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         option: how a client makes its new control: "I", by a gradient over all its examples; "II", from its
             steps.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.

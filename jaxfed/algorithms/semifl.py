@@ -87,7 +87,7 @@ def semifl(
     """SemiFL.
 
     Args:
-        training: the ingredients; `server.examples` and `local.strong_augment` are needed. Of
+        training: the training specification; `server.examples` and `local.strong_augment` are needed. Of
             `local.batches` size and epochs count.
         threshold: tau.
         mix_weight: lambda.

@@ -35,7 +35,7 @@ from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.client_fit import tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership.single_model import gap_auc
-from jaxfed.training.round.evaluation import Judgement
+from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.prediction_cache import LastAnswer
 
 
@@ -57,7 +57,7 @@ class LearnersState(Protocol):
 
 def judged_by_clients(
     learner: Learner, num_classes: int, *, has_consensus: bool = False
-) -> Judgement:
+) -> Evaluation:
     """Build the evaluation functions of a method whose clients have separate models.
 
     Args:
@@ -72,7 +72,7 @@ def judged_by_clients(
     test labels of the state that `evaluate` last measured.
     """
     judge = _Judge(learner, num_classes, has_consensus, LastAnswer[np.ndarray]())
-    return Judgement(
+    return Evaluation(
         judge.evaluate, judge.validate, judge.evaluate_clients, judge.predictions, judge.predict
     )
 

@@ -93,9 +93,9 @@ def network(
     """Return the learner with a separate network at each client, `training.model`, trained by mini-batches.
 
     Args:
-        training: the ingredients; of these `model`, `initial_model`, `optimizer`, `learning_rate` (of a
-            client's rounds), `pointwise`, `augment`, `map_clients` and `map_apart` count, and of `batches`
-            the size. Clients without an `initial_model` start from networks of their own, drawn apart.
+        training: the training specification; used are `model`, `initial_model`, `execution`, and of `local`
+            optimizer, learning_rate (by a client's rounds), pointwise, augment and the size of batches.
+            Clients without an `initial_model` start from networks of their own, drawn apart.
         public_batch_size: |P|.
         pseudo_weight: lambda.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;

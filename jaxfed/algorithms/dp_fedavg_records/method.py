@@ -114,7 +114,7 @@ def dp_fedavg_records(
     """DP-FedAvg of records, on clients' given labels.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: C, of an example's gradient.
         share: s.

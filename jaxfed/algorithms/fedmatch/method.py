@@ -113,8 +113,8 @@ def fedmatch(
     """FedMatch, in the scenario that `training.server.examples` says.
 
     Args:
-        training: the ingredients; its `local.strong_augment` is needed. The paper's rate is 1e-3 and goes
-            with its weights: SGD needs 2 `l2_weight` learning_rate < 2.
+        training: the training specification; its `local.strong_augment` is needed. The paper's rate is 1e-3
+            and goes with its weights: SGD needs 2 `l2_weight` learning_rate < 2.
         supervised_weight: lambda_s.
         consistency_weight: lambda_ICCS.
         l2_weight: lambda_L2.

@@ -92,7 +92,7 @@ def fedsiam(
     """FedSiam with labels at clients.
 
     Args:
-        training: the ingredients.
+        training: the training specification.
         consistency: d, "mse" for iid clients, "kl" for others.
         consistency_weight: beta_max.
         rampup_rounds: R; 0 is no ramp-up.

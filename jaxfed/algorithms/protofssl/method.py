@@ -100,7 +100,7 @@ from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Judge, Memory, Messages, nothing_sent
+from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
 from jaxfed.training.specification import Training
 
 
@@ -164,7 +164,7 @@ def protofssl(
             after_mean=parts.show if shown.prototype_network == "mean" else None,
         ),
         hooks=(parts.memory(),),
-        judge=parts.judge(),
+        classifier=parts.classifier(),
     )
     if not (shown.noise and shown.clip):
         return algorithm
@@ -241,7 +241,7 @@ class _ProtoFSSL:
         # What becomes part of a mean is counted where that is made.
         return sent, {} if self.helpers.shares_mean else {"prototypes": message_bytes(sent)}
 
-    def memory(self) -> Memory:
+    def memory(self) -> UploadStore:
         """The server's store of prototypes, which chooses the helpers."""
         helpers = self.helpers
         of_model = self.training.model, self.task.num_classes
@@ -250,7 +250,7 @@ class _ProtoFSSL:
             return mean_store(*of_model, *chosen, helpers.prototype_sums)
         return prototype_store(*of_model, *chosen, self.released_code.helper_choice)
 
-    def judge(self) -> Judge:
+    def classifier(self) -> Classifier:
         """Classification by the prototypes that the server has."""
         return by_prototypes(
             self.training.model,

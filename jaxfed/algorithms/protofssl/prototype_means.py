@@ -29,7 +29,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.training.consensus.fresh_session import in_fresh_session
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
-from jaxfed.training.round.server_hooks import Memory
+from jaxfed.training.round.server_hooks import UploadStore
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -49,7 +49,7 @@ class MeanStore(NamedTuple):
 
 def mean_store(
     model: Model, num_classes: int, num_helpers: int, interval: int, sums: str
-) -> Memory:
+) -> UploadStore:
     """The store as the server's memory; helpers are drawn after rounds 1, 1 + R_H, 1 + 2 R_H, ...
 
     `sums` is a key of `SUMS`. A helper sends its summand and nothing else.
@@ -77,7 +77,7 @@ def mean_store(
         mean = jnp.asarray(center, jnp.float32)[None], jnp.asarray(count > 0)[None]
         return MeanStore(Prototypes(*mean))
 
-    return Memory(init, update)
+    return UploadStore(init, update)
 
 
 def plaintext_means(

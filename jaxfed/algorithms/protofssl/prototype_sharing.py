@@ -28,7 +28,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     completed,
     mean_probabilities,
 )
-from jaxfed.training.round.server_hooks import Judge, Memory
+from jaxfed.training.round.server_hooks import Classifier, UploadStore
 from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def prototype_store(
     num_helpers: int,
     interval: int,
     choice: HelperChoice = "previous_round",
-) -> Memory:
+) -> UploadStore:
     """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
 
     def init(state: nnx.State, federation: Federation) -> Store:
@@ -89,7 +89,7 @@ def prototype_store(
         *arrays, _ = of_the_round  # clients have counted their own messages
         return updated(store, *arrays)
 
-    return Memory(init, update)
+    return UploadStore(init, update)
 
 
 def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
@@ -203,7 +203,7 @@ def by_prototypes(
     known: Callable[[Any], Prototypes] = of_the_last_round,
     *,
     complete: bool = False,
-) -> Judge:
+) -> Classifier:
     """Return the classifier by the mean of p over the `known` prototypes; uniform before there are any.
 
     If `complete`, prototypes are `completed` first. A single client's upload is classified by the prototypes
@@ -226,4 +226,4 @@ def by_prototypes(
         rows = np.asarray([client])
         return sent, jax.tree.map(lambda leaf: leaf[rows], state.memory.latest)
 
-    return Judge(needed, probabilities, of_client)
+    return Classifier(needed, probabilities, of_client)

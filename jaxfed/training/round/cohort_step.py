@@ -41,8 +41,6 @@ from jaxfed.training.server.server_state import (
 )
 from jaxfed.training.specification import Training
 
-# Separate these random streams from local steps.
-
 
 class CohortData(NamedTuple):
     """The cohort's examples and labels in the form that clients share.

@@ -13,11 +13,11 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.training.round.prediction_cache import LastAnswer
-from jaxfed.training.round.server_hooks import Judge
+from jaxfed.training.round.server_hooks import Classifier
 from jaxfed.training.server.server_state import ServerState
 
 
-class Judgement(NamedTuple):
+class Evaluation(NamedTuple):
     """The evaluation functions of a `FederatedAlgorithm`, as its fields of these names."""
 
     evaluate: Evaluate
@@ -27,12 +27,12 @@ class Judgement(NamedTuple):
     predict: Predict
 
 
-def judged_by(judge: Judge) -> Judgement:
+def evaluation_by(classifier: Classifier) -> Evaluation:
     """Build the evaluation functions of a classifier; they share one compiled program.
 
     Cost: `predictions` reuses the test probabilities of the state that `evaluate` last measured.
     """
-    needed, probabilities = judge.needed, jax.jit(judge.probabilities)
+    needed, probabilities = classifier.needed, jax.jit(classifier.probabilities)
     measured = LastAnswer[np.ndarray]()
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -72,7 +72,7 @@ def judged_by(judge: Judge) -> Judgement:
             confidence=probability.max(axis=1),
         )
 
-    return Judgement(evaluate, validate, evaluate_clients, predictions, predict)
+    return Evaluation(evaluate, validate, evaluate_clients, predictions, predict)
 
 
 def _quality(

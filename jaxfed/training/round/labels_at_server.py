@@ -36,7 +36,6 @@ from jaxfed.training.specification import Training
 # Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 _WITHIN_CLIENTS = ("per_client_lp", "xclp_prototypes")  # sources that need labels at clients
-# Separate these random streams: the server's from all of the clients', statistics from local steps.
 
 ServerMetrics = dict[str, jax.Array]
 Turn = Callable[[ServerState, jax.Array], tuple[ServerState, ServerMetrics]]

@@ -39,7 +39,7 @@ from jaxfed.training.round.cohort_step import (
     metrics_of,
     with_clients,
 )
-from jaxfed.training.round.evaluation import judged_by
+from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.labels_at_server import (
     ServerPart,
     ServerWithoutLabels,
@@ -50,11 +50,11 @@ from jaxfed.training.round.model_messages import count_models
 from jaxfed.training.round.server_hooks import (
     MODEL_ALONE,
     NO_CONTROL,
+    Classifier,
     Control,
     Hook,
-    Judge,
     Messages,
-    by_network,
+    network_classifier,
 )
 from jaxfed.training.round.update_views import RECORDING, parameter_views
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
@@ -104,7 +104,7 @@ def federated_training(
     messages: Messages = MODEL_ALONE,
     hooks: Sequence[Hook] = (),
     server_part: ServerPart | None = None,
-    judge: Judge | None = None,
+    classifier: Classifier | None = None,
 ) -> FederatedAlgorithm:
     """Build a federated algorithm from `local_update` and the training specification.
 
@@ -118,7 +118,7 @@ def federated_training(
         hooks: host code before labeling and after the server's step, in this order.
         server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
             none; None: the method needs labels at clients.
-        judge: the classifier of a state; by default `by_network`.
+        classifier: the classifier of a state; by default `network_classifier`.
 
     Raises:
         UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
@@ -126,7 +126,7 @@ def federated_training(
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
-    judge = judge or by_network(training)
+    classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
     program = partial(
         _stage_program, local_update=local_update, control=control, messages=messages, server=server
@@ -188,9 +188,11 @@ def federated_training(
         partial(round_by, stages_of(training.server.aggregate)),
         needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
-        views=parameter_views(lambda: partial(round_by, stages_of(RECORDING)), judge, multiple),
+        views=parameter_views(
+            lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
+        ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
-        **judged_by(judge)._asdict(),
+        **evaluation_by(classifier)._asdict(),
     )
 
 

@@ -1,10 +1,10 @@
 """Parts that a method adds to FedAvg's round; each adds nothing by default.
 
-Hook        host code before labeling and after the server's step, with a share of the state
-Memory      a hook: the server's store of the clients' uploads other than models
-Control     values beside the model that grow by the clients' corrections
-Messages    further messages between the server and single clients
-Judge       the classifier of a state
+Hook         host code before labeling and after the server's step, with a share of the state
+UploadStore  a hook: the server's store of the clients' uploads other than models
+Control      values beside the model that grow by the clients' corrections
+Messages     further messages between the server and single clients
+Classifier   how a state classifies examples
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Hook:
 
 
 @dataclass(frozen=True)
-class Memory(Hook):
+class UploadStore(Hook):
     """The server's store of the clients' uploads other than models, `ServerState.memory`.
 
     Attributes:
@@ -168,7 +168,7 @@ class Messages(NamedTuple):
 MODEL_ALONE = Messages()
 
 
-class Judge(NamedTuple):
+class Classifier(NamedTuple):
     """The classifier of a state.
 
     Fields:
@@ -183,10 +183,10 @@ class Judge(NamedTuple):
     of_client: Callable[[ServerState, nnx.State, int], Any] = lambda state, model, client: model
 
 
-def by_network(training: Training) -> Judge:
+def network_classifier(training: Training) -> Classifier:
     """Return the classifier by the softmax of the server's network."""
 
     def probabilities(model: nnx.State, x: jax.Array) -> jax.Array:
         return jax.nn.softmax(training.model.apply(model, x).astype(jnp.float32))
 
-    return Judge(lambda state: state.model, probabilities)
+    return Classifier(lambda state: state.model, probabilities)

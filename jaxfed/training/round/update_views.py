@@ -4,8 +4,8 @@
 
 The round runs once more and records the deltas instead of taking the server's step. The same state, cohort
 and key give the same updates, bit for bit. Other uploads that the server classifies by belong to the
-client's model (`Judge.of_client`). Answers are predictions by such a message. Gradients are those of their
-cross-entropy by all numbers of the message: parameters, running statistics, prototypes.
+client's model (`Classifier.of_client`). Answers are predictions by such a message. Gradients are those of
+their cross-entropy by all numbers of the message: parameters, running statistics, prototypes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxfed.federation.algorithm import Round
 from jaxfed.federation.attack_surface import ANYBODY, View, Views
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
-from jaxfed.training.round.server_hooks import Judge
+from jaxfed.training.round.server_hooks import Classifier
 from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.clipped_mean import norm
 
@@ -41,16 +41,16 @@ def _keep(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -
 RECORDING = Aggregate(lambda model: (), _keep)
 
 
-def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) -> Views:
+def parameter_views(recorded: Callable[[], Round], classifier: Classifier, multiple: int) -> Views:
     """Return the views of a method that averages parameters.
 
     Args:
         recorded: makes the method's round with the aggregate `RECORDING`; called at the first view.
-        judge: classifier by a state, or by a client's upload.
+        classifier: classification by a state, or by a client's upload.
         multiple: a cohort is padded to a multiple of this number of clients.
     """
     made: list[Round] = []
-    probabilities, norms = jax.jit(judge.probabilities), jax.jit(_gradient_norms(judge))
+    probabilities, norms = jax.jit(classifier.probabilities), jax.jit(_gradient_norms(classifier))
 
     def answers(seen: list[Any], x: np.ndarray) -> np.ndarray:
         each = [in_batches(partial(probabilities, one), x, rows_at_once()) for one in seen]
@@ -84,18 +84,18 @@ def parameter_views(recorded: Callable[[], Round], judge: Judge, multiple: int) 
         ]
         clients = [client for _, client in there]
         sent = [
-            judge.of_client(after, own, client)
+            classifier.of_client(after, own, client)
             for own, client in zip(uploads, clients, strict=True)
         ]
         return [
             view("a client's model", clients, sent),
-            view("the mean", [-1], [judge.needed(after)])._replace(adversary=ANYBODY),
+            view("the mean", [-1], [classifier.needed(after)])._replace(adversary=ANYBODY),
         ]
 
     return views
 
 
-def _gradient_norms(judge: Judge) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
+def _gradient_norms(classifier: Classifier) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
     """Return a function: message, x [n, ...], y int32 [n] -> float32 [n]; cost: one gradient per example."""
 
     def norms(needed: Any, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -109,7 +109,7 @@ def _gradient_norms(judge: Judge) -> Callable[[Any, jax.Array, jax.Array], jax.A
                 next(moving) if moves else leaf
                 for leaf, moves in zip(leaves, is_number, strict=True)
             ]
-            probability = judge.probabilities(jax.tree.unflatten(form, whole), x[None])[0, y]
+            probability = classifier.probabilities(jax.tree.unflatten(form, whole), x[None])[0, y]
             return -jnp.log(jnp.maximum(probability, _TINY))
 
         def one(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxfed import xclp
+from jaxfed.algorithms.fedsem import Teacher
 from jaxfed.algorithms.label_propagation import per_client_lp
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -20,7 +21,7 @@ from jaxfed.kernels.devices.spread import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
-from jaxfed.training.server.server_state import ServerState, Teacher
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix

@@ -6,7 +6,7 @@ from toy_learner import NUM_CLASSES, clients
 
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.round import evaluation
-from jaxfed.training.round.server_hooks import Judge
+from jaxfed.training.round.server_hooks import Classifier
 
 FEDERATION = clients()
 
@@ -21,7 +21,7 @@ def test_the_test_split_is_predicted_once(monkeypatch):
         passes.append(len(x))
         return in_batches(function, x, size)
 
-    judged = evaluation.judged_by(Judge(lambda state: state, probabilities))
+    judged = evaluation.evaluation_by(Classifier(lambda state: state, probabilities))
     state = np.eye(NUM_CLASSES, dtype=np.float32)
     expected = judged.predictions(state, FEDERATION)
     x, y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
