@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.checks.fingerprint import who_learns
+from jaxfed.config.checks.fingerprint import disclosures
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -75,7 +75,7 @@ def conduct(
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
-    for line in who_learns(config):
+    for line in disclosures(config):
         progress.note(line)
     with open_for_all(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own

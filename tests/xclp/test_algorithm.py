@@ -1,5 +1,8 @@
 """XCLP against an independent dense float64 computation of Algorithm 1, and its edges."""
 
+import inspect
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -325,3 +328,13 @@ def test_labels_do_not_depend_on_a_scale_at_the_edge_of_float32(scale):
     for ours, theirs in zip(scaled, plain, strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
         np.testing.assert_array_equal(ours[2], theirs[2])
+
+
+# How the paper marks its sixteen lines.
+MARKS = ["XS", *3 * ["CS"], "XS", *5 * ["SS"], *3 * ["CS"], "XS", *2 * ["CS"]]
+
+
+def test_the_function_names_every_line_of_the_paper_in_order():
+    source = inspect.getsource(cross_client_label_propagation)
+    marks = re.findall(r"\b(\d+)-(XS|CS|SS)\b", source)
+    assert marks == [(str(line), mark) for line, mark in enumerate(MARKS, start=1)]

@@ -68,7 +68,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     return seen
 
 
-def who_learns(config: ConfigDict) -> list[str]:
+def disclosures(config: ConfigDict) -> list[str]:
     """Return lines on what server and clients can learn if steps of XCLP run as secure protocols.
 
     A plaintext run guarantees nothing and has no lines.

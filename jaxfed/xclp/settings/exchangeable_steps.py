@@ -56,8 +56,8 @@ NEIGHBORS: Registry[Callable[..., tuple[jax.Array, jax.Array]]] = _table(
 # Lines 10 to 13: the server's matrix and the clients' labels -> `Contributions`.
 INFLUENCE: Registry[Callable[..., Any]] = _table(
     "influence",
-    labels=_step("contributions", "influence_of_labels"),
-    columns=_step("contributions", "influence_columns"),
+    labels=_step("contributions", "contributions_by_labels"),
+    columns=_step("contributions", "contributions_by_columns"),
 )
 # Line 14: `Contributions` and `Counts` -> each client's rows of the sums, and the summed counts.
 ROW_SUMS: Registry[Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = _table(

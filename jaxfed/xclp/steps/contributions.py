@@ -123,7 +123,7 @@ class Sent(InTheClear):
         super().multiply(jnp.asarray(received), block)
 
 
-def influence_of_labels(
+def contributions_by_labels(
     matrix: Matrix,
     labels: Labels,
     rows: RowsOf,
@@ -153,7 +153,7 @@ def influence_of_labels(
     return Contributions({EVERYBODY: np.asarray(z)[:num_outputs]}, {}, accuracy)
 
 
-def influence_columns(
+def contributions_by_columns(
     matrix: Matrix,
     labels: Labels,
     rows: RowsOf,

@@ -8,7 +8,7 @@ from threat_model import table
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
-from jaxfed.config.checks.fingerprint import seen_by, who_learns
+from jaxfed.config.checks.fingerprint import disclosures, seen_by
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.settings import disclosure
@@ -126,7 +126,7 @@ def test_protofssl_sees_xclps_settings_where_it_labels_by_them():
 
 def test_a_run_over_protocols_says_who_learns_what():
     """Of `hamming="masked"` alone: labels and codes are not hidden, and the line says how they would be."""
-    learned, closing = who_learns(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
+    learned, closing = disclosures(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
     assert learned.startswith(
         "xclp, xclp_auto: the server learns the angles between all points, and "
     )
@@ -146,7 +146,7 @@ def test_a_run_over_protocols_says_who_learns_what():
     ],
 )
 def test_lines_are_of_the_methods_that_run_protocols(config, overrides, methods):
-    lines = who_learns(config_file.load(config, overrides))
+    lines = disclosures(config_file.load(config, overrides))
     assert [line.partition(":")[0] for line in lines] == methods
     assert all("\n" not in line for line in lines)
 
@@ -154,7 +154,7 @@ def test_lines_are_of_the_methods_that_run_protocols(config, overrides, methods)
 def test_nothing_is_left_to_close_where_all_is_hidden():
     keys = {"hamming": "phe", "row_sums": "masked_resilient_signed", "projection": "group_secret"}
     config = config_file.load("xclp_digits", [f"xclp.{key}={value}" for key, value in keys.items()])
-    assert "to close it: no other setting hides more" in who_learns(config)[1]
+    assert "to close it: no other setting hides more" in disclosures(config)[1]
 
 
 def test_the_threat_models_table_is_the_one_of_the_lines():
