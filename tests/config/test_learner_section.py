@@ -73,7 +73,12 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         ),
         (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' teaches"),
         (["fedct.consensus=mode"], "config.fedct.consensus='mode': choose one of 'majority'"),
-        (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has none"),
+        (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has no"),
+        (["fedct.consensus=staple", "fedct.sums=masked"], "config.fedct.sums='masked': consensus="),
+        (
+            ["fedct.consensus=staple", "fedct.release=xor"],
+            "config.fedct.release='xor': noise is on",
+        ),
         (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: use numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
         (["federation.test=clients"], "config.federation.test='clients': clients of 'fedct' have"),
