@@ -1,0 +1,175 @@
+"""Methods are checked by what they declare: it is what they do, and no method is built for it."""
+
+import functools
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_training import double, training_of
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import assembly, check, file, networks
+from jaxfed.config.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.needs import needs_of
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
+from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
+
+TRAINING = "ml_collections_configs/fedavg_xclp.py:smoke"
+SERVER = np.zeros((3, 4), np.float32), np.zeros(3, np.int32)
+CASES = [
+    *(
+        (name, {})
+        for name, f in ALGORITHMS.items()
+        if "training" in inspect.signature(f).parameters
+    ),
+    ("fedavg", {"pseudo_label": "network"}),
+    ("fedrgd", {"self_training": True}),
+    ("protofssl", {"targets": "xclp"}),
+]
+
+
+class Watched(dict):
+    def __init__(self):
+        super().__init__(dict.fromkeys(source_names(), labeled_only()))
+        self.taken = set()
+
+    def __getitem__(self, name):
+        self.taken.add(name)
+        return super().__getitem__(name)
+
+
+def needed(name, given):
+    parameters = inspect.signature(ALGORITHMS[name]).parameters
+    return needs_of(ALGORITHMS[name], {k: p.default for k, p in parameters.items()} | given)
+
+
+def built(name, given, **changes):
+    sources = Watched()
+    training = training_of(
+        Batches("joint", size=4, epochs=1),
+        **{"num_classes": 3, "max_labels": 2, "augment": double, "strong_augment": double},
+        pseudo_labels=sources,
+        pseudo_labels_of=lambda model: sources,
+    )
+    ALGORITHMS[name](training=replace(training, **changes), **given)
+    return sources.taken
+
+
+def refuses(name, given, **changes):
+    try:
+        built(name, given, **changes)
+    except UsageError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_methods_do_what_they_declare(name, given):
+    declared = needed(name, given)
+    at_clients, at_server = ({"server": where} for where in (None, SERVER))
+    works = at_clients if "clients" in declared.labels_at else at_server
+    assert built(name, given, **works) == {"none", declared.pseudo_label}
+    assert refuses(name, given, **at_clients) == ("clients" not in declared.labels_at)
+    can_be_at_server = "server" in declared.labels_at and declared.pseudo_label not in BY_OWN_LABELS
+    assert refuses(name, given, **at_server) != can_be_at_server
+    assert refuses(name, given, **works, strong_augment=None) == declared.two_views
+
+
+def test_a_method_without_a_declaration_may_need_anything():
+    def mine(*, training, pseudo_label="none"):
+        raise AssertionError
+
+    assert needs_of(mine, {"pseudo_label": "none"}) == (None, ("clients", "server"), None)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "told"),
+    [
+        (TRAINING, ["baselines=fedprox,dp_fedavg"], None),
+        ("labels_at_server.py", [], None),
+        ("xclp_digits.py:tuned", [], None),
+        ("fedct.py:smoke", [], None),
+        (
+            TRAINING,
+            ["baselines=fixmatch", "fixmatch.training.strong_augmentation="],
+            "fixmatch.training.strong_augmentation=(): 'fixmatch' compares two views",
+        ),
+        (
+            TRAINING,
+            ["baselines=fedprox", "fedprox.pseudo_label=mine"],
+            "fedprox.pseudo_label='mine': choose one of 'none', 'unlabeled', 'xclp'",
+        ),
+        (
+            TRAINING,
+            ["near.algorithm=scaffold", "baselines=near", "scaffold.pseudo_label=mine"],
+            "scaffold.pseudo_label='mine': choose one of 'none'",
+        ),
+        (TRAINING, ["rounds=1"], "rounds=1: all rounds would be of stage 1"),
+        (
+            TRAINING,
+            ["baselines=dp_fedavg", "dp_fedavg.target_epsilon=1"],
+            "dp_fedavg.noise_multiplier=1.0: target_epsilon=1.0 chooses it; use 0",
+        ),
+        (
+            "xclp_digits.py",
+            ["xclp.projection=group_secret"],
+            "xclp.projection='group_secret': with hamming='plaintext'",
+        ),
+        (
+            "xclp_digits.py:tuned",
+            ["selection.candidates.client_knn.num_neighbors=0"],
+            "selection.candidates.client_knn.num_neighbors=0: use integers from 1 on",
+        ),
+        (
+            "fedct.py:smoke",
+            ["learner.decision_tree.max_depth=-1"],
+            "learner.decision_tree.max_depth=-1: use integers from 0 on",
+        ),
+    ],
+)
+def test_nothing_is_built_for_the_check_of_a_config(monkeypatch, config, overrides, told):
+    for room, name in ((assembly, "make_training"), (networks, "make_model")):
+        monkeypatch.setattr(room, name, lambda *_, **__: pytest.fail("something is built"))
+    for name in ALGORITHMS:
+        monkeypatch.setitem(ALGORITHMS, name, unbuilt(ALGORITHMS[name]))
+    loaded = file.load(config, overrides)
+    if told is None:
+        check.check(loaded)
+        return
+    with pytest.raises(UsageError) as caught:
+        check.check(loaded)
+    assert str(caught.value).startswith(f"config.{told}")
+
+
+def unbuilt(factory):
+    """The factory with all that it declares; a call fails."""
+
+    @functools.wraps(factory)
+    def failing(**keywords):
+        pytest.fail("a method is built")
+
+    return failing
+
+
+def test_what_depends_on_the_data_is_found_with_them():
+    """Of methods that declare nothing, too, and before a round begins."""
+
+    def refusing(*, training):
+        raise UsageError(f"no network for examples {training.model.apply}")
+
+    config = file.load(TRAINING, ["baselines="])
+    Simulation(config).check()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(ALGORITHMS, config.algorithm, refusing)
+        check.check(config)
+        with pytest.raises(UsageError, match="no network for examples"):
+            Simulation(config).check()
+
+
+def test_sources_of_labels_are_named():
+    check_source("xclp")
+    with pytest.raises(UsageError, match="^pseudo_label='xclp': choose one of 'a', 'b'$"):
+        check_source("xclp", ("a", "b"))
