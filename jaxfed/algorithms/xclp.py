@@ -63,7 +63,6 @@ def xclp(
     (`jaxfed.audit.extra_client_attack`). It comes in time: points that come late are not in
     its graph either.
     """
-    Parameters(**parameters)  # reject bad values when the method is made, not in round 1
 
     def late_in(ids: list[int], labels: list[np.ndarray], key: jax.Array) -> list[np.ndarray]:
         return [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]

@@ -28,6 +28,7 @@ from jaxfed.random_streams import Stream
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
 from jaxfed.training.server.server_state import ServerState, server_ids
@@ -35,7 +36,6 @@ from jaxfed.training.specification import Training
 
 # Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
-_WITHIN_CLIENTS = ("per_client_lp", "xclp_prototypes")  # sources that need labels at clients
 
 ServerMetrics = dict[str, jax.Array]
 Turn = Callable[[ServerState, jax.Array], tuple[ServerState, ServerMetrics]]
@@ -241,7 +241,7 @@ def server_of(
     if examples is None:
         return ServerWithoutLabels()
     wrong = "this method needs labels at the clients" if part is None else ""
-    if pseudo_label in _WITHIN_CLIENTS:
+    if pseudo_label in BY_OWN_LABELS:
         wrong = wrong or f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
     if part is None or wrong:
         raise UsageError(wrong, key="examples", owner="ServerTraining", allowed="use None")
