@@ -53,14 +53,21 @@ def test_no_file_of_the_repository_is_shorter_than_a_thought():
     assert {path for path in short if path.name != "__init__.py"} == set()
 
 
-def test_no_function_of_the_repository_is_longer_than_a_screen():
-    found = {
-        f"{path}: {node.name}": node.end_lineno - node.lineno + 1
-        for path in OUTSIDE
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert {name: length for name, length in found.items() if length > 100} == {}
+def functions():
+    for path in [*FILES, *CONFIGS]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{path}: {node.name}", node
+
+
+def test_no_function_is_longer_than_a_screen():
+    lengths = {name: node.end_lineno - node.lineno + 1 for name, node in functions()}
+    assert {name: length for name, length in lengths.items() if length > 100} == {}
+
+
+def test_no_function_has_more_arguments_than_one_remembers():
+    numbers = {name: len(node.args.args) + len(node.args.kwonlyargs) for name, node in functions()}
+    assert {name: number for name, number in numbers.items() if number > 12} == {}
 
 
 def imported(code):
