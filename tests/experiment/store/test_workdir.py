@@ -13,6 +13,7 @@ import pytest
 from absl.testing import flagsaver
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import base
 from jaxfed.errors import Unresumable, UsageError
 from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, is_finished, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -68,7 +69,7 @@ def launch(tmp_path, monkeypatch, capsys):
             "checkpoint_every": 1,
             "execution.compilation_cache": "off",
         }
-        command = ["run", "--config=ml_collections_configs/base.py", f"--workdir={workdir}"]
+        command = ["run", f"--config={base.__file__}", f"--workdir={workdir}"]
         command += [f"--config.{key}={value}" for key, value in settings.items()]
         monkeypatch.setattr(sys, "argv", [*command, *arguments])
         with flagsaver.flagsaver(), pytest.raises(SystemExit) as caught:
