@@ -292,7 +292,7 @@ def test_a_given_model_is_the_sum_of_both_parts():
     [
         ({"num_helpers": 0}, "fedmatch.num_helpers=0"),
         ({"l2_weight": -1.0}, "fedmatch.l2_weight=-1"),
-        ({}, "training.strong_augmentation"),
+        ({}, "LocalTraining.strong_augment=None: 'fedmatch' compares two views"),
     ],
 )
 def test_mistakes_are_named(keywords, told):

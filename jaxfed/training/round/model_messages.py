@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.round.server_hooks import Control, Messages
 from jaxfed.training.server.server_state import ServerState
 
 
@@ -16,25 +17,26 @@ def count_models(
     communication: Communication,
     state: ServerState,
     cohort: Cohort,
-    batch_statistics: str,
-    download_bytes: int,
     sent: Any,
+    batch_statistics: str,
     *,
-    again: bool = False,
+    control: Control,
+    messages: Messages,
 ) -> None:
     """Count the models that the cohort receives and sends, and the method's further messages.
 
-    `download_bytes` is one client's; `sent` holds the clients' `ClientUpdate.sent`, each [K]. If `again`,
-    clients also receive the round's new model, as they do for "static" statistics.
+    `state` is the one that the clients received, `sent` their `ClientUpdate.sent`, each [K]. With `AfterMean`
+    uploads clients also receive the round's new model, as they do for "static" statistics.
     """
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+    download_bytes = int(messages.download_bytes(parameters))
     communication.down("parameters", num_clients * download_bytes)
     if "parameters" not in sent:
         communication.up("parameters", num_clients * num_bytes_of(parameters))
     for kind, num_bytes in dict(sent).items():
         communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
-    num_bytes = num_clients * num_bytes_of(state.control)
+    num_bytes = num_clients * num_bytes_of(state.control) if control.is_sent else 0
     if num_bytes:
         communication.down("control", num_bytes)
         communication.up("control", num_bytes)
@@ -43,7 +45,7 @@ def count_models(
         communication.down("statistics", num_bytes)
         communication.up("statistics", num_bytes)
     measures = bool(num_bytes) and batch_statistics == "static"
-    if measures or again:
+    if measures or messages.after_mean is not None:
         communication.down("parameters", num_clients * download_bytes)
     if measures:
         communication.up("statistics", num_bytes)

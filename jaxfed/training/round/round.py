@@ -155,26 +155,24 @@ def federated_training(
         stage = stages[int(state.round) >= training.labeled_only_rounds]
         label_key, train_key = jax.random.split(key)
         communication = Communication()
+        # 1. A server that has labels trains on them.
         state, server_metrics = stage.turn(state, key)
         cohort = server.cohort(arranged(cohort, multiple), stage.source)
         cohort = cohort._replace(x=on_device(cohort.x))  # one transfer for labeling and training
         for hook in hooks:
             state = hook.before(state, cohort, key, communication)
+        # 2. Where the labels of the round come from.
         labels = stage.label(state, cohort, label_key, communication)
         received = messages.send(state, cohort, communication)
+        # 3. and 4. Local updates, and the server's step by their mean: `_stage_program`.
         after, metrics, sent, uploads = stage.train(
             state, cohort, labels, received, server.examples, train_key
         )
         for hook in hooks:
             after = hook.after(after, cohort, uploads, train_key, communication)
+        statistics = training.local.batch_statistics
         count_models(
-            communication,
-            state if control.is_sent else state._replace(control=()),
-            cohort,
-            training.local.batch_statistics,
-            int(messages.download_bytes(nnx.filter_state(state.model, nnx.Param))),
-            sent,
-            again=messages.after_mean is not None,
+            communication, state, cohort, sent, statistics, control=control, messages=messages
         )
         metrics = server.metrics({**metrics, **server_metrics, **labels.metrics})
         return after, {**metrics, "communication": communication.metrics()}

@@ -22,6 +22,7 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.server.server_state import ServerState
+from jaxfed.xclp import memory_plan
 from jaxfed.xclp.memory_plan import planned
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
@@ -188,7 +189,7 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
     monkeypatch.setattr(propagated_labels, "PropagationMatrix", watched_matrix)
     monkeypatch.setattr(
-        propagated_labels, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
+        memory_plan, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
     )
     alone = propagated_labels.xclp_labels(points, parameters)(
         state_of(model), padded, KEY, Communication()
