@@ -46,7 +46,7 @@ MISTAKES = {
     "augmentation below zero": (
         TRAINED,
         ["training.augmentation=cutout:-3"],
-        "config.training.augmentation: augmentation 'cutout:-3'",
+        "config.training.augmentation='cutout:-3': cutout takes",
     ),
     "augmentation of a method that has none": (
         DIGITS,
@@ -57,7 +57,7 @@ MISTAKES = {
     "augmentation of vectors": (
         TRAINED,
         ["preprocessing.kind=identity", "training.augmentation=flip"],
-        "config.training.augmentation: augmentation flip: changes images",
+        "config.training.augmentation=('flip',): changes images",
     ),
     "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "use NAME"),
     "baselines in a list": (
@@ -104,25 +104,25 @@ MISTAKES = {
         ["model.hidden=(1000000000,)"],
         "the parameters alone would take 301 GB of memory, there are 8 GB",
     ),
-    "a data set's name too long": (DIGITS, [f"dataset.name={LONG}"], "config.dataset.name=aaa"),
+    "a data set's name too long": (DIGITS, [f"dataset.name={LONG}"], "config.dataset.name='aaa"),
     "a folder's name too long": (DIGITS, [f"dataset.name=./{LONG}"], "File name too long"),
     "a root's name too long": (
         DIGITS,
         ["dataset.name=cifar10", f"dataset.root={LONG}"],
-        "config.dataset.root=aaa",
+        "config.dataset.root='aaa",
     ),
     "nobody's data": (
         DIGITS,
         ["dataset.name=~nobody-of-this-name/x.npz"],
-        "config.dataset.name=~nobody-of-this-name",
+        "config.dataset.name='~nobody-of-this-name",
     ),
     "a state's name too long": (
         TRAINED,
         [f"training.initial_model={LONG}"],
-        "config.training.initial_model=aaa",
+        "config.training.initial_model='aaa",
     ),
-    "a config's name too long": (LONG, [], "--config=aaa"),
-    "a config file's name too long": (f"{LONG}.py:smoke", [], "--config=aaa"),
+    "a config's name too long": (LONG, [], "--config='aaa"),
+    "a config file's name too long": (f"{LONG}.py:smoke", [], "--config='aaa"),
     "too many clients": (DIGITS, ["federation.num_clients=2000"], "at most 1797"),
     "too many neighbors": (
         DIGITS,
@@ -138,12 +138,12 @@ MISTAKES = {
     "no label left to query": (
         PROTOTYPES,
         ["protofssl.support=3"],
-        "config.protofssl.support=3: at most 2, for no client has more than 3 labels",
+        "config.protofssl.support=3: at most 2: no client has more than 3 labels",
     ),
     "no class with labels enough": (
         PROTOTYPES,
         ["protofssl.min_labels=4"],
-        "config.protofssl.min_labels=4: at most 3,",
+        "config.protofssl.min_labels=4: at most 3: no client",
     ),
     "a sum of one": (
         PROTOTYPES,
