@@ -80,7 +80,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     for name in KERNEL.value:
         if name not in allowed:
             given = " with --points" if sizes else ""
-            raise UsageError(f"--kernel={name}: allowed{given} are {', '.join(allowed)}")
+            raise UsageError(f"--kernel={name}: choose{given} one of {', '.join(allowed)}")
     if OUT.value == "":
         raise UsageError("--out=: the name of a file is missing")
     out = None if OUT.value is None else file_to_write(OUT.value, "--out")

@@ -192,12 +192,12 @@ def test_fewer_than_no_points_are_a_mistake():
     [
         ({"points": ["1000", "1e4"]}, "--points=1e4: use integers from 100 on"),
         ({"points": ["99"]}, "--points=99: use integers from 100 on"),
-        ({"points": ["-5"]}, "--points=-5: allowed"),
+        ({"points": ["-5"]}, "--points=-5: use"),
         (
             {"points": ["1000"], "kernel": ["lsh"]},
-            "--kernel=lsh: allowed with --points are knn, graph",
+            "--kernel=lsh: choose with --points one of knn, graph",
         ),
-        ({"kernel": ["dog"]}, "--kernel=dog: use lsh, hamming"),
+        ({"kernel": ["dog"]}, "--kernel=dog: choose one of lsh, hamming"),
         ({"points": ["1000"], "max_points": 999}, "--max_points=999: no contest has so few$"),
         ({"max_points": 1, "kernel": ["knn"]}, "--max_points=1: no contest has so few$"),
         ({"kernel": ["lsh"]}, "--kernel=lsh: has no contest on this machine$"),

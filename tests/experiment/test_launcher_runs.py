@@ -225,8 +225,8 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}", "--workdir=pyproject.toml"], "is no workdir of launch.run"),
         ([f"--config={DIGITS}", "--workdir=tests"], "is no workdir of launch.run"),
         ([f"--config={DIGITS}", f"--workdir=runs/{'n' * 300}"], "File name too long"),
-        ([f"--config={DIGITS}", "--workdir=runs/\udcff"], r"runs/\udcff': is not UTF-8"),
-        ([f"--config={DIGITS}", "--workdir=~nobody-of-this-name/x"], "--workdir=~nobody"),
+        ([f"--config={DIGITS}", "--workdir=runs/\udcff"], r"runs/\\udcff': is not UTF-8"),
+        ([f"--config={DIGITS}", "--workdir=~nobody-of-this-name/x"], "--workdir='~nobody"),
         (
             [f"--config={DIGITS}", "--workdir=W", "--config.execution.compilation_cache="],
             "config.execution.compilation_cache='': use 'auto', 'off' or a folder",
@@ -261,7 +261,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch,
     ("place", "words"),
     [
         ("n" * 300, f"{'n' * 300}': File name too long"),
-        ("~nobody-of-this-name", "~nobody-of-this-name: "),
+        ("~nobody-of-this-name", "~nobody-of-this-name': "),
         ("pyproject.toml", "pyproject.toml/xla': cannot write in pyproject.toml: Not a directory"),
         ("/proc/cache", "/proc/cache/xla': cannot write in /proc: "),
     ],
@@ -272,7 +272,7 @@ def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, capsys, t
     command = [f"--config={DIGITS}", f"--workdir={workdir}"]
     status, complaint = invoke(command, monkeypatch, capsys)
     assert (status, complaint.count("\n")) == (2, 1)
-    assert complaint.startswith(f"jaxfed: $JAXFED_CACHE={words}")
+    assert complaint.startswith(f"jaxfed: $JAXFED_CACHE='{words}")
     assert not workdir.exists()
 
 

@@ -16,13 +16,8 @@ import pytest
 from rich.console import Console
 
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import (
-    OPTIMIZERS,
-    SERVER_OPTIMIZERS,
-    check_algorithm,
-    make_algorithm,
-    make_training,
-)
+from jaxfed.config.build.assembly import make_algorithm, make_training
+from jaxfed.config.build.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
@@ -419,7 +414,7 @@ def test_options_of_another_network_are_told(config):
     config.unlock()
     config.model.depth = 3
     with pytest.raises(UsageError, match=r"config.model.depth: unknown key of mlp"):
-        check_algorithm(config, "fedavg")
+        check(config)
 
 
 def final_states(path):

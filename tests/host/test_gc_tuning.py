@@ -13,7 +13,7 @@ def said(code):
 
 _SETUP = """
 import gc, weakref
-from jaxfed.host import garbage
+from jaxfed.host import gc_tuning
 
 class Cycle:
     def __init__(self):
@@ -29,7 +29,7 @@ def seen_after_collection(of):
 
 def test_within_nothing_is_collected_and_afterwards_all_that_is_new():
     code = f"""{_SETUP}
-with garbage.importing():
+with gc_tuning.importing():
     print(gc.isenabled())
     kept = weakref.ref(Cycle())
 print(gc.isenabled(), gc.get_freeze_count() > 1000)
@@ -41,11 +41,11 @@ print(kept() is not None, seen_after_collection(Cycle()))
 
 def test_garbage_of_a_second_time_is_no_import():
     code = f"""{_SETUP}
-with garbage.importing():
+with gc_tuning.importing():
     pass
 cycle = Cycle()
 left = weakref.ref(cycle)
-with garbage.importing():
+with gc_tuning.importing():
     del cycle
 gc.collect()
 print(left() is None)
@@ -56,12 +56,12 @@ print(left() is None)
 def test_a_collector_that_was_off_stays_off_and_a_failing_import_turns_it_on_again():
     code = f"""{_SETUP}
 try:
-    with garbage.importing():
+    with gc_tuning.importing():
         import no_such_module
 except ImportError:
     print(gc.isenabled())
 gc.disable()
-with garbage.importing():
+with gc_tuning.importing():
     pass
 print(gc.isenabled())
 """
@@ -72,7 +72,7 @@ def test_at_exit_nothing_is_looked_through():
     code = f"""{_SETUP}
 import atexit
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))  # the last one first
-garbage.leave_at_exit()
+gc_tuning.leave_at_exit()
 print(gc.get_freeze_count() > 1000)
 """
     assert said(code) == ["False", "True"]

@@ -288,10 +288,10 @@ def test_an_experiment_is_stopped_at_the_limit_and_goes_on(pieces, tmp_path, cap
     ("values", "message"),
     [
         ({"workdir": None}, "--workdir=DIR is missing"),
-        ({"pieces": ["limits", "c"]}, "--pieces=c: use limits, a"),
+        ({"pieces": ["limits", "c"]}, "--pieces=c: choose one of limits, a"),
         ({"limit_s": float("nan")}, "--limit_s=nan: use numbers from 0 on"),
-        ({"measure": "c"}, "--measure=c: use b"),
-        ({"measure": "a"}, "--measure=a: use b"),
+        ({"measure": "c"}, "--measure=c: choose one of b"),
+        ({"measure": "a"}, "--measure=a: choose one of b"),
     ],
 )
 def test_mistakes_are_named(pieces, tmp_path, values, message):

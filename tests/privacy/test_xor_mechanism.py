@@ -148,15 +148,15 @@ def test_no_label_is_a_row_of_zeros():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: xor.flip_probability(0.0, 1, 2), r"epsilon=0\.0: allowed"),
-        (lambda: xor.flip_probability(math.inf, 1, 2), r"epsilon=inf: allowed"),
+        (lambda: xor.flip_probability(0.0, 1, 2), r"epsilon=0\.0: use"),
+        (lambda: xor.flip_probability(math.inf, 1, 2), r"epsilon=inf: use"),
         (lambda: xor.flip_probability(1.0, 0, 2), "sensitivity=0"),
         (lambda: xor.bit_epsilon(0.0, 1, 2), r"epsilon=0\.0: use finite"),
         (lambda: xor.bit_epsilon(math.inf, 1, 2), r"epsilon=inf: use finite"),
         (lambda: xor.bit_epsilon(math.nan, 1, 2), r"epsilon=nan: use finite"),
         (lambda: xor.bit_epsilon(-1.0, -1, 2), "sensitivity=-1"),
         (lambda: xor.bit_epsilon(1.0, 1, 0), "num_classes=0"),
-        (lambda: xor.epsilon_of(0.5, 1, 2), r"flip_probability=0\.5: allowed"),
+        (lambda: xor.epsilon_of(0.5, 1, 2), r"flip_probability=0\.5: use"),
         (lambda: xor.epsilon_of(0.1, 1, 0), "num_classes=0"),
     ],
 )

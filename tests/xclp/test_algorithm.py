@@ -205,7 +205,7 @@ BAD_INPUTS = {
     "images": ([np.zeros((2, 2, 3))], [GOOD[1]], {}, r"use \[n, d\] and \[n\]"),
     "no features": ([GOOD[0][:, :0]], [GOOD[1]], {}, r"\[2, 0\]: use \[n, d\], d > 0"),
     "nothing": (None, None, {}, "vectors are a NoneType: use lists"),
-    "no list of labels": ([GOOD[0]], iter([GOOD[1]]), {}, "labels are a list_iterator: allowed"),
+    "no list of labels": ([GOOD[0]], iter([GOOD[1]]), {}, "labels are a list_iterator: use"),
     "a number": (np.float32(1), [GOOD[1]], {}, "vectors are a float32: use lists"),
     "label too large": ([GOOD[0]], [np.array([0, 3])], {}, "from 0 to 3"),
     "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
@@ -244,8 +244,8 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
     ("execution", "message"),
     [
         (lambda: "fast", r"xclp: execution='fast': use a .*\.Execution"),
-        (lambda: Execution(workers="2"), r"execution\.workers='2': use integers, 0"),
-        (lambda: Execution(workers=-1), r"execution\.workers=-1: use integers, 0"),
+        (lambda: Execution(workers="2"), r"execution\.workers='2': use integers from 0"),
+        (lambda: Execution(workers=-1), r"execution\.workers=-1: use integers from 0"),
         (lambda: Execution(num_devices=None), r"execution\.num_devices=None: use integers"),
     ],
 )

@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.federation.test_client_map import step
 
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.per_core_map import core_each, fastest_apart
+from tests.federation.execution.test_client_map import step
 
 RNG = np.random.default_rng(0)
 SHARED = {"w": jnp.ones(3), "rate": jnp.float32(0.01)}

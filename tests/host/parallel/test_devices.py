@@ -12,7 +12,7 @@ from jaxfed.host.parallel.devices import cores_are_devices, one_device_a_core
 SCRIPT = """
 import jax
 import jaxfed.federation.execution.memory_limit
-from jaxfed.host import devices
+from jaxfed.host.parallel import devices
 assert jaxfed.federation.execution.memory_limit.RULE.holds(None)  # a config's default, checked before
 devices._num_cores = lambda: 3
 devices.one_device_a_core()
@@ -24,7 +24,7 @@ assert devices.cores_are_devices()
 
 OF_SEVERAL_PROCESSES = """
 import jax
-from jaxfed.host import devices
+from jaxfed.host.parallel import devices
 devices._num_cores = lambda: 3
 jax.distributed.is_initialized = lambda: True
 devices.one_device_a_core()

@@ -129,7 +129,7 @@ def test_a_score_that_is_the_same_for_all_tells_nothing():
     ("call", "told"),
     [
         (lambda: roc_curve(np.zeros((2, 4)), np.arange(4) < 2), r"scores \[2, 4\]: a curve"),
-        (lambda: roc_curve(np.zeros(4), np.ones(3, bool)), r"members \[3\]: allowed"),
+        (lambda: roc_curve(np.zeros(4), np.ones(3, bool)), r"members \[3\]: use"),
         (lambda: roc_curve(np.zeros(4), np.ones(4, bool)), "some are members"),
         (lambda: roc_curve(np.full(4, np.nan), np.arange(4) < 2), "one is not a number"),
         (lambda: area_under_curve(np.zeros(4), np.arange(4) < 1), "1 members, 3 others"),

@@ -91,9 +91,9 @@ def test_sizes_and_changes_of_a_run(tmp_path):
     ("wanted", "told"),
     [
         ({"clients": (2,)}, r"^--clients=2: use integers from 3 on"),
-        ({"rates": (0.0,)}, r"^--rates=0.0: allowed"),
-        ({"public": (0,)}, r"^--public=0: allowed"),
-        ({"deltas": (0.7,)}, r"^--deltas=0.7: allowed"),
+        ({"rates": (0.0,)}, r"^--rates=0.0: use"),
+        ({"public": (0,)}, r"^--public=0: use"),
+        ({"deltas": (0.7,)}, r"^--deltas=0.7: use"),
         ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; use 1 to 4"),
         ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; use 1 to 10"),
         ({"estimate": -1}, r"--estimate=-1: use integers from 0 on"),

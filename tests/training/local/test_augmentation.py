@@ -190,7 +190,7 @@ def test_randaugment_draws_all_of_its_changes():
 
 def test_vectors_are_no_images():
     augment = augmentation.compose(["flip"])
-    with pytest.raises(UsageError, match=r"augmentation flip: .* examples have shape \[9\]"):
+    with pytest.raises(UsageError, match=r"augmentation=\('flip',\): .* examples have shape \[9\]"):
         augment(jax.random.key(0), jnp.zeros((2, 9)))
 
 
@@ -213,5 +213,5 @@ def test_composition_draws_for_each_image_and_reads_bytes():
     ],
 )
 def test_unknown_names_and_numbers_are_told(name):
-    with pytest.raises(UsageError, match=f"augmentation '{name}'"):
+    with pytest.raises(UsageError, match=f"augmentation='{name}'"):
         augmentation.compose((name,))

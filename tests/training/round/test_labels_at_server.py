@@ -203,7 +203,7 @@ def test_xclp_rounds_learn_and_protocols_are_refused():
     noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
     source = propagated_labels.xclp_labels(all_examples(embed), noisy)
     training = with_sources(training, xclp=source)
-    with pytest.raises(UsageError, match=r"labels_at='server'.*no noise"):
+    with pytest.raises(UsageError, match=r"the server has labels.*no noise"):
         simulate(fedavg(training=training, pseudo_label="xclp"), federation)
 
 
@@ -311,7 +311,7 @@ def test_mistakes_are_named():
         within = with_sources(training, **{source: training.pseudo_labels["none"]})
         with pytest.raises(UsageError, match=r"ServerTraining\.examples: .* by its own labels"):
             fedavg(training=within, pseudo_label=source)
-    with pytest.raises(UsageError, match=r"labels_at='server': this method labels in one shot"):
+    with pytest.raises(UsageError, match="this method needs labels at the clients"):
         simulate(client_knn(num_classes=3), federation)
     with pytest.raises(UsageError, match=r"examples=federation.server_examples"):
         simulate(fedavg(training=training.with_server(examples=None)), federation)

@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
-from jaxfed.xclp.one_shot import cross_validation
+from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered
 from jaxfed.xclp.one_shot.transduction import transductive
 from jaxfed.xclp.settings import exchangeable_steps
@@ -187,7 +187,7 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     start = method.init(KEY, federation)
     found, metrics = method.round(start, cohort, KEY)
 
-    seed = int(jax.random.bits(jax.random.fold_in(KEY, cross_validation._FOLDS)))
+    seed = int(jax.random.bits(jax.random.fold_in(KEY, Stream.FOLDS)))
     fold = folds(cohort, 3, seed)
     factory, section = ALGORITHMS[name], config[name].to_dict()
     candidates = settings_to_try(config, name)
@@ -310,7 +310,7 @@ def test_what_leave_one_out_chooses_is_not_cross_validated():
         ("xclp.alpha=2", "config.xclp.alpha=2.0: use numbers"),
         (
             "algorithm=network,baselines=",
-            "allowed where a method has values in selection.candidates",
+            "selection.candidates has no values for",
         ),
     ],
 )
