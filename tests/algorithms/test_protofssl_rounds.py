@@ -153,8 +153,10 @@ def episodes(client):
     [
         {},
         {"mu": MU, "distance": "mean_squared", "missing_class": "mean"},
-        {"prototypes": "global", "prototype_sums": "plaintext"},
-        {"targets": "xclp", "unlabeled_after": 1},
+        pytest.param(
+            {"prototypes": "global", "prototype_sums": "plaintext"}, marks=pytest.mark.slow
+        ),
+        pytest.param({"targets": "xclp", "unlabeled_after": 1}, marks=pytest.mark.slow),
         pytest.param({"prototype_network": "mean"}, marks=pytest.mark.slow),
         {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
     ],

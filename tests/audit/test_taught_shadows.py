@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pytest
 from kernel_regression import CLASSES, overfitted_clients, regression
 
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
@@ -77,6 +78,7 @@ def test_taught_shadows_find_more():
         assert gained > (0.05 if attack.endswith("online") else -0.01), attack
 
 
+@pytest.mark.slow
 def test_where_nobody_was_learnt_taught_shadows_guess():
     """AuditTargets that no client has: 0.5 is in the interval, but for one seed in twenty."""
     found = [areas(seed, learns=False) for seed in range(SEEDS)]

@@ -326,6 +326,7 @@ def test_a_dataset_must_agree_with_itself():
 
 
 @pytest.mark.skipif(not os.environ.get("JAXFED_DATA"), reason="JAXFED_DATA names no data root")
+@pytest.mark.slow
 def test_real_sets():
     data = load("fashion_mnist")
     assert data.x.shape == (60_000, 28, 28, 1)

@@ -37,6 +37,7 @@ def write(root, kind):
 
 
 @pytest.mark.parametrize(("kind", "words"), [("jpeg", "cifar10 is a copy in JPEG"), ("png", "")])
+@pytest.mark.slow
 def test_a_copy_in_jpeg_is_said(tmp_path, monkeypatch, kind, words):
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     write(tmp_path, kind)

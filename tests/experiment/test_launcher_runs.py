@@ -237,7 +237,7 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ),
         (
             [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=~nobody-of-this-name/x"],
-            f"jaxfed: config.{CACHE}=~nobody",
+            f"jaxfed: config.{CACHE}='~nobody",
         ),
         (
             [f"--config={DIGITS}", "--workdir=W", f"--config.{CACHE}=pyproject.toml/x"],

@@ -395,7 +395,7 @@ def test_prefetching_keeps_the_order_and_stays_one_ahead():
     ("override", "told"),
     [
         ("training.augmentation=flop", "config.training.augmentation=('flop',)"),
-        ("training.augmentation=translate:x", "augmentation 'translate:x'"),
+        ("training.augmentation=translate:x", "augmentation='translate:x'"),
         ("training.batches=triple", "config.training.batches='triple'"),
         ("model.name=mlpp", "config.model.name='mlpp'"),
         ("execution.precision=float8", "config.execution.precision='float8'"),

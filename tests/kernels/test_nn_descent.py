@@ -38,6 +38,7 @@ def recall(indices, exact):
     return np.mean([np.isin(true, own).mean() for own, true in pairs if len(true)])
 
 
+@pytest.mark.slow
 def test_most_of_the_true_neighbors(planted, valid, found):
     exact, _ = knn.hamming_knn(planted[2], K, valid=valid)
     reached = recall(found[0], exact)

@@ -175,6 +175,7 @@ def test_two_rounds_are_one_of_twice_the_steps():
     assert len({*map(tuple, jax.random.key_data(once.order).tolist())}) == 3
 
 
+@pytest.mark.slow
 def test_targets_of_each_client_are_its_own():
     made = learner(SMALL, batch_norm=True)
     own = [taught_of(seed=seed) for seed in range(3)]

@@ -163,6 +163,7 @@ def test_unit_vectors_of_zero_are_zero_with_a_finite_gradient():
         ("mlp", {}),
     ],
 )
+@pytest.mark.slow
 def test_bfloat16_reaches_every_layer_but_no_result(name, options):
     short = in_precision(MODELS[name](CIFAR, NUM_CLASSES, **options), jnp.bfloat16)
     inputs = template(short), jax.ShapeDtypeStruct((BATCH, *CIFAR), jnp.float32)

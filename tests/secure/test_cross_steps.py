@@ -260,7 +260,7 @@ def test_key_size_and_worker_processes(key_bits, workers):
 def test_bad_key_sizes_and_workers_are_refused():
     with pytest.raises(UsageError, match=r"xclp\.key_bits=1024: use 2048 or 3072"):
         xclp.Parameters(num_classes=2, key_bits=1024)
-    refused = r"execution\.workers=-1: use integers, 0 \(none\) and more"
+    refused = r"execution\.workers=-1: use integers from 0 \(none\) on"
     with pytest.raises(UsageError, match=refused):
         Execution(workers=-1)
 

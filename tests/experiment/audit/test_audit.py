@@ -61,6 +61,7 @@ def found(place):
     return json.loads((place / "audit" / "audit.json").read_text())
 
 
+@pytest.mark.slow
 def test_methods_have_accuracy_and_vulnerability(audited):
     _, place = audited
     by_adversary = {(row["method"], row["adversary"]): row for row in found(place)["methods"]}
@@ -211,6 +212,7 @@ def test_methods_share_shadows(audited):
     }
 
 
+@pytest.mark.slow
 def test_a_student_is_attacked_by_students(tmp_path):
     """Votes and counts by models of a client's labels, what everybody has by what is like it; from files."""
     setting = ("num_repeats=1", "baselines=per_client_lp", "pate.teacher_rounds=2")

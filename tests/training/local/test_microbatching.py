@@ -123,6 +123,7 @@ def batch_of(count):
         lambda loss: proximal(loss, 0.3),
     ],
 )
+@pytest.mark.slow
 def test_the_weighted_loss_is_the_same_in_blocks(count, of_loss, monkeypatch):
     model, batch = cnn(IMAGE, 3, **NETWORK), batch_of(count)
     state, anchor = model.init(KEY), model.init(jax.random.key(1))

@@ -108,6 +108,7 @@ def test_labels_are_those_of_algorithm_1_on_each_clients_points():
         assert np.mean(np.asarray(labels.label[row])[rows] == expected) > 0.9  # ties fall otherwise
 
 
+@pytest.mark.slow
 def test_a_round_with_padding_is_the_same():
     federation = federation_of([12, 9], num_labeled=6)
     algorithm = fedavg(training=training_with(), pseudo_label="xclp_prototypes")

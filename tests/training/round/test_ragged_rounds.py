@@ -66,7 +66,7 @@ def both(given, source, federation, **keywords):
             marks=pytest.mark.slow,
         ),
         pytest.param("xclp", {"strategy": "shard_map"}, marks=pytest.mark.slow),
-        ("per_client_lp", {}),
+        pytest.param("per_client_lp", {}, marks=pytest.mark.slow),
         pytest.param("xclp_prototypes", {"strategy": "vmap"}, marks=pytest.mark.slow),
     ],
     ids=str,

@@ -192,6 +192,7 @@ def test_what_choosing_gives_up_is_told_of(federation):
         label("pooled_lp", federation, select=("alpha:0.3",), max_steps=1)
 
 
+@pytest.mark.slow
 def test_every_client_chooses_for_itself(federation):
     found, metrics, cohort = label("per_client_lp", federation, select=CHOICE)
     assert "selected" not in metrics

@@ -527,6 +527,7 @@ def test_by_balanced_hits_it_chooses_what_refits_would(row_sums):
 
 @pytest.mark.parametrize("measure", ["accuracy", "balanced_accuracy"])
 @pytest.mark.parametrize("seed", [0, 1, 4])
+@pytest.mark.slow
 def test_where_all_points_are_identical_masks_change_no_choice(measure, seed):
     """Every score ties with that of another class: half a hit, whatever the order of additions."""
     rng = np.random.default_rng(seed)
