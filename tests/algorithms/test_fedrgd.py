@@ -111,6 +111,7 @@ def test_rounds_are_those_of_the_transcription(at_server, self_training):
 
 
 @pytest.mark.parametrize("batch_statistics", [None, "averaged", "local", "static"])
+@pytest.mark.slow
 def test_one_group_with_labels_at_clients_is_fixmatch(batch_statistics):
     """With running statistics, too, whosever they are."""
     federation = federation_of([12, 7, 0, 20], 3)

@@ -158,7 +158,10 @@ def episodes(client):
         ),
         pytest.param({"targets": "xclp", "unlabeled_after": 1}, marks=pytest.mark.slow),
         pytest.param({"prototype_network": "mean"}, marks=pytest.mark.slow),
-        {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
+        pytest.param(
+            {"prototypes": "global", "prototype_sums": "plaintext", "prototype_network": "mean"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["paper", "code", "global", "xclp", "mean", "global by the mean"],
 )

@@ -238,6 +238,7 @@ def test_one_more_client_of_pooled_data():
 
 
 @pytest.mark.parametrize("name", ASKING)
+@pytest.mark.slow
 def test_the_method_itself_is_a_shadow(name):
     """The labeling of exactly the clients' labels answers as the run; without an example, otherwise."""
     _, _, (scores, labels, *_) = asked_graph(name)

@@ -118,6 +118,7 @@ def outcomes(w, client, label, weight, rate, with_episodes):
 
 
 @pytest.mark.parametrize("name", ["fedavg_xclp_prototypes", "protofssl"])
+@pytest.mark.slow
 def test_rounds_are_those_of_the_transcription(name):
     with_episodes = name == "protofssl"
     settings = {

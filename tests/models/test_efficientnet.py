@@ -118,6 +118,7 @@ QUICK = ("efficientnet_b0", "efficientnet_b1", "efficientnet_lite0", "efficientn
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
 )
+@pytest.mark.slow
 def test_number_of_parameters(name):
     parameters, _ = nnx.split_state(_template(efficientnet(name)), nnx.Param, ...)
     counted = sum(leaf.size for leaf in jax.tree.leaves(parameters))

@@ -164,7 +164,13 @@ def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"num_neighbors": 1}, {"label_matrix": "class_balanced"}],
+    [
+        {},
+        *(
+            pytest.param(changes, marks=pytest.mark.slow)
+            for changes in ({"num_neighbors": 1}, {"label_matrix": "class_balanced"})
+        ),
+    ],
     ids=str,
 )
 def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_ragged, monkeypatch):

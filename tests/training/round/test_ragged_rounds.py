@@ -134,6 +134,7 @@ def each_way(compute):
     ],
     ids=lambda batches: batches.scheme,
 )
+@pytest.mark.slow
 def test_every_step_takes_the_same_rows(batches):
     """To the bit, however many rows were sorted for it."""
 

@@ -479,6 +479,7 @@ def balanced(hit, labels):
 
 
 @pytest.mark.parametrize("row_sums", ["plaintext", "masked", "masked_resilient"])
+@pytest.mark.slow
 def test_by_balanced_hits_it_chooses_what_refits_would(row_sums):
     """One class has most labels. In the clear and under masks the same choice, the same hit rates."""
     rng = np.random.default_rng(3)
