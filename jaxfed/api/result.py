@@ -26,7 +26,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
-Frame = Any
+ResultTable = Any
 
 
 class Result:
@@ -77,7 +77,7 @@ class Result:
         return tuple(self.summary.get("failed", ()))
 
     @property
-    def results(self) -> Frame:
+    def results(self) -> ResultTable:
         """Final metrics, one row per method and metric: mean, std over repeats, each repeat's value."""
         rows = [
             {
@@ -93,11 +93,11 @@ class Result:
         return table(rows)
 
     @property
-    def metrics(self) -> Frame:
+    def metrics(self) -> ResultTable:
         """metrics.jsonl, one row per round; nested names are joined by dots."""
         return table(dict(flatten(record)) for record in read_metrics(self.workdir))
 
-    def predictions(self, method: str | None = None, repeat: int = 0) -> Frame:
+    def predictions(self, method: str | None = None, repeat: int = 0) -> ResultTable:
         """One row per labeled or tested point (`jaxfed.experiment.run.prediction_table`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
@@ -163,7 +163,7 @@ class Result:
         return name
 
 
-def table(rows: Iterable[dict[str, Any]]) -> Frame:
+def table(rows: Iterable[dict[str, Any]]) -> ResultTable:
     """The rows as a data frame, or as they are where pandas is not installed."""
     rows = list(rows)
     try:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
 from jaxfed.xclp.settings import departures
 from jaxfed.xclp.settings.parameters import Parameters
-from jaxfed.xclp.steps.prediction import UNLABELED
 
 _ROWS_AT_ONCE = 4096
 _SMALLEST_EXPONENT = -100  # of a row's largest entry; float32's smallest normal exponent is -126

@@ -78,7 +78,7 @@ def propagate_labels(
     """
     if not isinstance(execution, Execution):
         raise UsageError(
-            f"xclp: execution={execution!r}: use a jaxfed.federation.execution.settings.Execution"
+            f"xclp: execution={execution!r}: use a jaxfed.federation.execution.Execution"
         )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None

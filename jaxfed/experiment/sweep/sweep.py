@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.1
 _LOCK = ".lock"
 
 
-class SweepProgress(Protocol):
+class PointListener(Protocol):
     """Receiver of the events of a running sweep."""
 
     def started(self, point: Point) -> None:
@@ -147,7 +147,7 @@ def run(
     command: Command,
     *,
     jobs: int,
-    progress: SweepProgress,
+    progress: PointListener,
     interruption: Interruption,
 ) -> list[str]:
     """Run points, `jobs` at a time; a failing point does not stop the others.

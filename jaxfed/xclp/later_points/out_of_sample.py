@@ -50,6 +50,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
@@ -65,7 +66,7 @@ from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_predictions import predicted
 from jaxfed.xclp.steps.client_scores import with_prior
 from jaxfed.xclp.steps.codes import client_codes, rows_of
-from jaxfed.xclp.steps.prediction import UNLABELED, Prediction
+from jaxfed.xclp.steps.prediction import Prediction
 from jaxfed.xclp.steps.projection import setup
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.federation.execution.client_map import size_buckets
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
@@ -26,7 +27,7 @@ from jaxfed.xclp.steps import client_prior
 from jaxfed.xclp.steps.calibration import calibrated
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.knn_graph import edge_weights, one_hot_labels, with_self_edges
-from jaxfed.xclp.steps.prediction import UNLABELED, predict, relative
+from jaxfed.xclp.steps.prediction import predict, relative
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-UNLABELED = -1
+from jaxfed.data.dataset import UNLABELED
 
 
 class Prediction(NamedTuple):

@@ -110,10 +110,8 @@ def in_the_clear():
     return cross_client_label_propagation(*data(), Parameters(**GIVEN, confidence="calibrated"))
 
 
-@pytest.mark.slow
-def test_sharpness_is_what_refits_would_find():
-    vectors, labels = data()
-    p = Parameters(**GIVEN)
+def by_refits(vectors, labels, p):
+    """The likeliest sharpness and its loss, from a labeling without each label in turn."""
     left_out, answers = [], []
     for client, own in enumerate(labels):
         for i in np.flatnonzero(own >= 0):
@@ -122,7 +120,14 @@ def test_sharpness_is_what_refits_would_find():
             again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
             left_out.append(again.scores[i])
             answers.append(own[i])
-    gamma, loss = likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
+    return likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
+
+
+@pytest.mark.slow
+def test_sharpness_is_what_refits_would_find():
+    vectors, labels = data()
+    p = Parameters(**GIVEN)
+    gamma, loss = by_refits(vectors, labels, p)
     choice = in_the_clear().choice
     assert choice.sharpness == gamma
     np.testing.assert_allclose(choice.log_loss, loss, atol=1e-3)
@@ -136,15 +141,7 @@ def test_of_randomized_labels_the_bias_is_out_of_all_that_is_counted(protocols, 
     vectors, labels = data()
     switches = {"label_epsilon": 1.0, "label_matrix": "class_balanced", "client_prior": 0.5}
     p = Parameters(**GIVEN, **switches)
-    left_out, answers = [], []
-    for client, own in enumerate(labels):
-        for i in np.flatnonzero(own >= 0):
-            hidden = [y.copy() for y in labels]
-            hidden[client][i] = -1
-            again = cross_client_label_propagation(vectors, hidden, p).predictions[client]
-            left_out.append(again.scores[i])
-            answers.append(own[i])
-    gamma, loss = likeliest(log_likelihoods(np.array(left_out), np.array(answers)))
+    gamma, loss = by_refits(vectors, labels, p)
     p = Parameters(**GIVEN, **switches, **protocols, confidence="calibrated")
     choice = cross_client_label_propagation(vectors, labels, p).choice
     assert choice.sharpness == gamma
