@@ -1,7 +1,6 @@
 """A network in one process: every party has its own data and makes its own algorithm; messages are arrays."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -47,17 +46,19 @@ def as_numpy(tree):
 
 
 class Network:
-    """The parties of a method; `absent` (step, round) -> clients that do not reply."""
+    """The parties of a method that take part; `absent` (step, round) -> clients that do not reply."""
 
-    def __init__(self, config, name, federation, *, seed, absent=None):
+    def __init__(self, config, name, federation, clients, *, seed, absent=None):
         self.absent = absent or {}
         self.steps, self.own, self.federations = [], {}, {}
         self.clients = {}
-        for client in range(federation.num_clients):
+        for client in clients:
             seen = of_client(federation, client)
             side = make_algorithm(config, name, seen).sides().client
             self.clients[client], self.federations[client] = side, seen
-            self.own[client] = as_numpy(side.init(jax.random.fold_in(jax.random.key(seed), 0), seen))
+            self.own[client] = as_numpy(
+                side.init(jax.random.fold_in(jax.random.key(seed), 0), seen)
+            )
         self.federation = of_server(federation)
         algorithm = make_algorithm(config, name, self.federation)
         init, played = algorithm.sides().server(self.ask, self.federation)

@@ -148,7 +148,8 @@ class ServerStage:
             view, key = client_view(message, row_of(state)), jax.random.wrap_key_data(keys)[1]
             if step in AFTER_MEAN:
                 return stage.after_mean(step, view, cohort, labels, key)
-            _, update, trains = stage.update(view, cohort, labels, received, key)
+            first = jax.tree.map(lambda leaf: leaf[:1], received)
+            _, update, trains = stage.update(view, cohort, labels, first, key)
             labeled = jax.eval_shape(
                 lambda: stage.label(view, cohort, key, Communication()).metrics
             )
