@@ -3,8 +3,8 @@
     census = census_of(federation)                        # in one process
     Federation(x, y, partition, num_classes, census=...)  # own examples, and everybody's counts
 
-Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network each
-client sends its own to the server before the first round, and receives everybody's: they leave a client.
+Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network
+each client sends its own to the server before the first round, and receives everybody's: they leave a client.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def feature_sums(x: np.ndarray, rows: np.ndarray) -> FeatureSums:
 def added(parts: Iterable[FeatureSums]) -> FeatureSums:
     """Add the sums of several parties."""
     total, square, count = zip(*parts, strict=True)
-    return FeatureSums(sum(total), sum(square), sum(count))
+    return FeatureSums(np.sum(total, axis=0), np.sum(square, axis=0), sum(count))
 
 
 def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray, np.ndarray]:

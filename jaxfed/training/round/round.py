@@ -114,15 +114,7 @@ def federated_training(
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
-    def init_rows(num_rows: int, key: jax.Array, federation: Federation) -> ServerState:
-        state = _first_state(training, key, num_rows)
-        state = state._replace(
-            control=control.init(nnx.filter_state(state.model, nnx.Param)),
-            clients=stacked_for(num_rows, init_client(state.model, federation)),
-        )
-        for hook in hooks:
-            state = hook.init(state, federation, key)
-        return state
+    init_rows = partial(_first_state, training, control, init_client, hooks)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         _check(federation, server)
@@ -215,8 +207,16 @@ def _check(federation: Federation, server: ServerWithoutLabels) -> None:
         )
 
 
-def _first_state(training: Training, key: jax.Array, num_clients: int) -> ServerState:
-    """The state before the first round, without the parts that a method adds.
+def _first_state(
+    training: Training,
+    control: Control,
+    init_client: Callable[[nnx.State, Federation], Any],
+    hooks: Sequence[Hook],
+    num_rows: int,
+    key: jax.Array,
+    federation: Federation,
+) -> ServerState:
+    """The state before the first round, with so many rows of clients' states.
 
     A client's optimizer state is there if it is kept; each round sets its learning rate.
     """
@@ -227,13 +227,16 @@ def _first_state(training: Training, key: jax.Array, num_clients: int) -> Server
     optimizer: Any = ()
     if training.local.client_optimizer == "kept":
         optimizer = training.local.optimizer(jnp.float32(0)).init(parameters)
-    return ServerState(
+    state = ServerState(
         model=model,
         optimizer=training.server.aggregate.init(model),
         teacher=(),
-        control=(),
-        statistics=stacked_for(num_clients, statistics) if keeps_statistics else (),
-        clients=(),
+        control=control.init(parameters),
+        statistics=stacked_for(num_rows, statistics) if keeps_statistics else (),
+        clients=stacked_for(num_rows, init_client(model, federation)),
         round=jnp.int32(0),
-        client_optimizers=stacked_for(num_clients, optimizer),
+        client_optimizers=stacked_for(num_rows, optimizer),
     )
+    for hook in hooks:
+        state = hook.init(state, federation, key)
+    return state

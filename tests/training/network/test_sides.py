@@ -39,7 +39,7 @@ def both(name, settings=(), rounds=3, cohorts=lambda number: COHORT, absent=None
     return state, far, expected, found, there
 
 
-AT_ONCE = ("scaffold", "fedavg_network", "protofssl")  # others on demand
+AT_ONCE = ("scaffold", "protofssl")  # others on demand
 
 
 @pytest.mark.parametrize(
