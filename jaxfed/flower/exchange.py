@@ -27,13 +27,21 @@ from absl import logging
 from jaxfed.flower import records
 from jaxfed.flower.network import Arrival, Network, Outgoing
 from jaxfed.flower.records import BadMessage, Record
-from jaxfed.flower.steps import Step, content_of, failure_of, request, step_of
+from jaxfed.flower.steps import Failure, Step, content_of, failure_of, request, step_of
 
 Read = Callable[[int, Record], Any]  # client, content -> what `replies` holds
 
 
 class TooFewClients(RuntimeError):
     """Fewer clients answered than the quorum asks for; the text is one line."""
+
+
+class _StepFailed(BadMessage):
+    """A reply that says that the client's step failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"its step failed: {failure}")
+        self.kind = failure.kind
 
 
 class Lost(NamedTuple):
@@ -44,12 +52,14 @@ class Lost(NamedTuple):
         after_s: seconds from the request until it was lost.
         since: the round and step since which it has not answered.
         missing_s: seconds since the request of that step.
+        kind: class of the exception that the client reports ("StateLost"); "" if it reports none.
     """
 
     reason: str
     after_s: float
     since: str
     missing_s: float
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,7 +298,7 @@ class Exchange:
             content = self._content(asking, client, arrival.node, arrival.record)
             value = asking.read(client, content)
         except BadMessage as error:
-            self._lose(asking, client, str(error))
+            self._lose(asking, client, str(error), getattr(error, "kind", ""))
             return
         asking.replies[client] = value
         asking.arrived_s[client] = self._clock() - asking.started
@@ -310,15 +320,16 @@ class Exchange:
             raise BadMessage(f"node {node} replied in place of node {self.nodes[client]}")
         failure = failure_of(record)
         if failure is not None:
-            raise BadMessage(f"its step failed: {failure}")
+            raise _StepFailed(failure)
         if step_of(record) != step_of(asking.requests[client]):
             raise BadMessage("its reply belongs to another step or client")
         return content_of(record)
 
-    def _lose(self, asking: _Asking, client: int, reason: str) -> None:
+    def _lose(self, asking: _Asking, client: int, reason: str, kind: str = "") -> None:
         after_s = self._clock() - asking.started
         label = _label(asking.round, asking.name)
-        asking.lost[client] = self._missing_client(client, label, after_s, reason)
+        lost = self._missing_client(client, label, after_s, reason)
+        asking.lost[client] = lost._replace(kind=kind)
 
     def _missing_client(self, client: int, label: str, after_s: float, reason: str) -> Lost:
         """Remember and log that a client has not answered a step that began `after_s` seconds ago."""
