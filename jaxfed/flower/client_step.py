@@ -57,12 +57,10 @@ class LastStep(NamedTuple):
     """The last step of a run that a client has served.
 
     Attributes:
-        run: name of the run.
         number: of the step.
         round: of the step.
     """
 
-    run: str
     number: int
     round: int
 
@@ -88,6 +86,63 @@ def perform(
     Raises:
         UsageError: `errors` is another value. Every other problem is in the reply.
     """
+
+    def serve(step: Step) -> Record:
+        if client is not None and step.client != client:
+            raise StepRefused(f"this is client {client}, not client {step.client}")
+        with _locked(folder / "state") as state_folder:
+            return _perform(state_folder / step.run, step, request, compute)
+
+    return _guarded(request, serve, errors)
+
+
+def answer(
+    request: Record, compute: Callable[[Step, Record], Record], *, errors: str = "class only"
+) -> Record:
+    """Serve a request that needs no state and may be repeated with other content, as a hello.
+
+    Args:
+        request: a record that `steps.request` made.
+        compute: (step, content) -> content of the reply.
+        errors: as in `perform`.
+    """
+    return _guarded(request, lambda step: reply(step, compute(step, content_of(request))), errors)
+
+
+def secret(folder: Path) -> bytes:
+    """Return 32 random bytes that a client's folder keeps to itself; made at the first call."""
+    with _locked(folder / "state") as state_folder:
+        file = state_folder / ".secret"
+        if not file.exists():
+            _write(file, {"secret": os.urandom(32)})
+        stored = records.from_bytes(file.read_bytes())["secret"]
+        assert isinstance(stored, bytes)
+        return stored
+
+
+def last_step(folder: Path, run: str) -> LastStep | None:
+    """Return the last step of a run that this client has served; None if it has served none.
+
+    Raises:
+        StepRefused: the file of the last step is damaged.
+    """
+    last = _read_last(folder / "state" / run)
+    return None if last is None else LastStep(last.number, last.round)
+
+
+def forget(folder: Path, run: str) -> None:
+    """Delete a run's states and replies.
+
+    Raises:
+        StepRefused: a step is being served.
+    """
+    with _locked(folder / "state") as state_folder:
+        if (state_folder / run / _LAST).exists():
+            shutil.rmtree(state_folder / run)
+
+
+def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> Record:
+    """Serve a request; every exception becomes a reply that says no more of it than it may."""
     if errors not in ERRORS:
         raise UsageError(
             key="errors", value=errors, allowed=f"use {' or '.join(map(repr, ERRORS))}"
@@ -95,10 +150,7 @@ def perform(
     step = None
     try:
         step = step_of(request)
-        if client is not None and step.client != client:
-            raise StepRefused(f"this is client {client}, not client {step.client}")
-        with _locked(folder / "state") as state_folder:
-            return _perform(state_folder / step.run, step, request, compute)
+        return serve(step)
     except (StepRefused, BadMessage) as refusal:
         logging.warning("refused a request: %s", refusal)
         return failed(step, Failure(type(refusal).__name__, text=str(refusal)))
@@ -109,26 +161,6 @@ def perform(
             key = ".".join(filter(None, (error.owner, error.key)))
         text = str(error) if errors == "full" else ""
         return failed(step, Failure(type(error).__name__, key, text))
-
-
-def remembered(folder: Path) -> list[LastStep]:
-    """List the last steps of all runs that a client has files of, ordered by name of the run."""
-    found = []
-    for path in sorted((folder / "state").glob(f"*/{_LAST}")):
-        last = _read_last(path.parent)
-        if last is not None:
-            found.append(LastStep(path.parent.name, last.number, last.round))
-    return found
-
-
-def forget(folder: Path, run: str) -> None:
-    """Delete a run's states and replies.
-
-    Raises:
-        StepRefused: a step is being served.
-    """
-    with _locked(folder / "state") as state_folder:
-        shutil.rmtree(state_folder / run, ignore_errors=True)
 
 
 class _Last(NamedTuple):
