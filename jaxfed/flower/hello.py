@@ -2,9 +2,11 @@
 
 These counts leave a client, and nothing else of its data does: how many examples and labels it has, how many
 of the most frequent class, its largest class number, and the shape and type of its examples. The number of
-steps, shapes and weights of a round depend on them. Two checksums come with them. The one of the client's data is keyed with a
-secret of its folder, so it only tells the server whether the data has changed since the last hello; it cannot
-be compared with data that the server suspects there. The one of public examples is meant to be compared.
+steps, shapes and weights of a round depend on them.
+
+Two checksums come with them. The one of the client's data is keyed with a secret of its folder: it tells the
+server only whether the data has changed since the last hello, and cannot be compared with data that a server
+suspects to be there. The one of public examples is meant to be compared.
 """
 
 from __future__ import annotations
