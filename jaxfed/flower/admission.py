@@ -36,7 +36,7 @@ class Admitted(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a hello must say.
+    """Requirements for a hello.
 
     Attributes:
         clients: numbers of the clients there may be.
@@ -87,7 +87,7 @@ def admit(
     Args:
         network: the network.
         nodes: nodes to ask.
-        expected: what they must say.
+        expected: requirements for their hellos.
         content: of the request.
         run: name of the run.
         deadline: seconds.
@@ -133,7 +133,7 @@ def refusals(
 
     Args:
         said: hellos by node.
-        expected: what they must say.
+        expected: requirements for their hellos.
         holders: connected nodes that clients were admitted with earlier.
     """
     claims: dict[int, list[int]] = defaultdict(list)
