@@ -11,17 +11,12 @@ from typing import Any
 
 from absl import flags
 
-from jaxfed.errors import UsageError
 from jaxfed.host import gc_tuning
 from jaxfed.host.interruption import Interruption
 
 from . import entry
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
-)
+_CONFIG = entry.config_flag()
 _WORKDIR = entry.workdir_flag()
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
@@ -45,11 +40,8 @@ def conducted(
 
     Returns the exit status: 1 if a method has diverged or has no models, now or in an earlier run.
     """
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
-        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
-        raise UsageError(f"{missing} is missing")
+    entry.refuse(arguments)
+    entry.require(config=_CONFIG.value, workdir=_WORKDIR.value)
 
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     with gc_tuning.importing():

@@ -25,12 +25,7 @@ from jaxfed.host.interruption import Interruption
 
 from . import entry
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file with sweep(add) and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a "
-    "key at every point.",
-)
+_CONFIG = entry.config_flag()
 _GRID = flags.DEFINE_multi_string(
     "sweep",
     [],
@@ -44,11 +39,8 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothi
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Check all points, then run those that have not finished."""
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
-        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
-        raise UsageError(f"{missing} is missing")
+    entry.refuse(arguments)
+    entry.require(config=_CONFIG.value, workdir=_WORKDIR.value)
     if _JOBS.value < 1:
         raise UsageError(f"--jobs={_JOBS.value}: use integers from 1 on")
 

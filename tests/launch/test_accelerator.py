@@ -15,6 +15,7 @@ from absl.testing import flagsaver
 from benchmarks import inputs, on_device
 from benchmarks.on_device import PIECES, contests, joint_graph
 from benchmarks.on_device.piece import Piece
+from benchmarks.on_device.session import Results
 from benchmarks.timing import contest
 from benchmarks.timing.contest import Contest
 from jaxfed.config import file as config_file
@@ -239,9 +240,8 @@ def test_a_result_counts_where_its_command_has_ended(
 
 
 def test_half_a_result_is_none(tmp_path, full_disk):
-    flags.FLAGS.mark_as_parsed()
     with full_disk(after=100), pytest.raises(OSError, match=r"a\.json"):
-        accelerator._record(tmp_path, "a", {"long": "x" * 1000}, None, 1.0)
+        Results(tmp_path, True).write("a", {"long": "x" * 1000}, None, 1.0)
     assert not list(tmp_path.glob("*.json"))
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from launch import commands
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SMALL = "--config.num_repeats=1"
@@ -37,7 +39,15 @@ def test_entries_and_configs_are_within_it(given):
     folders = {"jaxfed.launch": "launch", "jaxfed.ml_collections_configs": "ml_collections_configs"}
     assert given["package_dir"] == folders
     assert all(Path(folder, "__init__.py").is_file() for folder in folders.values())
-    assert {script.partition(":")[0] for script in SCRIPTS.values()} == {"jaxfed.launch.commands"}
+    assert set(SCRIPTS.values()) == {"jaxfed.launch.commands:main"}
+    assert all(Path("launch", f"{name.removeprefix('jaxfed-')}.py").is_file() for name in SCRIPTS)
+
+
+def test_a_command_that_measures_wants_the_repository(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/jaxfed-growth", "file.json"])
+    with pytest.raises(SystemExit, match="2"):
+        commands.main()
+    assert "jaxfed-growth needs the repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])
