@@ -76,7 +76,9 @@ def run(
     del first  # its data are freed once it has run
     report: dict[str, Any] = {}
     written = 0
-    is_file = out is not None and (out.is_file() or not out.exists())  # it can be rewritten; no pipe
+    is_file = out is not None and (
+        out.is_file() or not out.exists()
+    )  # it can be rewritten; no pipe
     try:
         for report in _reports(drawn, rounds, Patience(patience), recording):
             if out is not None and is_file:

@@ -67,21 +67,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     folder = location(_OUT.value, "--out") if _OUT.value else workdirs[0] / "bounds"
     if workdirs:
         wanted = of_run(workdirs[0], wanted)
-    found = write_bounds(folder, wanted)
-    for title, lines in (
-        (
-            "Proposition 1: labels change after round t_0 with a probability of delta at most:",
-            found.settled,
-        ),
-        (
-            "Proposition 2: of a learner with stability rate e one example changes more than r labels with a "
-            "probability of delta at most:",
-            found.changed,
-        ),
-    ):
-        print(title)
-        for line in lines:
-            print(line)
+    settled, changed = write_bounds(folder, wanted)
+    print("Proposition 1: labels change after round t_0 with a probability of delta at most:")
+    print("\n".join(settled))
+    print(
+        "Proposition 2: of a learner with stability rate e one example changes more than r labels with a "
+        "probability of delta at most:"
+    )
+    print("\n".join(changed))
     print(f"plots and tables are in {folder}")
 
 
