@@ -12,10 +12,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
-from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
+from benchmarks.rounds.fedavg_round import (
+    NUM_CLASSES,
+    Parameters,
+    as_dict,
+    noisy_patterns,
+    on_cpu,
+    put,
+)
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import make_model
@@ -89,8 +95,7 @@ def _equally_good(
     embed = jax.jit(model.features)
 
     def accuracy(parameters: Parameters) -> float:
-        for path, variable in nnx.to_flat_state(state):
-            variable[...] = parameters[".".join(str(part) for part in path)]
+        put(parameters, state)
         embedding = np.asarray(embed(state, federation.x[labeled]))
         label = federation.y[labeled]
         means = np.stack([embedding[label == c].mean(axis=0) for c in range(NUM_CLASSES)])
