@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def run_pieces(pieces: Sequence[Piece], results: Results, limit_s: float | None)
         if told.split()[-1:] == ["cpu"]:
             raise UsageError(_A_CPU)
     failed, begun = False, False
-    with _locked(results.folder) as lock:
+    with storage.claimed(results.folder, "another process is at work here") as lock:
         for number, piece in enumerate(pieces):
             name, found = piece.name, results.read(piece.name)
             if not found:
@@ -94,19 +93,6 @@ def run_pieces(pieces: Sequence[Piece], results: Results, limit_s: float | None)
             failed |= bool(found["errors"])
             print(f"{name}: " + ("has failed in part" if found["errors"] else "done"))
     return int(failed)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Create and lock the folder; pieces inherit the lock, so a surviving one holds it too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            lock = stack.enter_context(storage.lock(folder / ".lock"))
-        except BlockingIOError:
-            raise UsageError(f"--workdir={folder}: another process is at work here") from None
-        storage.remove_partial_files(folder)
-        yield lock
 
 
 def _run(piece: Piece, results: Results, seconds: float | None, lock: int) -> int:

@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks import inputs
-from benchmarks.protocols.hamming_pairs import a_pair, equal, joined, plaintext, promised
-from benchmarks.protocols.loopback import Loopback, Run
+from benchmarks.protocols.loopback import (
+    Loopback,
+    Run,
+    a_pair,
+    equal,
+    joined,
+    plaintext,
+    promised,
+)
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import masked, transfer
 from jaxfed.secure.primitives import transfer_extension

@@ -17,8 +17,7 @@ from gmpy2 import mpz
 from phe.paillier import EncryptedNumber
 
 from benchmarks import inputs
-from benchmarks.protocols.hamming_pairs import a_pair, joined, promised
-from benchmarks.protocols.loopback import Loopback, Run
+from benchmarks.protocols.loopback import Loopback, Run, a_pair, joined, promised
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives.blocks import bits_of, ranges

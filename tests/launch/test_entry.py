@@ -102,7 +102,7 @@ OF_THE_REPOSITORY = {"jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"}
 def called(script, tmp_path):
     """The script with --help as installed, but for its module: `launch` in place of `jaxfed.launch`."""
     module, function = SCRIPTS[script].removeprefix("jaxfed.").split(":")
-    program = f"from {module} import {function}; {function}()"
+    program = f"import sys; sys.argv[0] = {script!r}; from {module} import {function}; {function}()"
     return subprocess.run(
         [sys.executable, "-c", program, "--help"],
         cwd=tmp_path,  # not the repository

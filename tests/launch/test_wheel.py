@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from launch import commands
-
 ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SMALL = "--config.num_repeats=1"
@@ -41,13 +39,6 @@ def test_entries_and_configs_are_within_it(given):
     assert all(Path(folder, "__init__.py").is_file() for folder in folders.values())
     assert set(SCRIPTS.values()) == {"jaxfed.launch.commands:main"}
     assert all(Path("launch", f"{name.removeprefix('jaxfed-')}.py").is_file() for name in SCRIPTS)
-
-
-def test_a_command_that_measures_wants_the_repository(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/jaxfed-growth", "file.json"])
-    with pytest.raises(SystemExit, match="2"):
-        commands.main()
-    assert "jaxfed-growth needs the repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import settings_to_try
-from jaxfed.config.checks.method_check import check_method, check_section
+from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
-from jaxfed.config.keys import check_value, flatten, unknown_key
+from jaxfed.config.keys import check_own, check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
@@ -68,8 +68,8 @@ def check(config: ConfigDict) -> None:
             raise unknown_key(key, {*RULES, *methods.own_keys(config)})
     for name, factory in plugins.items():
         check_plugin(name, factory, config.get(name, {}))
-    for name in names:
-        check_section(config, name)
+    for name in names:  # also those outside the run: a sweep may use them
+        check_own(name, config.get(name, {}), methods.factory_of(config, name))
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):

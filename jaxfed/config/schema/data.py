@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from jaxfed.config.data.partitioning import FIELDS, schemes_with
-from jaxfed.config.data.preprocessing import PREPROCESSING
+from jaxfed.config.data.preprocessing import KINDS
 from jaxfed.config.data.simulation import GRAPHS, TESTS
 from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
@@ -95,9 +95,7 @@ DATASET = in_section(
 PREPROCESS = in_section(
     "preprocessing",
     {
-        "kind": Setting(
-            "identity", one_of(PREPROCESSING), "what methods get in place of raw examples"
-        ),
+        "kind": Setting("identity", one_of(KINDS), "what methods get in place of raw examples"),
         "rounds": Setting(
             0,
             at_least(0, ", 0 keeps training.initial_model as it is"),

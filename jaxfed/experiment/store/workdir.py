@@ -28,7 +28,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.store.records import Run
 from jaxfed.host import storage
 
-_CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
+_CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
 _OF_REPORTS = ("paper_table",)
@@ -216,15 +216,7 @@ def open_workdir(
         _check_contents(path)
     else:
         _check_owner(path, config)
-    with ExitStack() as stack:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(storage.lock(path / _LOCK))
-        except BlockingIOError:
-            raise UsageError(f"--workdir={path}: another process is running here") from None
-        except OSError as error:
-            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
-        storage.remove_partial_files(path)
+    with storage.claimed(path, "another process is running here"):
         if overwrite and (path / _CONFIG).exists():
             (path / _CONFIG).replace(path / _DELETED)
         if (path / _DELETED).exists():  # renamed just now, or by a process that was killed
@@ -261,7 +253,7 @@ def plain(value: Any) -> Any:
 def _is_empty(path: Path) -> bool:
     """True if a directory is empty, or contains only files of an interrupted start."""
     return all(
-        entry.name == _LOCK
+        entry.name == storage.LOCK
         or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
         for entry in path.iterdir()
     )
