@@ -53,7 +53,7 @@ def conducted(
 
         from rich.console import Console
 
-        from jaxfed.api.conduct import conduct
+        from jaxfed.api.conduct import conduct, present
         from jaxfed.config import file as config_file
         from jaxfed.config.checks import check
         from jaxfed.config.checks.unread import check_given
@@ -61,7 +61,7 @@ def conducted(
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
-        from jaxfed.experiment.store.records import read_audit, read_run
+        from jaxfed.experiment.store.records import read_run
         from jaxfed.experiment.store.workdir import (
             IN_A_SWEEP,
             OF_A_COMMAND,
@@ -114,17 +114,8 @@ def conducted(
                 audited=audited,
                 given=given,
             )
-    if not processes.is_first():
-        return status(summary)
-    from jaxfed.reports.tables.method_names import method_names
-
-    names = method_names([read_run(place)])
-    remarks = summary.get("remarks", ())
-    progress.show_results(summary["algorithms"], str(place), names, remarks=remarks)
-    if audited:
-        found = read_audit(place)
-        assert found is not None  # just written
-        progress.show_audit(found["methods"], str(place / "audit"), names)
+    if processes.is_first():
+        present(progress, place, audited=audited)
     return status(summary)
 
 

@@ -22,14 +22,14 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from jaxfed.api.conduct import conduct
+from jaxfed.api.conduct import conduct, present
 from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check, unread
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
-from jaxfed.experiment.store.records import read_json, read_run
+from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, with_resume_hint
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -98,11 +98,7 @@ def _run(
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with RunProgress(settings.to_dict(), console) as shown:
-        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
+        conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
-        from jaxfed.reports.tables.method_names import method_names
-
-        names = method_names([read_run(place)])
-        remarks = summary.get("remarks", ())
-        shown.show_results(summary["algorithms"], str(place), names, remarks=remarks)
+        present(shown, place)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -91,7 +91,7 @@ def test_the_final_table_in_every_encoding(encoding, cell):
         {"num_repeats": 2, "rounds": 1, "baselines": ()}, Console(file=stream, width=80)
     )
     accuracy = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}
-    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w")
+    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w", {})
     stream.flush()
     assert cell in stream.buffer.getvalue().decode(encoding)
 
