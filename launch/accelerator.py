@@ -13,10 +13,10 @@ CPU's. The others measure:
 Every piece runs in a separate process and writes DIR/NAME.json with device, versions and commit.
 
 The same command resumes after a stop: a piece with a file is not run again. Only one process at a time works
-in DIR; a piece that survives `kill -9` of its command counts as one. With --limit_s no piece is started that
-would not fit; an experiment stops at the limit and resumes next time. If a piece fails, wholly or in part,
-the exit status is 1, and later pieces still run. A piece that failed as a whole is run again next time. On a
-CPU there is nothing to measure: there, --small runs all pieces at tiny sizes as a test.
+in DIR; a piece that survives `kill -9` of its command counts as one. With --limit_s a piece that would not
+fit is not started; an experiment stops at the limit and resumes next time. If a piece fails, wholly or in
+part, the exit status is 1, and later pieces still run. A piece that failed as a whole is run again next time.
+A CPU is not measured; with --small it runs all pieces at tiny sizes, as a test.
 """
 
 from __future__ import annotations

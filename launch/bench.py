@@ -2,12 +2,13 @@
 
     python -m launch.bench [--kernel=NAME,...] [--peers] [--points=N,...] [--out=FILE.json]
 
-Prints one line per contest: our time, the share of the machine's limit that it reaches, and for every peer
-the ratio of its time to ours (above 1: jaxfed is faster). FILE has all finished contests. On a GPU the same
-command measures there. Peers are optional packages: pip install -r requirements-peers.txt.
+It prints one line for each contest: our time, the share of the machine's limit that it reaches, and for every
+peer the ratio of its time to ours (above 1: jaxfed is faster). FILE has all finished contests. On a machine
+with a GPU the same command measures the GPU. Peers are optional packages:
+pip install -r requirements-peers.txt.
 
 With --points kernels are measured at these numbers of points; `launch.growth` plots the growth of time. A
-peer expected to take more than a minute (--patience) is left out there.
+peer that is expected to take more than a minute (--patience) is left out.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Runs every point of a config's `sweep(add)` or of a grid, each a launch.run in a directory of its own.
+"""Run every point of a config's `sweep(add)` or of a grid, each as a launch.run in its own directory.
 
 python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--jobs=N] [--dry_run] [--sweep.KEY=VALUE,VALUE ...] [--config.KEY=VALUE ...]
 
 With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
-baseline that the swept keys do not change runs at one point, and its rows stand at the others, too.
+baseline that the swept keys do not change runs at one point; the other points reuse its rows.
 
-All points are checked before the first one runs: one that cannot work, with its data too, is a line and exit
-status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
-the sweep then exits with 1, and whenever the same command is given again: a point of whose methods some went
-wrong is finished all the same. DIR/sweep.csv has the results so far.
+All points are checked before the first one runs, also against their data: one that cannot work gives one line
+and exit status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
+others. The exit status is 1 if a point failed, now or in an earlier call, or if one of its methods diverged.
+DIR/sweep.csv has the results so far.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests that hold on every device, and cells of the papers' tables: commands of their own."""
+"""Pieces that are commands: tests that hold on every device, and cells of the papers' tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _tested(name: str, out: Path, small: bool) -> dict[str, Any]:
 
 
 def experiments() -> tuple[Piece, ...]:
-    """XCLP's Table 4 and ProtoFSSL's Table 3, cell by cell, one seed each; of digits where small."""
+    """XCLP's Table 4 and ProtoFSSL's Table 3, cell by cell, one seed each; small runs are on digits."""
     table_4 = {"labeled_only": ",labeled_only", "pseudo_labels": ""}
     table_4 |= {name: f",{name}" for name in ("fedmatch", "fedsiam")}
     named = {

@@ -1,4 +1,4 @@
-"""A task's network and images in PyTorch, for all peers that train with it."""
+"""A task's network and images in PyTorch, for all peers that use it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def images(x: np.ndarray) -> torch.Tensor:
 
 
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """The share of images whose class it finds."""
+    """Return the share of correctly classified images."""
     model.eval()
     with torch.no_grad():
         found = torch.cat([model(part).argmax(1) for part in x.split(_CHUNK)])
@@ -70,7 +70,7 @@ def parameters(model: nn.Sequential, start: dict[str, np.ndarray]) -> dict[str, 
 
 
 def _channels_first(kernel: torch.Tensor, channels: int) -> torch.Tensor:
-    """Rows of the first dense layer count height, width, channel here, channel first there."""
+    """Reorder the rows of the first dense layer: (height, width, channel) here, channel first in PyTorch."""
     side = math.isqrt(kernel.shape[0] // channels)
     return kernel.reshape(side, side, channels, -1).permute(2, 0, 1, 3).flatten(0, 2)
 

@@ -1,7 +1,7 @@
 """Secure Hamming distances between two clients and a server, all three parties' work in one process.
 
-Seconds and bytes of all parties together; bytes are messages' payloads, without the frame of a sealed
-one (65 bytes and the length of its kind). For one core:
+Seconds and bytes are totals over all parties. Bytes are those of payloads, without the frame of a sealed
+message (65 bytes and the length of its kind). On one core:
 
     taskset -c 0 python -m launch.bench --kernel=secure_hamming,row_sums --peers
 """
@@ -31,7 +31,7 @@ from jaxfed.secure.primitives import transfer_extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.session.endpoint import SERVER
 
-# (protocol, n, m, L): what a pair may cost, in microseconds and bytes, where that is promised.
+# (protocol, n, m, L) -> promised microseconds and bytes per pair, if any.
 _CASES: dict[tuple[str, int, int, int], tuple[float, ...]] = {
     ("ot", 500, 100, 4096): (25, 8400),
     ("ot", 500, 100, 1024): (),

@@ -1,4 +1,4 @@
-"""Rounds of more clients, of more devices and processes, and of very unequal clients.
+"""FedAvg rounds with more clients, devices and processes, and with very unequal clients.
 
 A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device, on two forced ones, and in
 two processes of one device (`jaxfed.host.parallel.processes`); a place's processes stay for all cases:
@@ -136,7 +136,7 @@ def round_of(
 
 
 class Place:
-    """Worker processes that play rounds: each reads a case per line and answers with seconds and loss."""
+    """Worker processes that play rounds: each reads a case per line and prints seconds and loss."""
 
     def __init__(self, name: str) -> None:
         number = 2 if name == PROCESSES else 1

@@ -1,4 +1,4 @@
-"""64 shadow models of an audit together, against one after another and against a PyTorch loop."""
+"""64 shadow models of an audit trained together, against one after another and a PyTorch loop."""
 
 from __future__ import annotations
 

@@ -165,7 +165,12 @@ def make_training(
             client_optimizer=wanted.client_optimizer,
             learning_rate=optimizers.schedule(wanted, config.rounds),
             batches=_batches(wanted, federation),
-            labeled_batches=_labeled_batches(wanted, federation),
+            labeled_batches=Batches(  # of the given labels alone
+                "joint",
+                _at_most(wanted.batch_size, federation.max_labels),
+                wanted.epochs,
+                wanted.local_steps,
+            ),
             pointwise=_pointwise(wanted),
             augment=augment,
             strong_augment=augmentation.compose(wanted.strong_augmentation),
@@ -175,7 +180,11 @@ def make_training(
             aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
             weighting=aggregate.WEIGHTINGS[wanted.weighting],
             examples=federation.server_examples,
-            batches=_server_batches(wanted, federation),
+            batches=Batches(
+                "joint",
+                _at_most(wanted.server_batch_size, len(federation.server)),
+                wanted.server_epochs,
+            ),
         ),
         labels=_label_sources(config, augment, federation),
         execution=_client_execution(config, federation, execution, map_clients),
@@ -270,18 +279,6 @@ def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
         most = federation.max_labels or federation.capacity
     size = _at_most(wanted.batch_size, most)
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
-
-
-def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """Return batches of the given labels alone, of the same size as those with pseudo-labels."""
-    size = _at_most(wanted.batch_size, federation.max_labels)
-    return Batches("joint", size, wanted.epochs, wanted.local_steps)
-
-
-def _server_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """Return the server's batches of its own labels."""
-    size = _at_most(wanted.server_batch_size, len(federation.server))
-    return Batches("joint", size, wanted.server_epochs)
 
 
 def _at_most(size: int, most: int) -> int:

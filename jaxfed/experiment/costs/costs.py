@@ -33,7 +33,6 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.devices.operations import operations
-from jaxfed.models import Model
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
@@ -145,7 +144,8 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     """Return the variables of the paper's formulas."""
     keywords = methods.all_keywords(config, name)
     model = make_model(config, cohort, head=not _draws_episodes(keywords))
-    state, image = _shapes(model, cohort)
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    image = jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)
     sizes = ([len(own) for own in part] for part in cohort.partition[:2])
     labeled, unlabeled = (float(np.mean(of_clients)) for of_clients in sizes)
     return CostSetting(
@@ -158,8 +158,3 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
         prototype_bytes=4 * embedding_size(model, state, cohort),
         classes=cohort.num_classes,
     )
-
-
-def _shapes(model: Model, cohort: Federation) -> tuple[Any, jax.ShapeDtypeStruct]:
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    return state, jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)
