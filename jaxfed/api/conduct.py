@@ -57,7 +57,7 @@ def conduct(
     """
     settings = config.to_dict()
     if audited and processes.are_several():
-        raise UsageError("--coordinator: an audit is one process's")
+        raise UsageError("--coordinator: an audit runs in one process only")
     with processes.together():
         compilation_cache.enable(config.execution.compilation_cache)
         progress.working_on(f"loading {config.dataset.name}")

@@ -44,7 +44,7 @@ def run(
     progress: bool = True,
     **overrides: Any,
 ) -> Result:
-    """Run one experiment, or go on with it, or return what it has come to.
+    """Run one experiment, resume it, or return its results if it has finished.
 
     Args:
         config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
@@ -71,7 +71,7 @@ def run(
     check.check(settings)
     given = unread.check_given(load, texts)
     if processes.are_several():
-        raise UsageError("jaxfed.run: is one process's; several run launch.run")
+        raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
     devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))

@@ -147,7 +147,7 @@ def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> N
     names = names_of(config)
     if "network" in asked and names != ("network",):
         raise UsageError(
-            f"{method!r} teaches probabilities or scores, which networks alone learn from",
+            f"{method!r} shares probabilities or scores; only networks can learn from them",
             key="config.learner.name",
             value=config.learner.name,
             allowed="use 'network'",

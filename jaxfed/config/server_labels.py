@@ -118,7 +118,7 @@ def check_place_of_labels(
     if needed.pseudo_label == "xclp" and not is_one_program(parameters):
         raise _refused(
             config,
-            "the server is a party of XCLP then",
+            "the server then takes part in XCLP, whose noise and protocols are for clients",
             "set no noise, and hamming='plaintext', row_sums='plaintext', influence='labels' in config.xclp",
         )
 

@@ -141,7 +141,7 @@ def _check_together(config: ConfigDict) -> None:
     num_clients = federation.num_clients
     if num_clients == 0 and federation.partition != "natural":
         raise UsageError(
-            f"goes with partition='natural' only, which is {federation.partition!r}",
+            f"needs partition='natural', not {federation.partition!r}",
             key="config.federation.num_clients",
             value=0,
             allowed="use integers from 1 on",
@@ -184,7 +184,7 @@ def _check_together(config: ConfigDict) -> None:
     for name in methods.chosen(config):
         if federation.test == "clients" and methods.has_learners(config, name):
             raise UsageError(
-                f"clients of {name!r} have models to be tested on what nobody holds",
+                f"the clients' models of {name!r} are tested on examples that nobody holds",
                 key="config.federation.test",
                 value="clients",
                 allowed="use 'central'",

@@ -189,7 +189,7 @@ def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
         given = all_keywords(config, name)
         for key, allowed, why in (
             ("support", most - 1, "a query needs one more"),
-            ("min_labels", most, "nobody would show a prototype"),
+            ("min_labels", most, "no client would share a prototype"),
         ):
             if key in given and given[key] > allowed:
                 wrong = (

@@ -70,9 +70,7 @@ def cohort_of(config: ConfigDict) -> Federation:
     partition = Partition(*(clients[:number] for clients in federation.partition))
     cohort = Federation(federation.x, federation.y, partition, federation.num_classes)
     if not all(map(len, (*partition.labeled, *partition.unlabeled))):
-        raise UsageError(
-            "costs are of clients with labels and with unlabeled examples, all of them"
-        )
+        raise UsageError("config: costs need labeled and unlabeled examples at all clients")
     return cohort
 
 
@@ -87,7 +85,7 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
         methods.check_trains(config, name, "costs")
         if methods.has_learners(config, name):
             raise UsageError(
-                f"config: clients of {name!r} have models of their own; costs are of methods with one network"
+                f"config: {name!r} has a model for each client; operations are counted for one shared network"
             )
         seen = methods.with_own_training(config, name)
         row = PAPER_COSTS.get(methods.algorithm_of(config, name))

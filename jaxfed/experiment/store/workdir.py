@@ -120,7 +120,7 @@ class Workdir:
             there = None
         if not isinstance(there, dict):
             raise Unresumable(
-                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed on"
+                f"--workdir={self.path}: {_DATA} is damaged; it identifies the data of the finished rounds"
             )
         for name in [*checksums, *there]:
             if there.get(name) != checksums.get(name):

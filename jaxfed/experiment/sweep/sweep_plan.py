@@ -204,7 +204,7 @@ def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
         if not listed:
             raise UsageError(f"--sweep.{key}: values are missing, write --sweep.{key}=VALUE,VALUE")
         if key in values:
-            raise UsageError(f"--sweep.{key}: is there twice; write all its values in one")
+            raise UsageError(f"--sweep.{key}: is given twice; write all its values in one list")
         values[key] = _listed(listed)
     return [
         dict(zip(values, combination, strict=True)) for combination in product(*values.values())

@@ -45,7 +45,7 @@ def check_platform() -> None:
     except (AssertionError, RuntimeError) as error:  # the first: JAX has no plugin for them
         why = " ".join(str(error).partition(" (")[0].split())
         raise UsageError(
-            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset, it takes what there is"
+            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset it to use the available ones"
             f"{f': {why}' * bool(why)}"
         ) from error
 

@@ -70,8 +70,8 @@ def of_run(workdir: Path, wanted: Wanted) -> Wanted:
     labels = read_json(workdir / "partition.json").get("public") if told else None
     if not labels or voters < 3:
         raise UsageError(
-            f"{workdir}: Proposition 1 is of 3 clients or more that agree on labels of public examples; this "
-            "run has none"
+            f"{workdir}: Proposition 1 needs 3 or more clients that agree on labels of public examples; this "
+            "run has no such consensus"
         )
     changes = tuple((number, measured.mean) for number, measured in next(iter(told.values())))
     return wanted._replace(clients=(voters,), public=(int(np.sum(labels)),), changes=changes)

@@ -127,7 +127,7 @@ def test_runs_without_a_consensus_of_three(tmp_path, voters):
         make_run(path)
     else:
         fedct_run(path, voters)
-    with pytest.raises(UsageError, match=r"Proposition 1 is of 3 clients or more"):
+    with pytest.raises(UsageError, match=r"Proposition 1 needs 3 or more clients"):
         of_run(path, SMALL)
     with pytest.raises(UsageError, match=r"no config.json"):
         of_run(tmp_path, SMALL)
