@@ -47,7 +47,7 @@ DATASET = in_section(
         "client_key": Setting(
             "",
             TEXT,
-            "CSV column or .npz array that says whose each row is; '': the usual one",
+            "CSV column or .npz array with the client of each row; '': the usual one",
         ),
         "drop": Setting(
             (),
@@ -78,9 +78,9 @@ DATASET = in_section(
             at_least(0, ", 0 counts them in train_size"),
             "examples without a label, beside train_size; 0: counted in train_size",
         ),
-        "balanced": Setting(False, SWITCH, "take as many examples of each class"),
+        "balanced": Setting(False, SWITCH, "take the same number of examples of each class"),
         "pooled": Setting(
-            False, SWITCH, "pool the set's own training and test split, then split anew"
+            False, SWITCH, "pool the set's training and test split, and draw a new test split"
         ),
         "test_fraction": Setting(
             0.2,
@@ -88,14 +88,16 @@ DATASET = in_section(
             "share for testing of a set without a test split; the same examples in every repeat",
         ),
         "validation_fraction": Setting(
-            0.0, BELOW_ONE, "share of the rest that selects trained models; drawn in every repeat"
+            0.0,
+            BELOW_ONE,
+            "share of the training examples for validation, which selects models; drawn in every repeat",
         ),
     },
 )
 PREPROCESS = in_section(
     "preprocessing",
     {
-        "kind": Setting("identity", one_of(KINDS), "what methods get in place of raw examples"),
+        "kind": Setting("identity", one_of(KINDS), "preprocessing of all examples"),
         "rounds": Setting(
             0,
             at_least(0, ", 0 keeps training.initial_model as it is"),
@@ -112,7 +114,7 @@ PREPROCESS = in_section(
             "pixels a side of its input; 0: what the network was trained on",
         ),
         "batch_size": Setting(
-            0, at_least(0, ", 0 is what the device likes"), "images in a batch of it; 0: by device"
+            0, at_least(0, ", 0 is by device"), "images in a batch of it; 0: by device"
         ),
     },
 )
@@ -173,7 +175,9 @@ FEDERATION = in_section(
             False, SWITCH, "reveal all labels once examples are distributed: full supervision"
         ),
         "test": Setting(
-            "clients", one_of(TESTS), "whose test examples are: clients' new points, or central"
+            "clients",
+            one_of(TESTS),
+            "holder of the test examples: clients (as new points) or nobody (central)",
         ),
         "graph": Setting(
             "labeled+unlabeled", one_of(GRAPHS), "training points in XCLP's graph (its Table 3)"

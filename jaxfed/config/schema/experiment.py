@@ -64,7 +64,7 @@ EXPERIMENT = {
     "labeled_cohorts": Setting(
         True,
         SWITCH,
-        "draw clients with labels alone where others would be idle (rounds on given labels, per-client LP)",
+        "draw only clients with labels where others would be idle (rounds on given labels, per-client LP)",
     ),
     "evaluate_every": Setting(
         0,
@@ -110,10 +110,10 @@ AUDIT = in_section(
         "members": Setting(
             0,
             at_least(0, ", 0 is all of a client's labels"),
-            "labeled examples of a client that the attack asks about; 0: all",
+            "labeled examples of each client whose membership is inferred; 0: all",
         ),
         "population": Setting(
-            200, at_least(1), "held-out examples that the attacker knows not to be members"
+            200, at_least(1), "held-out examples that the attacker knows as non-members"
         ),
         "shadows": Setting(
             64,
@@ -150,7 +150,7 @@ EXECUTION = in_section(
         "compilation_cache": Setting(
             "auto",
             Rule(str, "'auto', 'off' or a folder", bool),
-            "where compiled programs are kept: 'auto', 'off' or a folder",
+            "folder of compiled programs, 'auto' or 'off'",
         ),
         "plots": Setting(True, SWITCH, "draw plots at the end; launch.report draws them as well"),
     },

@@ -68,7 +68,7 @@ TRAINING = in_section(
         "client_optimizer": Setting(
             LocalTraining.client_optimizer,
             one_of(get_args(ClientOptimizer)),
-            "its state: 'fresh' in every round, or 'kept' by each client",
+            "state of clients' optimizer: 'fresh' in every round, or 'kept' by each client",
         ),
         "learning_rate": Setting(LEARNING_RATE, POSITIVE, "clients' learning rate"),
         "schedule": Setting("constant", one_of(SCHEDULES), "learning rate over rounds"),
@@ -99,7 +99,7 @@ TRAINING = in_section(
         "unlabeled_ratio": Setting(
             Batches.unlabeled_ratio,
             at_least(1),
-            "unlabeled examples beside each labeled one of a batch",
+            "unlabeled examples for each labeled one of a batch",
         ),
         "loss": Setting("cross_entropy", one_of(POINTWISE), "loss of an example"),
         "class_weights": Setting(
@@ -181,7 +181,7 @@ LEARNER = {
     "learner.name": Setting(
         "network",
         _LEARNERS["learner.name"],
-        "what clients train where methods share labels; learner.NAME has its own keys",
+        "model of each client in methods that share labels; learner.NAME has its own keys",
     ),
     "learner.names": Setting(
         (), _LEARNERS["learner.names"], "learners of name='mixed', cycled over the clients"

@@ -179,10 +179,10 @@ def test_the_console_table(audited):
         text = stream.getvalue().partition("strongest attack")[2]
     assert f"the audit is in {place / 'audit'}" in text
     assert "† Of a method that is tested on nothing held out" in text
-    lines = {line.split("  ")[1]: line for line in text.splitlines() if line.strip()}
+    lines = {line.strip().partition("  ")[0]: line for line in text.splitlines()}
     for row in found(place)["methods"]:
         if row["method"] in ("fedct", "xclp"):
-            line = next(line for name, line in lines.items() if name.lower() == row["method"])
+            line = lines[{"fedct": "FedCT", "xclp": "XCLP"}[row["method"]]]
             assert f" {100 * row['accuracy']:.1f} ± " in line
             assert f" {row['auc']:.3f} " in line
             assert ("†" in line) == (row["method"] == "xclp")

@@ -456,7 +456,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
         return images.reshape(-1, 4).astype(np.float32)
 
     monkeypatch.setattr("jaxfed.config.data.sources.load", lambda name, **settings: data)
-    monkeypatch.setattr("jaxfed.data.features.pretrained_features", features)
+    monkeypatch.setattr("jaxfed.config.data.preprocessing.pretrained_features", features)
     config.preprocessing.kind = "pretrained"
     config.preprocessing.image_size = 64
     simulation = Simulation(config)
