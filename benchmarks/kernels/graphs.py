@@ -92,7 +92,7 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
         return {
             "steps": num_steps,
             "ms a step": 1e3 * seconds / num_steps,
-            "GiB, the process at its peak": (peak_memory_bytes() or 0) / 2**30,
+            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
         }
 
     yield Contest(

@@ -14,7 +14,6 @@ large products. PyTorch's loop reached 38 % and took 1.51 times as long (results
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -37,6 +36,7 @@ from benchmarks.rounds.fedavg_round import (
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.host.parallel.devices import num_cores
 from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
@@ -187,8 +187,7 @@ def torch_loop(
 
 def _forests() -> Contest:
     """Random forests of five clients in as many processes as there are cores, at most five."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(CLIENTS, cores or 1)
+    workers = min(CLIENTS, num_cores())
     rng = np.random.default_rng(0)
     x = rng.standard_normal((CLIENTS * ROWS + TAUGHT, FEATURES)).astype(np.float32)
     y = (x @ rng.standard_normal((FEATURES, 7))).argmax(axis=1).astype(np.int32)

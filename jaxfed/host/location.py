@@ -34,12 +34,9 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         os.stat(path)  # Path.exists is False for some of these, depending on Python's version
     except (FileNotFoundError, NotADirectoryError):
         return path
-    except OSError as error:
-        raise UsageError(str(error.strerror), key=key, value=text) from error
-    except RuntimeError as error:  # ~nobody
-        raise UsageError(str(error), key=key, value=text) from error
-    except ValueError as error:  # a NUL
-        raise UsageError(str(error), key=key, value=text) from error
+    except (OSError, RuntimeError, ValueError) as error:  # the last two: ~nobody, a NUL
+        wrong = getattr(error, "strerror", None) or str(error)
+        raise UsageError(wrong, key=key, value=text) from error
     return path
 
 

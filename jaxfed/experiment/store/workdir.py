@@ -34,7 +34,7 @@ from typing import Any
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.records import Run
+from jaxfed.experiment.store.records import Run, read_metrics
 from jaxfed.host import storage
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
@@ -135,10 +135,7 @@ class Workdir:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return all lines of metrics.jsonl, in the order they were written."""
-        file = self.path / _METRICS
-        if not file.exists():
-            return []
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return read_metrics(self.path)
 
     def is_without_rounds(self) -> bool:
         """True if no round, checkpoint or preprocessing model has been computed yet."""

@@ -9,6 +9,7 @@ from jaxfed.experiment.store.records import (
     Run,
     Sweep,
     algorithms_of,
+    ordered_methods,
     sort_algorithms,
 )
 from jaxfed.reports.tables.comparison import paired_difference
@@ -188,8 +189,7 @@ def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
 
 def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
     """Yield each method that validates with its best point; the first one in a tie."""
-    algorithms = algorithms_of(run for _, run in points)
-    for algorithm in sort_algorithms(algorithms, algorithms):
+    for algorithm in ordered_methods(run for _, run in points):
         validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
         if validated:
             yield (
