@@ -98,7 +98,7 @@ class Result:
         return table(dict(flatten(record)) for record in read_metrics(self.workdir))
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> ResultTable:
-        """One row per labeled or tested point (`jaxfed.experiment.run.prediction_table`)."""
+        """One row per labeled or tested point (`jaxfed.experiment.run.save_outputs`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
             raise UsageError(f"no predictions: {file} is not there; the method diverged")

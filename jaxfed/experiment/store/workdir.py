@@ -9,7 +9,7 @@
     preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
     states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
-    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.prediction_table`)
+    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
     plots/           pictures made at the end
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
@@ -97,7 +97,7 @@ class Workdir:
         return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
 
     def predictions(self, method: str, repeat: int) -> Path:
-        """Return the path of a method's predictions in a repeat (`run.prediction_table`)."""
+        """Return the path of a method's predictions in a repeat (`run.save_outputs`)."""
         return self.path / _PREDICTIONS / f"{method}-{repeat}.csv.gz"
 
     def preprocessing(self, repeat: int) -> Path:

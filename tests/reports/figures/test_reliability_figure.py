@@ -8,7 +8,7 @@ from small_workdirs import make_run
 from whole_figures import run_figures
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.prediction_table import write_predictions
+from jaxfed.experiment.run.save_outputs import save_predictions
 from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import Predictions
 from jaxfed.reports.figures.reliability_figure import reliabilities
@@ -34,7 +34,7 @@ def workdir(tmp_path):
         )
         truth = np.append(np.ones(202, np.int64), -1)  # of the last nobody knows the class
         file = path / "predictions" / f"xclp-{repeat}.csv.gz"
-        write_predictions(file, said, truth, np.arange(203))
+        save_predictions(file, said, truth, np.arange(203))
     return path
 
 
@@ -63,7 +63,7 @@ def test_a_method_whose_points_nobody_can_judge_has_none(workdir):
         confidence=np.ones(1, np.float32),
     )
     file = workdir / "predictions" / "client_knn-0.csv.gz"
-    write_predictions(file, said, np.array([-1]), np.arange(1))
+    save_predictions(file, said, np.array([-1]), np.arange(1))
     assert list(reliabilities(read_run(workdir))) == ["xclp"]
 
 
