@@ -136,10 +136,7 @@ def check_learner(config: ConfigDict) -> None:
 def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> None:
     """Check the keywords of the clients' learners, and that a method of networks has networks.
 
-    Args:
-        config: of the experiment.
-        method: its name.
-        asked: keywords of its factory.
+    `asked` are the keywords of the method's factory.
 
     Raises:
         UsageError: a missing keyword, a value that is not allowed, or a learner that the method cannot use.

@@ -98,14 +98,8 @@ def check_place_of_labels(
 ) -> None:
     """Check that a method that trains one model can use labels where they are.
 
-    Args:
-        config: of the experiment.
-        name: of the method.
-        needed: what it declares.
-        parameters: the settings of XCLP's labels.
-
     Raises:
-        UsageError: it cannot.
+        UsageError: its needs, or the parameters of XCLP's labels, do not allow it.
     """
     if config.federation.labels_at not in needed.labels_at:
         (place,) = needed.labels_at

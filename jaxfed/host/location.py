@@ -44,11 +44,7 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
     """Check that a file can be written, before the work for its contents begins.
 
     Nothing is left behind: an existing file is opened and closed; otherwise a nameless file is created in the
-    nearest existing folder.
-
-    Args:
-        given: as the user wrote it.
-        key: as in `location`.
+    nearest existing folder. Arguments as for `location`.
 
     Raises:
         UsageError: as `location`; a folder, or a place where no file can be created.
@@ -66,11 +62,7 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
 def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
     """Check that a folder exists or can be created, and that files can be written in it.
 
-    Nothing is left behind, as with `file_to_write`.
-
-    Args:
-        given: as the user wrote it.
-        key: as in `location`.
+    Nothing is left behind, as with `file_to_write`. Arguments as for `location`.
 
     Raises:
         UsageError: as `location`; a file, or a place where no folder can be created.

@@ -54,9 +54,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
 def check_models(config: ConfigDict, federation: Federation) -> None:
     """Check that training can start in every repeat, from scratch or from `training.initial_model`.
 
-    Args:
-        config: of the experiment.
-        federation: examples of the shape that the model takes; any number.
+    The federation has any number of examples of the shape that the model takes.
 
     Raises:
         UsageError: as `check_model`; weights or a state are missing, damaged, or of a model with other leaves

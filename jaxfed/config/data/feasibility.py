@@ -69,10 +69,7 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     Methods of jaxfed have declared most of their conditions (`jaxfed.config.checks.method_check`). What is
     left depends on network, clients and rounds: a network without noise-free statistics, a reachable epsilon.
 
-    Args:
-        dataset: as subsampled.
-        config: of the experiment.
-        dealt: the clients of the first repeat, without their examples.
+    `dealt` are the clients of the first repeat, without their examples.
 
     Raises:
         UsageError: a method or a learner refuses a value.

@@ -151,12 +151,7 @@ def _shared(
 ) -> Iterator[Point]:
     """Yield the points, each without the baselines that another point runs for it.
 
-    Args:
-        config: as given.
-        overrides: as given.
-        points: by name, with all their baselines.
-        seen: point -> method -> config fingerprint of the method there, as text.
-        directory: as given.
+    `seen` maps point -> method -> config fingerprint of the method there, as text.
     """
     started = {name: _started_with(directory, name) for name in points}
     runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it

@@ -32,13 +32,7 @@ def gains_table(
 ) -> Table | None:
     """Return MAIN minus every other method; None with fewer than two others or without one main method.
 
-    Args:
-        name: of the CSV file.
-        title: the settings that vary.
-        keys: the settings' headings, as config keys.
-        rows: the settings; those without results are omitted.
-        metric: an accuracy.
-        command: the command that made the runs; by default the runs' own.
+    Arguments as for `jaxfed.reports.tables.tables.settings_table`; rows without results are omitted.
     """
     rows = [row for row in rows if row.run is not None and row.run.finished]
     runs = [row.run for row in rows if row.run is not None]
