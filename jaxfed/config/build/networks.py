@@ -51,7 +51,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     return model
 
 
-def check_models(config: ConfigDict, federation: Federation) -> None:
+def check_start(config: ConfigDict, federation: Federation) -> None:
     """Check that training can start in every repeat, from scratch or from `training.initial_model`.
 
     The federation has any number of examples of the shape that the model takes.

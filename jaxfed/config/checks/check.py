@@ -177,7 +177,7 @@ def _check_together(config: ConfigDict) -> None:
             value=federation.num_labeled,
             allowed="use 0",
         )
-    check_rounds(config)
+    _check_last_round(config)
     check_labels_at(config)
     check_public(config)
     check_learner(config)
@@ -201,12 +201,8 @@ def _check_together(config: ConfigDict) -> None:
                 raise UsageError(wrong, key=f"config.{key}", value=value)
 
 
-def check_rounds(config: ConfigDict) -> None:
-    """Check the rounds of an audit and the round in which teachers vote.
-
-    Raises:
-        UsageError: a round is later than the last one.
-    """
+def _check_last_round(config: ConfigDict) -> None:
+    """Check that the rounds of an audit and the round in which teachers vote exist."""
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(
             key="config.audit.rounds",

@@ -9,8 +9,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import check_models as check_networks
-from jaxfed.config.build.networks import feature_shape, without_clients
+from jaxfed.config.build.networks import check_start, feature_shape, without_clients
 from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
 from jaxfed.config.learner_section import names_of
 from jaxfed.config.methods import (
@@ -41,7 +40,7 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
     federation = without_clients(_preprocessed(dataset, config), dataset.num_classes)
     for name, seen in training:
         with naming_own_training(config, name):
-            check_networks(seen, federation)
+            check_start(seen, federation)
 
 
 def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
