@@ -69,10 +69,12 @@ def make_algorithm(
         UsageError: the method or its ingredients cannot work with a value.
     """
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
+    strategy = config.execution.strategy
     execution = Execution(
         config.execution.workers,
         progress,
-        num_devices=_graph_devices(config.execution.strategy),
+        # Of a graph; 0 selects the fastest number.
+        num_devices={"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1),
         tell=tell,
         memory_limit=config.execution.memory_limit,
     )
@@ -158,6 +160,9 @@ def make_training(
     wanted = config.training
     model = make_model(config, federation)
     augment = augmentation.compose(wanted.augmentation)
+    pointwise = losses.POINTWISE[wanted.loss]
+    if wanted.class_weights:
+        pointwise = losses.class_weighted(pointwise, wanted.class_weights)
     return Training(
         model=model,
         local=LocalTraining(
@@ -171,7 +176,7 @@ def make_training(
                 wanted.epochs,
                 wanted.local_steps,
             ),
-            pointwise=_pointwise(wanted),
+            pointwise=pointwise,
             augment=augment,
             strong_augment=augmentation.compose(wanted.strong_augmentation),
             batch_statistics=wanted.batch_statistics,
@@ -249,18 +254,6 @@ def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
         return strategy, 1
     num_devices = even_devices(config.cohort_size or federation.num_clients)
     return (strategy, num_devices) if num_devices > 1 else ("map", 1)
-
-
-def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
-    pointwise = losses.POINTWISE[wanted.loss]
-    if not wanted.class_weights:
-        return pointwise
-    return losses.class_weighted(pointwise, wanted.class_weights)
-
-
-def _graph_devices(strategy: str) -> int:
-    """Return the number of devices for a graph with this strategy; 0 selects the fastest."""
-    return {"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1)
 
 
 def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:

@@ -105,7 +105,8 @@ def methods_page() -> str:
         module = sys.modules[plain.__module__]
         file = module.__name__.rpartition(".")[2]
         said = (plain.__doc__ or "", module.__doc__ or "")
-        title = _title(said[1] if file in (plain.__name__, "method") else said[0])
+        titled = said[1] if file in (plain.__name__, "method") else said[0]
+        title = titled.strip().split("\n")[0].rstrip(".")
         title += "".join(f", {key}={value!r}" for key, value in given.items())
         keys = ", ".join(f"`{key}`" for key in own) or "none"
         link = f"[`{name}`](../{module.__name__.replace('.', '/')}.py)"
@@ -156,11 +157,6 @@ def _taken_apart(
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _title(docstring: str) -> str:
-    """Return the first line of a docstring."""
-    return docstring.strip().split("\n")[0].rstrip(".")
 
 
 def _leaves(docstring: str) -> str:

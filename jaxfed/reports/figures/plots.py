@@ -145,7 +145,7 @@ def algorithms_figure(
             ax.errorbar(
                 scale * measurement.mean,
                 row,
-                xerr=_error(measurement, scale),
+                xerr=None if measurement.std is None else scale * measurement.std,
                 fmt=marker,
                 color=color,
                 markersize=7,
@@ -330,7 +330,3 @@ def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
     ends_of_bars = {cap for bar in bars for cap in bar.lines[1]}
     for line in set(ax.lines) - ends_of_bars:
         line.set_clip_on(False)
-
-
-def _error(measurement: Measurement, scale: float) -> float | None:
-    return None if measurement.std is None else scale * measurement.std
