@@ -27,7 +27,6 @@ def tests() -> tuple[Piece, ...]:
             f"tests of {' and '.join(places)} that hold on every device",
             command=partial(_pytest, name, places),
             result=partial(_tested, name),
-            small=f"a few tests of {' and '.join(places)}",
         )
         for name, places in folders.items()
     )
@@ -75,7 +74,6 @@ def experiments() -> tuple[Piece, ...]:
             f"ml_collections_configs/{config}.py:{variant}",
             command=partial(_run, name, config, variant, smallest),
             result=partial(_summary, name),
-            small=f"ml_collections_configs/{config}.py:{smallest}, one round",
         )
         for name, (config, variant, smallest) in named.items()
     )
