@@ -5,7 +5,7 @@
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
     state/         written by jaxfed: mode 0700, its files 0600
-    checksum.key   written by jaxfed: the key of `data_checksum`
+    node/          written by `launch.flower client`: logs and Flower's own files, in the same modes
 
 x is uint8, or any numbers, read as float32; uint8 [n, h, w] are grey images and get a channel. Classes are
 numbers, which all clients agree on.
@@ -13,9 +13,7 @@ numbers, which all clients agree on.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -33,9 +31,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.rules import Rule, at_least, check_values, one_of
 
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
-STATE, CHECKSUM_KEY = "state", "checksum.key"
+STATE, NODE = "state", "node"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
-Errors = Literal["class only", "text"]
+Errors = Literal["class only", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class ClientSettings:
         number: number of this client, from 0 on; no two clients have the same.
         name: name of this client in the server's lines.
         counts: true if numbers of examples and labels may leave; methods that need them refuse otherwise.
-        errors: text of this client's errors that the server receives: "class only", or all of it, "text".
+        errors: text of this client's errors that the server receives: "class only", or all of it, "full".
         least_clients: smallest number of clients of a round in which this one takes part.
     """
 
@@ -130,32 +128,12 @@ def problems(folder: Path, *, num_classes: int | None = None) -> list[str]:
     return _Reading(folder, num_classes).wrong
 
 
-def private_state(folder: Path) -> Path:
-    """Return the folder for this client's state, made or closed to everybody else."""
-    state = folder / STATE
-    state.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    state.chmod(PRIVATE_FOLDER)
-    return state
-
-
-def data_checksum(data: ClientData) -> str:
-    """Return a checksum of a client's data under a key that never leaves its folder.
-
-    It tells a server that the data are those of the last round, and nothing else: nobody without the key can
-    test a guess of the data. The key is made at the first call.
-    """
-    file = data.folder / CHECKSUM_KEY
-    if not file.exists():
-        write_private(file, secrets.token_bytes(32))
-    parts = {"x": data.train.x, "y": data.train.y}
-    if data.test is not None:
-        parts |= {"x_test": data.test.x, "y_test": data.test.y}
-    return _checksum(parts, file.read_bytes())
-
-
-def public_checksum(x: np.ndarray) -> str:
-    """Return a checksum of public examples, equal wherever these are."""
-    return _checksum({"x": x}, b"")
+def private_folder(folder: Path, name: str = STATE) -> Path:
+    """Return a folder within a client's, made or closed to everybody else."""
+    place = folder / name
+    place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    place.chmod(PRIVATE_FOLDER)
+    return place
 
 
 def write_private(file: Path, content: bytes) -> None:
@@ -176,14 +154,6 @@ def as_examples(x: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # to inf, which is refused
             return x.astype(np.float32, copy=False)
     return x[..., None] if x.ndim == 3 else x
-
-
-def _checksum(arrays: Mapping[str, np.ndarray], key: bytes) -> str:
-    digest = hashlib.blake2b(key=key, digest_size=16)
-    for name, array in arrays.items():
-        digest.update(f"{name} {array.dtype.str} {list(array.shape)};".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 class _Reading:
@@ -322,7 +292,7 @@ def _exposed(folder: Path) -> Iterator[str]:
         yield f"{state}: others can read it (mode {_mode(state)}); chmod -R go= {state}"
     if not folder.stat().st_mode & stat.S_IXOTH:
         return  # nobody else gets at its files
-    for name in (TRAIN, TEST, CHECKSUM_KEY):
+    for name in (TRAIN, TEST):
         file = folder / name
         if file.exists() and file.stat().st_mode & stat.S_IROTH:
             yield f"{file}: every user of this machine can read it; chmod o= {file}"

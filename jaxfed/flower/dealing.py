@@ -27,7 +27,7 @@ from jaxfed.flower.client_data import (
     SETTINGS,
     TEST,
     TRAIN,
-    private_state,
+    private_folder,
     write_private,
 )
 
@@ -139,7 +139,7 @@ def _deal_to(federation: Federation, client: int, folder: Path) -> Path:
     _write_arrays(folder / PUBLIC, public)
     lines = (f"number = {client}", f'name = "client-{client}"', f"least_clients = {_least(part)}")
     write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
-    private_state(folder)
+    private_folder(folder)
     return folder
 
 
