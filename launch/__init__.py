@@ -1,4 +1,4 @@
-"""Command-line entries: run, sweep, report, audit, costs, bounds, and those that measure.
+"""Command-line entries: run, sweep, report, audit, costs, bounds, flower, and those that measure.
 
 An entry reads flags; the work is in `jaxfed` and `benchmarks`. A wheel has this folder as `jaxfed.launch`, so
 that entries import each other relatively.

@@ -37,6 +37,11 @@ def bounds() -> None:
     _start("bounds")
 
 
+def flower() -> None:
+    """Try, serve or join a federation of real clients, by Flower."""
+    _start("flower")
+
+
 def bench() -> None:
     """Refuse to measure kernels, protocols and rounds."""
     _refuse("bench")
