@@ -36,8 +36,8 @@ def feature_sums(x: np.ndarray, rows: np.ndarray) -> FeatureSums:
 
 def added(parts: Iterable[FeatureSums]) -> FeatureSums:
     """Add the sums of several parties."""
-    total, square, count = zip(*parts, strict=True)
-    return FeatureSums(np.sum(total, axis=0), np.sum(square, axis=0), sum(count))
+    total, square, number = zip(*parts, strict=True)
+    return FeatureSums(np.sum(total, axis=0), np.sum(square, axis=0), sum(number))
 
 
 def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray
 
     Bytes are read as [0, 1]. Constant entries get deviation 1.
     """
-    count = max(1, sums.count)
+    count = max(1, sums.number)
     mean, square = sums.total / count, sums.square / count
     deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
     unit = 255 if of_bytes else 1
