@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Command-line entries: run, sweep, report, audit, costs, bounds; bench, growth and accelerator measure.
-=======
-"""Command-line entries: run, sweep, report, audit, costs, bounds, flower, and those that measure.
->>>>>>> sites
+"""Command-line entries: run, sweep, report, audit, costs, bounds, flower; bench, growth, accelerator measure.
 
 An entry reads flags; the work is in `jaxfed` and `benchmarks`. Entries import each other relatively, because
 a wheel has this folder as `jaxfed.launch`.

@@ -158,9 +158,7 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
     config = file.load(f"{name}.py:smoke")
     views, flat = views_of(config), dict(flatten(config.to_dict()))
     counting = counting_keys(config, views)
-    free = [
-        key for key in flat if key.startswith(unread._WAYS_TO_RUN) or key in unread._OF_THE_RUN
-    ]
+    free = [key for key in flat if key.startswith(unread._WAYS_TO_RUN) or key in unread._OF_THE_RUN]
     assert counting.issuperset([*free, "seed", "num_repeats", "cohort_size", "dataset.name"])
     ours = methods.chosen(config)
     for method in ours:
