@@ -7,7 +7,7 @@
 
 `round_by` has them in this order; 3 and 4 are one compiled program (`jaxfed.training.round.stage_program`). A
 method is a `LocalUpdate`, the name of its source of labels, and the parts that it adds
-(`jaxfed.training.round.server_hooks`). On a network the same round asks clients (`jaxfed.training.network`).
+(`jaxfed.training.round.server_hooks`). On a network the same round asks clients (`jaxfed.training.round.network`).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def federated_training(
         return is_within and server.examples is None
 
     def sides() -> Sides:
-        from jaxfed.training.network.sides import training_sides
+        from jaxfed.training.round.network.sides import training_sides
 
         return training_sides(training, program, pseudo_label, init_rows, round_by)
 

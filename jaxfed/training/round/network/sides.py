@@ -12,9 +12,9 @@ from jaxfed.federation.algorithm import Init, Round
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.sides import Ask, ClientSide, Sides
-from jaxfed.training.network.client_side import ClientStage, TrainingClient
-from jaxfed.training.network.messages import OwnState
-from jaxfed.training.network.server_side import ServerStage
+from jaxfed.training.round.network.client_side import ClientStage, TrainingClient
+from jaxfed.training.round.network.messages import OwnState
+from jaxfed.training.round.network.server_side import ServerStage
 from jaxfed.training.round.stage_program import StageProgram
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training

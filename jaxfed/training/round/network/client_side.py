@@ -20,7 +20,9 @@ from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.network.messages import (
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
+from jaxfed.training.round.cohort_step import labeled_cohort, with_clients
+from jaxfed.training.round.network.messages import (
     MEASURE,
     UPDATE,
     NewModel,
@@ -30,8 +32,6 @@ from jaxfed.training.network.messages import (
     client_view,
     nobody,
 )
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.cohort_step import labeled_cohort, with_clients
 from jaxfed.training.round.server_hooks import nothing_sent
 from jaxfed.training.round.stage_program import StageProgram
 from jaxfed.training.server.server_state import ServerState

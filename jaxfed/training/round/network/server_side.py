@@ -21,8 +21,9 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Ask
 from jaxfed.rules import choose_one_of
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.network.client_side import ClientStage, message_of
-from jaxfed.training.network.messages import (
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
+from jaxfed.training.round.network.client_side import ClientStage, message_of
+from jaxfed.training.round.network.messages import (
     AFTER_MEAN,
     MEASURE,
     SHOW,
@@ -31,7 +32,6 @@ from jaxfed.training.network.messages import (
     client_view,
     row_of,
 )
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.stage_program import Trained, of_clients
 from jaxfed.training.server.server_state import ServerState
 
