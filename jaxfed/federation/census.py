@@ -1,6 +1,6 @@
 """Counts of all clients' examples: what one side of a network knows of the others' data.
 
-    census = census_of(federation)                        # in one process
+    census = federation.counted()                         # where all clients' examples are
     Federation(x, y, partition, num_classes, census=...)  # own examples, and everybody's counts
 
 Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network
@@ -9,14 +9,11 @@ each client sends its own to the server before the first round, and receives eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxfed.federation.feature_statistics import FeatureSums, feature_sums
-
-if TYPE_CHECKING:
-    from jaxfed.federation.clients import Federation
 
 
 class ClientCounts(NamedTuple):
@@ -70,13 +67,3 @@ def counts_of(x: np.ndarray, y: np.ndarray) -> ClientCounts:
 def most_of_a_class(labels: np.ndarray) -> int:
     """The largest number of labels of one class, of int [n] from 0 on; 0 without labels."""
     return int(np.bincount(labels).max(initial=0))
-
-
-def census_of(federation: Federation) -> Census:
-    """Count every client's examples in a federation that holds all of them."""
-    counts = []
-    for client, labeled in enumerate(federation.partition.labeled):
-        points = federation.points(client)
-        y = np.where(np.isin(points, labeled), federation.y[points], -1)
-        counts.append(counts_of(federation.x[points], y))
-    return Census(tuple(counts))

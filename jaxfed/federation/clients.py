@@ -13,7 +13,7 @@ from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.dataset import Partition
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
-from jaxfed.federation.census import Census, most_of_a_class
+from jaxfed.federation.census import Census, counts_of, most_of_a_class
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
@@ -268,6 +268,15 @@ class Federation:
             server = feature_sums(self.x, self.server)
             here = added([*(counts.sums for counts in self.census.clients), server])
         return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
+
+    def counted(self) -> Census:
+        """Count every client's examples, all of which are here."""
+        counts = []
+        for client, labeled in enumerate(self.partition.labeled):
+            points = self.points(client)
+            y = np.where(np.isin(points, labeled), self.y[points], UNLABELED)
+            counts.append(counts_of(self.x[points], y))
+        return Census(tuple(counts))
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
