@@ -57,11 +57,10 @@ class Census(NamedTuple):
         return max((counts.labels_of_a_class for counts in self.clients), default=0)
 
 
-def counts_of(x: np.ndarray, y: np.ndarray) -> ClientCounts:
-    """Count a client's examples [n, ...] by their labels, int [n]; -1 is unlabeled."""
-    labels = y[y >= 0]
+def counts_of(x: np.ndarray, labels: np.ndarray) -> ClientCounts:
+    """Count a client's examples [n, ...] and the labels that it has, int [m]."""
     sums = feature_sums(x, np.arange(len(x)))
-    return ClientCounts(len(y), len(labels), most_of_a_class(labels), sums)
+    return ClientCounts(len(x), len(labels), most_of_a_class(labels), sums)
 
 
 def most_of_a_class(labels: np.ndarray) -> int:

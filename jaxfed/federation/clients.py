@@ -260,7 +260,7 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        A simulation counts no bytes for it; on a network each client sends its two sums (`Census`).
+        On a network each client sends its sums (`Census`); a simulation counts no bytes for them.
         """
         owned = [self.points(client) for client in range(self.num_clients)]
         here = feature_sums(self.x, np.concatenate([*owned, self.server]))
@@ -271,12 +271,9 @@ class Federation:
 
     def counted(self) -> Census:
         """Count every client's examples, all of which are here."""
-        counts = []
-        for client, labeled in enumerate(self.partition.labeled):
-            points = self.points(client)
-            y = np.where(np.isin(points, labeled), self.y[points], UNLABELED)
-            counts.append(counts_of(self.x[points], y))
-        return Census(tuple(counts))
+        part = self.partition
+        own = [(self.points(client), labeled) for client, labeled in enumerate(part.labeled)]
+        return Census(tuple(counts_of(self.x[all_], self.y[labeled]) for all_, labeled in own))
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.

@@ -15,7 +15,7 @@ class FeatureSums(NamedTuple):
     Fields:
         total: float64 [c], the sums.
         square: float64 [c], the sums of squares.
-        count: number of values that each is a sum of.
+        values: number of values that each is a sum of.
     """
 
     total: np.ndarray
