@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
+from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.fingerprint import keys_seen_by
 from jaxfed.config.data.partitioning import FIELDS, schemes_with
@@ -66,6 +67,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "preprocessing.rounds": _LEARNED,
     "preprocessing.cohort_size": _LEARNED,
     "preprocessing.network": _PRETRAINED,
+    "preprocessing.weights": _PRETRAINED,
     "preprocessing.image_size": _PRETRAINED,
     "preprocessing.batch_size": _PRETRAINED,
     **{
@@ -202,6 +204,8 @@ def counting_keys(
 
 def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     """Yield the keys that disable this one, with the values that would put it into effect."""
+    if key == "preprocessing.weights" and values.get("training.initial_model") == PRETRAINED:
+        return  # networks that start from released weights read it too
     section, _, leaf = key.rpartition(".")
     conditions = _CHOSEN if key.startswith(CANDIDATES) else COUNTS_WITH.get(key)
     beside = ""

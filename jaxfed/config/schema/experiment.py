@@ -53,7 +53,7 @@ EXPERIMENT = {
         at_least(1),
         "number of rounds; a one-shot method over all clients always has one",
     ),
-    "cohort_size": Setting(0, at_least(0, ", 0 is all clients"), "clients in a round; 0: all"),
+    "cohort_size": Setting(0, at_least(0, ", 0 is all clients"), "clients in a round"),
     "sampling": Setting(
         "uniform",
         one_of(SAMPLINGS),
@@ -67,12 +67,10 @@ EXPERIMENT = {
     "labeled_cohorts": Setting(
         True,
         SWITCH,
-        "draw clients with labels alone where others would be idle (rounds on given labels, per-client LP)",
+        "draw only clients with labels where others would be idle (rounds on given labels, per-client LP)",
     ),
     "evaluate_every": Setting(
-        0,
-        at_least(0, ", 0 is after the last round only"),
-        "rounds between evaluations; 0: at the end",
+        0, at_least(0, ", 0 is after the last round only"), "rounds between evaluations"
     ),
     "evaluate_test": Setting(
         False, SWITCH, "evaluate the test set at these rounds too, for curves; it selects nothing"
@@ -80,7 +78,7 @@ EXPERIMENT = {
     "checkpoint_every": Setting(
         0,
         at_least(0, ", 0 is by the clock"),
-        "rounds between checkpoints; 0: by the clock, at most 3 % of the time",
+        "rounds between checkpoints; by the clock they take at most 3 % of the time",
     ),
     "paper_table": Setting(
         "", one_of(["", *PAPER_TABLES]), "table of a paper to print beside the results"
@@ -113,10 +111,10 @@ AUDIT = in_section(
         "members": Setting(
             0,
             at_least(0, ", 0 is all of a client's labels"),
-            "labeled examples of a client that the attack asks about; 0: all",
+            "labeled examples of each client whose membership is inferred",
         ),
         "population": Setting(
-            200, at_least(1), "held-out examples that the attacker knows not to be members"
+            200, at_least(1), "held-out examples that the attacker knows as non-members"
         ),
         "shadows": Setting(
             64,
@@ -153,7 +151,7 @@ EXECUTION = in_section(
         "compilation_cache": Setting(
             "auto",
             Rule(str, "'auto', 'off' or a folder", bool),
-            "where compiled programs are kept: 'auto', 'off' or a folder",
+            "folder of compiled programs, 'auto' or 'off'",
         ),
         "plots": Setting(True, SWITCH, "draw plots at the end; launch.report draws them as well"),
     },
