@@ -50,32 +50,15 @@ def partition_figure(
         new: counts of the data that clients want classified, same shape; None if there are none.
         apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
         class_names: one name for each class; numbers if not given.
-
-    Raises:
-        ValueError: the shapes differ or are not two-dimensional.
     """
-    kinds = {"labeled": _counts(labeled), "unlabeled": _counts(unlabeled)}
-    if new is not None and _counts(new).any():
-        kinds["new"] = _counts(new)
-    shapes = {counts.shape for counts in kinds.values()}
-    if len(shapes) != 1:
-        raise ValueError(f"counts must have one shape [num_clients, num_classes], got {shapes}")
-    num_clients, num_classes = shapes.pop()
+    kinds = {"labeled": np.asarray(labeled), "unlabeled": np.asarray(unlabeled)}
+    if new is not None and np.any(new):
+        kinds["new"] = np.asarray(new)
+    num_clients, num_classes = kinds["labeled"].shape
     names = [str(name) for name in class_names or range(num_classes)]
-    if len(names) != num_classes:
-        raise ValueError(f"{len(names)} class names for {num_classes} classes")
-    bars = {whose: _counts(np.atleast_2d(counts)) for whose, counts in (apart or {}).items()}
-    if any(counts.shape != (1, num_classes) for counts in bars.values()):
-        raise ValueError(f"counts apart must be [{num_classes}]")
+    bars = {whose: np.atleast_2d(counts) for whose, counts in (apart or {}).items()}
     draw = _bubbles if num_clients * num_classes <= _MAX_BUBBLES else _heat_maps
     return draw(kinds, bars, names)
-
-
-def _counts(counts: npt.ArrayLike) -> Counts:
-    array = np.asarray(counts, dtype=np.int64)
-    if array.ndim != 2:
-        raise ValueError(f"counts must be [num_clients, num_classes], got shape {array.shape}")
-    return array
 
 
 def _bubbles(

@@ -231,15 +231,6 @@ def test_bubbles_have_areas_of_counts():
     np.testing.assert_allclose(labeled / training.max(), [1 / 16, 4 / 16])
 
 
-@pytest.mark.parametrize(
-    ("labeled", "unlabeled", "names"),
-    [([1, 2], [1, 2], None), ([[1, 2]], [[1, 2, 3]], None), ([[1, 2]], [[1, 2]], ["one"])],
-)
-def test_partition_figure_refuses_what_does_not_fit(labeled, unlabeled, names):
-    with pytest.raises(ValueError, match=r"counts must|class names"):
-        partition_figure.partition_figure(labeled, unlabeled, class_names=names)
-
-
 def test_methods_look_the_same_everywhere_and_differ():
     alone = algorithm_styles(["fed_avg"])["fed_avg"]
     names = ["xclp", "per_client_lp", "client_knn", "pooled_lp", "fed_avg", "fed_prox", "scaffold"]
