@@ -54,7 +54,7 @@ from jaxfed.config.data.preprocessing import (
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
 from jaxfed.config.data.sources import clients_set, public_set
-from jaxfed.config.data.subsampling import drawn_for_test, taken
+from jaxfed.config.data.subsampling import drawn_for_test, subsampled
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.partitioning.stratified import stratified
@@ -89,7 +89,7 @@ class Simulation:
         self._public = public_set(config, dataset)
         self._holdings: Holdings | None = None
         self._labels = np.concatenate([dataset.y, dataset.y_test])
-        self._dataset, self.numbers = taken(dataset, config)
+        self._dataset, self.numbers = subsampled(dataset, config)
         if self._dataset.has_gaps:
             self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
         if self._public is not None:

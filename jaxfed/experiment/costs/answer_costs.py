@@ -166,9 +166,9 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
     cohort = federation.cohort(list(range(clients)))
     with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
         for one in played:
-            told = one.metrics.get("communication", {})
-            if told.get("upload_bytes"):
-                up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
+            counted = one.metrics.get("communication", {})
+            if counted.get("upload_bytes"):
+                up, down = counted["upload_bytes"] / clients, counted["download_bytes"] / clients
                 return Sent(name, up, down, _factor(parameters, up))
     return Sent(name, 0.0, 0.0, None)
 
