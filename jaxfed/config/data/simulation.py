@@ -41,7 +41,6 @@ from jaxfed.config.data.feasibility import (
     check_points,
     check_rounds,
     warn_of_empty_clients,
-    warn_of_unused_learners,
 )
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
@@ -129,7 +128,6 @@ class Simulation:
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
-        warn_of_unused_learners(self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect for these data.
