@@ -25,6 +25,7 @@ from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.phases import InProcess
 
 CLIENTS, CLASSES = 500, 10  # of a round
 TWISTED = 25  # clients whose masks the peer draws; all would take half a minute
@@ -86,7 +87,7 @@ def _round(protocol: ModuleType, matrices: np.ndarray) -> RowSums:
         for client in addresses
     }
     sums: RowSums = protocol.run(
-        clients, protocol.Server(network.endpoint(SERVER), rows, matrices.shape[-1])
+        InProcess(clients), protocol.Server(network.endpoint(SERVER), rows, matrices.shape[-1])
     )
     return sums
 

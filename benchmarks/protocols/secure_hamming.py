@@ -106,9 +106,12 @@ def _masked(a: np.ndarray, b: np.ndarray) -> Run:
         for address, codes in enumerate((a, b))
     )
     server = masked.Server(network.endpoint(SERVER), 32 * a.shape[1])
-    masked.send_points(first, server, 0, range(len(a)))
-    masked.send_points(second, server, 1, range(len(b)))
-    blocks = masked.run_pair(first, second, server, (0, 1), (range(len(a)), range(len(b))))
+    spans = (0, len(a)), (0, len(b))
+    for address, client in enumerate((first, second)):
+        points = range(*spans[address])
+        masked.receive_points(client.send_points(*spans[address]), server, address, points)
+    shares = first.send_shares(1, *spans), second.send_shares(0, *spans)
+    blocks = masked.run_pair(*shares, server, (0, 1), (range(len(a)), range(len(b))))
     return Run(joined(blocks, (len(a), len(b))), network.num_bytes)
 
 

@@ -5,7 +5,7 @@
 A key is in effect in a run if a method of the run reads it (`jaxfed.config.checks.fingerprint`) and other
 keys do not disable it (`COUNTS_WITH`). An override is in effect if it changes the value of such a key: its
 own, or one that refers to it. Two kinds of override are always accepted: those that change nothing, and those
-of keys for execution and monitoring (`_OF_THE_RUN`).
+of keys for execution, deployment and monitoring (`_OF_THE_RUN`, `_WAYS_TO_RUN`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _OF_THE_RUN = (
     *("algorithm", "baselines", "paper_table", "dataset.root"),
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
 )
+_WAYS_TO_RUN = ("execution.", "deployment.")
 _OF_AN_AUDIT = "audit."
 
 
@@ -188,7 +189,7 @@ def counting_keys(
 ) -> set[str]:
     """Return all keys in effect for a method of the run, or for the run as a whole."""
     flat = dict(flatten(config.to_dict()))
-    found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
+    found = {key for key in flat if key in _OF_THE_RUN or key.startswith(_WAYS_TO_RUN)}
     if audited:
         found |= {key for key in flat if key.startswith(_OF_AN_AUDIT)}
     for seen in views.values():

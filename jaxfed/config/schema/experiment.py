@@ -1,12 +1,15 @@
-"""Settings of an experiment as a whole: methods, rounds, selection of settings, audits, execution."""
+"""Settings of an experiment as a whole: methods, rounds, selection, audits, execution, deployment."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import get_args
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build.assembly import SETTINGS
+from jaxfed.config.deployment import Deployment
+from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
 from jaxfed.federation.execution import memory_limit
 from jaxfed.federation.execution.client_map import STRATEGIES
@@ -151,5 +154,16 @@ EXECUTION = in_section(
             "folder of compiled programs, 'auto' or 'off'",
         ),
         "plots": Setting(True, SWITCH, "draw plots at the end; launch.report draws them as well"),
+    },
+)
+DEPLOYMENT = in_section(
+    "deployment",
+    {
+        field.name: Setting(
+            field.default,
+            Deployment.rules[field.name],
+            meanings(Deployment)[field.name].rstrip("."),
+        )
+        for field in fields(Deployment)
     },
 )

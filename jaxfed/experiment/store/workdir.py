@@ -46,6 +46,7 @@ _OF_REPORTS = ("paper_table",)
 _FREE = tuple(
     f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
+_OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 # Keys of earlier versions, with the value that is now the only one: a config that has it is the same config.
 _GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
@@ -297,7 +298,11 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     there, given = _flat(owner), _flat(config)
     free = () if _has_summary(path) else _FREE
     differing = [
-        key for key in {**given, **there} if there.get(key) != given.get(key) and key not in free
+        key
+        for key in {**given, **there}
+        if there.get(key) != given.get(key)
+        and key not in free
+        and not key.startswith(_OF_A_NETWORK)
     ]
     if differing:
         told: dict[str, str] = {}

@@ -105,6 +105,7 @@ def test_what_nothing_reads_is_one_line(spec, overrides, words):
             ["checkpoint_every=3", "paper_table=xclp/1", "dataset.root=x", "execution.plots=false"],
         ),
         (DIGITS, ["execution.workers=1", "execution.chunk_size=3", "execution.memory_limit=4 GiB"]),
+        (DIGITS, ["deployment.deadline=5", "deployment.nodes=3"]),  # of a network's server
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
         (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072"]),
@@ -157,7 +158,7 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
     config = file.load(f"{name}.py:smoke")
     views, flat = views_of(config), dict(flatten(config.to_dict()))
     counting = counting_keys(config, views)
-    free = [key for key in flat if key.startswith("execution.") or key in unread._OF_THE_RUN]
+    free = [key for key in flat if key.startswith(unread._WAYS_TO_RUN) or key in unread._OF_THE_RUN]
     assert counting.issuperset([*free, "seed", "num_repeats", "cohort_size", "dataset.name"])
     ours = methods.chosen(config)
     for method in ours:
