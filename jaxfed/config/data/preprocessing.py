@@ -154,7 +154,7 @@ def pretrained_part(
         root=config.dataset.root or None,
         image_size=wanted.image_size or None,
         batch_size=wanted.batch_size or None,
-        progress=lambda progress: report(progress.done),
+        progress=report,
     )
 
 
