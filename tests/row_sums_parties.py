@@ -6,6 +6,7 @@ from recording_network import Network
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.phases import InProcess
 
 MODULES = {
     "restarting": (masked, {}),
@@ -42,7 +43,7 @@ def parties(protocol, network, values, rows, threshold=None, claimed=()):
 
 def run(protocol, network, values, rows, *, first_round=0, **options):
     clients, server = parties(protocol, network, values, rows, **options)
-    return MODULES[protocol][0].run(clients, server, first_round=first_round)
+    return MODULES[protocol][0].run(InProcess(clients), server, first_round=first_round)
 
 
 def exact(values, rows, contributors, client):

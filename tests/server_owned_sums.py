@@ -11,6 +11,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.phases import InProcess
 
 RESILIENT = pytest.mark.parametrize("is_resilient", [False, True], ids=["masked", "resilient"])
 
@@ -71,7 +72,7 @@ def view_of_the_server(parts, monkeypatch, *, is_moved):
 
     with monkeypatch.context() as patch:
         patch.setattr(masked, "masked_rows", shifted)
-        masked.run(clients, server)
+        masked.run(InProcess(clients), server)
     return SimpleNamespace(messages=[m.payload for m in network.log], sums=server.own_sums())
 
 

@@ -44,8 +44,9 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums, fewest_clients
 from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
-from jaxfed.training.consensus.opened_tally import ConsensusSums, agreed, fewest_clients
+from jaxfed.training.consensus.opened_tally import agreed
 
 
 class DistillationState(NamedTuple):
@@ -122,7 +123,8 @@ def distributed_distillation(
         label, weight, soft = state.label, state.weight, state.soft
         num_voters = int(np.sum(voters >= 0))
         if num_voters >= fewest_clients(sums):  # else nobody hears of another z
-            said = agreed(mean, answers, voters, communication, num_classes=num_classes, sums=sums)
+            adding = ClientSums(sums, communication)
+            said = agreed(mean, answers, voters, adding, num_classes=num_classes)
             label, weight, soft = map(np.asarray, said)
             communication.down("mean", num_voters * soft.nbytes)
         turns = with_turns(state.turns, voters)

@@ -51,8 +51,9 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.rules import at_least, keywords, one_of
+from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
 from jaxfed.training.consensus.consensus import soft_mean
-from jaxfed.training.consensus.opened_tally import ConsensusSums, opened_tally
+from jaxfed.training.consensus.opened_tally import opened_tally
 
 ScoreDistance = Literal["score_l1", "score_mse"]
 _FLOAT = 4
@@ -255,9 +256,8 @@ class _FedMD:
             soft_mean(num_classes),
             scores,
             voters,
-            communication,
+            ClientSums(self.sums, communication),
             num_classes=num_classes,
-            sums=self.sums,
         )
         mean = np.zeros((num_public, num_classes), np.float32)
         mean[drawn] = total / max(number, 1)

@@ -45,6 +45,7 @@ from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
+from jaxfed.training.consensus.client_sums import ClientSums
 from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, majority
 from jaxfed.training.consensus.opened_tally import opened_tally
 
@@ -267,9 +268,8 @@ def noisy_vote(
     Returns:
         int32 [U], the smallest of equal classes, -1 where nobody votes; float32 [U], 1 where there is one.
     """
-    counts = opened_tally(
-        majority(num_classes), votes, voters, communication, num_classes=num_classes
-    )
+    sums = ClientSums("plaintext", communication)
+    counts = opened_tally(majority(num_classes), votes, voters, sums, num_classes=num_classes)
     if not gamma or not (voters >= 0).any():
         agreed = largest_share(counts)
         return np.asarray(agreed.label), np.asarray(agreed.weight)

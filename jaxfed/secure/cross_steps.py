@@ -23,6 +23,7 @@ from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
+from jaxfed.secure.row_sums.server_sums import row_client
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
@@ -78,12 +79,15 @@ def nearest_others(
     codes = {client: codes[client] for client in session.clients}
     sizes = {client: len(own) for client, own in codes.items()}
     server = session.endpoints[SERVER]
+    own = session.parties(matrix.OwnDistances, codes, list(codes)).stream(
+        "send_own", {client: [()] for client in codes}
+    )
     return through_pairs(
         session,
         NearestOthers(sizes, num_bits, num_neighbors),
         protocol,
         codes,
-        lambda client: matrix.run_own(session.endpoints[client], server, codes[client]),
+        lambda client: matrix.run_own(own(client), server, client, sizes[client], num_bits),
         key_bits=key_bits,
         workers=workers,
         progress=progress,
@@ -130,6 +134,7 @@ def through_pairs(
             step,
             pair,
             others=None if second is None else others,
+            presence=session.presence,
             progress=progress,
         )
     return Neighbors(nearest.clients, *nearest.found())
@@ -169,19 +174,23 @@ def sums_of_rows(
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
-    protocol = resilient_row_sums if resilient else masked_row_sums
-    options = {"signed": signed} if resilient else {}
-    clients = {
-        client: protocol.Client(session.endpoints[client], contributions[client], rows, **options)
-        for client in session.clients
-        if client in rows
-    }
+    clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
+    parties = session.parties(
+        row_client, contributions, clients, rows=rows, is_resilient=resilient, signed=signed
+    )
+    protocol = resilient_row_sums if resilient else masked_row_sums
     num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)
+    server = protocol.Server(
+        session.endpoints[SERVER],
+        rows,
+        num_classes,
+        parts=parts,
+        **({"signed": signed} if resilient else {}),
+    )
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
-    return protocol.run(clients, server, first_round=first_round, progress=progress)
+    return protocol.run(parties, server, first_round=first_round, progress=progress)
 
 
 def sums_and_totals(

@@ -28,6 +28,7 @@ from jaxfed.secure.hamming.protocols import Codes, Protocol
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, ring_bits, unpack
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 
 
@@ -66,13 +67,19 @@ def nearest_in_graph(
     most = min(num_neighbors, sum(map(len, graph.values())))
     later, graph = ({j: own[j] for j in session.clients if j in own} for own in (later, graph))
     asking, sizes = ({j: len(own) for j, own in codes.items()} for codes in (later, graph))
-    server = session.endpoints[SERVER]
+    server, clients = session.endpoints[SERVER], list(sizes)
+    codes = {j: (later[j], graph[j]) for j in clients}
+    own = session.parties(OwnDistances, codes, clients).stream(
+        "send_own", {client: [()] for client in clients}
+    )
     return through_pairs(
         session,
         NearestPoints(asking, sizes, num_bits, most),
         protocol,
         later,
-        lambda client: run_own(session.endpoints[client], server, later[client], graph[client]),
+        lambda client: run_own(
+            own(client), server, client, (asking[client], sizes[client]), num_bits
+        ),
         second=graph,
         key_bits=key_bits,
         workers=workers,
@@ -80,30 +87,60 @@ def nearest_in_graph(
     )
 
 
-def run_own(
-    endpoint: Endpoint, server: Endpoint, later: np.ndarray, graph: np.ndarray
-) -> Iterator[Block]:
-    """Send a client's distances from later points to its graph points; yields each block at the server.
+class OwnDistances:
+    """A client that sends the distances from its later points to its own points of the graph.
 
     Args:
-        endpoint: the client's endpoint.
+        endpoint: its end of the session.
+        codes: of later points and of its points of the graph, uint32 [m_j, L / 32] and [n_j, L / 32].
+        random_bytes: unused; nothing is drawn.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        codes: tuple[np.ndarray, np.ndarray],
+        *,
+        random_bytes: RandomBytes | None = None,
+    ) -> None:
+        del random_bytes
+        self._endpoint, (self._later, self._graph) = endpoint, codes
+
+    def send_own(self) -> Iterator[None]:
+        """Send the distances, a block at a time."""
+        width = ring_bits(32 * self._graph.shape[1])
+        for rows, columns in _own_blocks(len(self._later), len(self._graph)):
+            between = hamming.distances(
+                jnp.asarray(self._later[rows.start : rows.stop]),
+                jnp.asarray(self._graph[columns.start : columns.stop]),
+            )
+            sent = pack(np.asarray(between).astype(np.uint16), width)
+            self._endpoint.send(SERVER, "own", sent)
+            yield
+
+
+def run_own(
+    messages: Iterator[None],
+    server: Endpoint,
+    client: int,
+    num_points: tuple[int, int],
+    num_bits: int,
+) -> Iterator[Block]:
+    """Have a client send these distances; yields each block that the server has received.
+
+    Args:
+        messages: those of `OwnDistances.send_own`, made by `next`.
         server: the server's endpoint.
-        later: codes uint32 [m_j, L / 32].
-        graph: codes uint32 [n_j, L / 32].
+        client: the client's address.
+        num_points: m_j and n_j.
+        num_bits: L.
 
     Raises:
         DroppedOut: the client has left.
     """
-    num_bits = 32 * graph.shape[1]
-    for rows in ranges(len(later), matrix.BLOCK_POINTS):
-        for columns in ranges(len(graph), matrix.BLOCK_POINTS):
-            between = hamming.distances(
-                jnp.asarray(later[rows.start : rows.stop]),
-                jnp.asarray(graph[columns.start : columns.stop]),
-            )
-            sent = pack(np.asarray(between).astype(np.uint16), ring_bits(num_bits))
-            endpoint.send(SERVER, "own", sent)
-            yield receive_own(server, endpoint.address, rows, columns, num_bits)
+    for rows, columns in _own_blocks(*num_points):
+        next(messages)
+        yield receive_own(server, client, rows, columns, num_bits)
 
 
 def receive_own(
@@ -118,3 +155,9 @@ def receive_own(
     message = endpoint.receive(client, "own")
     between = unpack(message, shape[0] * shape[1], ring_bits(num_bits)).reshape(shape)
     return Block(client, client, rows, columns, checked_distances(between, num_bits))
+
+
+def _own_blocks(num_later: int, num_in_graph: int) -> Iterator[tuple[range, range]]:
+    for rows in ranges(num_later, matrix.BLOCK_POINTS):
+        for columns in ranges(num_in_graph, matrix.BLOCK_POINTS):
+            yield rows, columns

@@ -18,15 +18,38 @@ Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or the out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import masked, resilient
-from jaxfed.secure.row_sums.server_sums import ring_sums
+from jaxfed.secure.row_sums import masked, resilient, server_sums
+from jaxfed.secure.session.endpoint import Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
+
+
+def client(
+    endpoint: Endpoint,
+    marks: np.ndarray,
+    *,
+    random_bytes: RandomBytes,
+    clients: Sequence[int],
+    is_resilient: bool,
+) -> masked.Client | resilient.Client:
+    """One client; `marks` as in `vote_histogram`, `clients` all that may take part.
+
+    Raises:
+        UsageError: marks other than 0 and 1.
+    """
+    if not np.isin(marks, (0, 1)).all():
+        raise UsageError(f"votes of client {endpoint.address}: use marks 0 and 1")
+    # The number of clients that may take part, which does not change if some leave.
+    packed = packed_counts.pack(marks, len(clients))[:, None]
+    return server_sums.client(
+        endpoint, packed, random_bytes=random_bytes, clients=clients, is_resilient=is_resilient
+    )
 
 
 def vote_histogram(
@@ -34,21 +57,21 @@ def vote_histogram(
     marks: Mapping[int, np.ndarray],
     *,
     is_resilient: bool = False,
-    summed: list[int] | None = None,
+    shape: tuple[int, int] | None = None,
 ) -> np.ndarray | None:
-    """H, int64 of the marks' shape, over all clients that stay, at the server.
+    """H, int64 of the marks' shape, over all clients that stay (`session.contributors`), at the server.
 
     Args:
         session: the parties.
         marks: marks by address, for clients of the session: bool, or 0 and 1, [U, C].
         is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
-        summed: the addresses whose votes are in H are added here.
+        shape: (U, C); that of the first marks if left out.
 
     Returns:
         H; None with fewer than two clients, or if all have left at the end.
 
     Raises:
-        ProtocolError: an unexpected message, or a sum that cannot come from votes.
+        ProtocolError: an unexpected message at a client, or a sum that cannot come from votes.
         UsageError: marks other than 0 and 1; nothing is sent.
 
     Cost: 8 ceil(U C / S) bytes a client, and the messages for its masks.
@@ -56,17 +79,18 @@ def vote_histogram(
     clients = [client for client in session.clients if client in marks]
     if not clients:
         return None
-    shape = marks[clients[0]].shape
-    own = {}
-    for client in clients:
-        if not np.isin(marks[client], (0, 1)).all():
-            raise UsageError(f"votes of client {client}: use marks 0 and 1")
-        # The number of clients that may take part, which does not change if some leave.
-        own[client] = packed_counts.pack(marks[client], len(clients))[:, None]
-    sums = ring_sums(session, own, is_resilient=is_resilient, summed=summed)
+    shape = marks[clients[0]].shape if shape is None else shape
+    size, number = int(np.prod(shape)), len(clients)
+    sums = server_sums.ring_sums(
+        session,
+        marks,
+        is_resilient=is_resilient,
+        shape=(packed_counts.num_elements(size, number), 1),
+        constructor=client,
+    )
     if sums is None:
         return None
-    return packed_counts.unpack(sums[:, 0], int(np.prod(shape)), len(clients)).reshape(shape)
+    return packed_counts.unpack(sums[:, 0], size, number).reshape(shape)
 
 
 def message_bytes(

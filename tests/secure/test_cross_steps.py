@@ -65,14 +65,18 @@ def secure_matrix(protocol, network, codes, progress=None):
         server = masked.Server(server_end, num_bits)
 
     def own(j):
-        yield from hamming_matrix.run_own(ends[j], server_end, codes[j])
+        messages = hamming_matrix.OwnDistances(ends[j], codes[j]).send_own()
+        yield from hamming_matrix.run_own(messages, server_end, j, sizes[j], num_bits)
         if protocol == "masked":
-            masked.send_points(clients[j], server, j, range(sizes[j]))
+            sent = clients[j].send_points(0, sizes[j])
+            masked.receive_points(sent, server, j, range(sizes[j]))
 
     def pair(j, k):
         if protocol == "masked":
             points = range(sizes[j]), range(sizes[k])
-            return masked.run_pair(clients[j], clients[k], server, (j, k), points)
+            spans = (0, sizes[j]), (0, sizes[k])
+            shares = clients[j].send_shares(k, *spans), clients[k].send_shares(j, *spans)
+            return masked.run_pair(*shares, server, (j, k), points)
         return transfer.run_pair(
             transfer.First(ends[j], k, codes[j], 0),
             transfer.Second(ends[k], j, codes[k], sizes[j], 0),
@@ -192,7 +196,9 @@ def test_own_distances_by_blocks(num_points, monkeypatch):
     monkeypatch.setattr(hamming_matrix, "BLOCK_POINTS", 3)
     network, [codes] = Network(), codes_of([num_points], 2)
     matrix = Matrix({0: num_points})
-    for block in hamming_matrix.run_own(network.endpoint(0), network.endpoint(SERVER), codes):
+    messages = hamming_matrix.OwnDistances(network.endpoint(0), codes).send_own()
+    end = network.endpoint(SERVER)
+    for block in hamming_matrix.run_own(messages, end, 0, num_points, 64):
         matrix.add(block)
     np.testing.assert_array_equal(matrix.distances, reference.hamming_distances(codes, codes))
     assert network.bytes_by_kind() == {"own": hamming_matrix.own_bytes(num_points, 64)}

@@ -15,66 +15,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
-from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.communication import label_bytes
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, trivial_rows
+from jaxfed.training.consensus.client_sums import ClientSums
 from jaxfed.training.consensus.consensus import Agreed, Consensus
-from jaxfed.training.consensus.dropout import Attendance
-from jaxfed.training.consensus.opened_tally import ConsensusSums, fewest_clients, summed
 
 
 def agreed_under_noise(
     privacy: LabelPrivacy,
     rows: int,
     consensus: Consensus,
-    votes: np.ndarray,
-    client_id: np.ndarray,
-    communication: Communication,
+    marks: list[np.ndarray],
+    shape: tuple[int, int],
+    sums: ClientSums,
     *,
-    num_classes: int,
-    sums: ConsensusSums = "plaintext",
-    noise_key: jax.Array,
     key: jax.Array | None = None,
-    attendance: Attendance | None = None,
 ) -> Agreed:
-    """Return the consensus on labels with noise; arguments as
-    `jaxfed.training.consensus.opened_tally.agreed`.
+    """Return the consensus on labels with noise.
 
     Args:
         privacy: settings of the release.
         rows: labels that may change with one private example; 0: all of them, the bound that always holds.
         consensus: a consensus on labels, with a tally.
-        votes: int32 [K, U] before noise.
-        client_id: int32 [K], -1 for a row that sends nothing.
-        communication: all sent bytes are counted here.
-        num_classes: C.
-        sums: protocol that adds bits or answers.
-        noise_key: typed; a client's noise is drawn from it by the client's number.
+        marks: what each client sends (`released_marks`).
+        shape: of its marks, [U, C].
+        sums: how they are added, and where bytes are counted.
         key: typed, for random ties.
-        attendance: departures of these clients, under masks.
 
     Raises:
         UsageError: an invalid epsilon or number of rows.
     """
     assert consensus.from_tally is not None
-    num_public = votes.shape[1]
-    own = [
-        released_marks(
-            privacy,
-            rows,
-            votes[place],
-            num_public,
-            num_classes,
-            jax.random.fold_in(noise_key, int(client_id[place])),
-        )
-        for place in np.flatnonzero(client_id >= 0).tolist()
-    ]
+    num_public, num_classes = shape
     are_bits = privacy.release == "xor"
-    total = _total(own, communication, sums, attendance, are_bits=are_bits)
-    number = len(own) if attendance is None else len(attendance.summed)
+    total = _total(marks, shape, sums, are_bits=are_bits)
+    number = sums.num_summed(len(marks))
     if total is None:
-        total, number = np.zeros((num_public, num_classes), np.int32), 0
+        total, number = np.zeros(shape, np.int32), 0
     rows = rows or trivial_rows(num_public)
     if are_bits:
         bits = BITS_A_ROW * rows
@@ -106,26 +85,18 @@ def released_marks(
 
 
 def _total(
-    own: list[np.ndarray],
-    communication: Communication,
-    sums: ConsensusSums,
-    attendance: Attendance | None,
-    *,
-    are_bits: bool,
+    own: list[np.ndarray], shape: tuple[int, int], sums: ClientSums, *, are_bits: bool
 ) -> np.ndarray | None:
     """int32 [U, C], the sum of clients' indicators; None if no sum is opened."""
+    if not sums.is_plaintext:
+        return sums.total(
+            len(own), shape, lambda client: own[client].astype(np.int32), are_marks=True
+        )
     marks = [one.astype(np.int32) for one in own]
-    if sums != "plaintext":
-        if len(marks) < fewest_clients(sums):
-            if attendance is not None:
-                attendance.note((), ())
-            return None
-        is_resilient = sums == "masked_resilient"
-        return summed(marks, communication, is_resilient=is_resilient, attendance=attendance)
     for one in own:
         num_rows, num_classes = one.shape
         # A row without a label stays without one where answers are sent.
         values = num_classes + int(not one.any(axis=1).all())
         num_bytes = -(-one.size // 8) if are_bits else label_bytes(num_rows, values)
-        communication.up("votes", num_bytes)
+        sums.communication.up("votes", num_bytes)
     return sum(marks[1:], marks[0]) if marks else None

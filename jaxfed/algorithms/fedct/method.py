@@ -47,7 +47,6 @@ masks the server sees their histogram alone. Comes back: |U| labels, and weights
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,38 +54,35 @@ import jax
 import numpy as np
 from absl import logging
 
+from jaxfed.algorithms.fedct.client_turn import (
+    ClientWork,
+    Message,
+    client_turn,
+    fitted_answers,
+    noisy_marks,
+)
 from jaxfed.algorithms.fedct.label_changes import estimated_rows
-from jaxfed.algorithms.fedct.label_noise import agreed_under_noise, released_marks
+from jaxfed.algorithms.fedct.label_noise import released_marks
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct.server_turn import Election, Sent
 from jaxfed.algorithms.fedct.voting import Voting
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.learners.answers import Question
-from jaxfed.learners.client_fit import (
-    ClientFit,
-    asked,
-    check_clients,
-    count,
-    first_turns,
-    speaking,
-    take_turn,
-    with_turns,
-)
+from jaxfed.learners.client_fit import check_clients, count, first_turns, with_turns
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
-from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.learner import Learner
 from jaxfed.random_streams import Stream
 from jaxfed.rules import at_least, grouped, keywords
-from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, Consensus, consensus_of
+from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
+from jaxfed.training.consensus.consensus import ABSTAINED, consensus_of
 from jaxfed.training.consensus.dropout import Attendance
-from jaxfed.training.consensus.opened_tally import agreed, fewest_clients
-
-_WEIGHT = 4
 
 
 class FedCTState(NamedTuple):
@@ -107,22 +103,6 @@ class FedCTState(NamedTuple):
     turns: np.ndarray
     rows: np.ndarray
     round: np.ndarray
-
-
-class Vote(NamedTuple):
-    """Result of a round's vote at the server.
-
-    Fields:
-        label: int32 [U], L; -1 where clients abstained.
-        weight: float32 [U].
-        voters: int32 [K], the clients in the consensus; -1 in other rows.
-        metrics: those of the vote.
-    """
-
-    label: np.ndarray
-    weight: np.ndarray
-    voters: np.ndarray
-    metrics: Metrics
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -184,9 +164,9 @@ def fedct(
             value=voting.consensus,
             allowed="use a consensus on labels, such as 'majority'",
         )
+    work = ClientWork(learner, question, public, num_classes, steps, privacy)
     parts = _FedCT(
-        *(learner, question, public, num_classes, steps),
-        *(voting, consensus, voting.departures(), privacy),
+        work, Election(consensus, num_classes, privacy), voting.sums, voting.departures()
     )
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
     return FederatedAlgorithm(
@@ -200,34 +180,36 @@ def fedct(
 
 @dataclass(frozen=True, eq=False)
 class _FedCT:
-    """The parts of a round; attributes as the keywords of `fedct`."""
+    """The parts of a round.
 
-    learner: Learner
-    question: Question
-    public: np.ndarray
-    num_classes: int
-    steps: int
-    voting: Voting
-    consensus: Consensus
+    Attributes:
+        work: the clients' settings.
+        election: the server's.
+        sums: how answers are added.
+        departures: clients that leave.
+    """
+
+    work: ClientWork
+    election: Election
+    sums: ConsensusSums
     departures: list[Departure]
-    privacy: LabelPrivacy
 
     def init(self, key: jax.Array, federation: Federation) -> FedCTState:
         """Return the state before the first round: no labels of U yet."""
-        num_public = len(self.public)
-        check_clients(federation, self.public)
-        if self.privacy.has_noise and self.privacy.rows > num_public:
+        num_public = len(self.work.public)
+        check_clients(federation, self.work.public)
+        if self.work.privacy.has_noise and self.work.privacy.rows > num_public:
             logging.warning(
                 "fedct.rows=%d: of %d public labels no more can change",
-                *(self.privacy.rows, num_public),
+                *(self.work.privacy.rows, num_public),
             )
         check_departures(self.departures, federation.num_clients, "fedct.presence")
         return FedCTState(
-            learner=self.learner.init(key, federation),
+            learner=self.work.learner.init(key, federation),
             label=np.full(num_public, ABSTAINED, np.int32),
             weight=np.zeros(num_public, np.float32),
             turns=first_turns(federation),
-            rows=count(self.privacy.known_rows(num_public)),
+            rows=count(self.work.privacy.known_rows(num_public)),
             round=count(0),
         )
 
@@ -235,138 +217,74 @@ class _FedCT:
         self, state: FedCTState, cohort: Cohort, key: jax.Array
     ) -> tuple[FedCTState, Metrics]:
         """Local training and labels at the clients, then a vote at the server."""
-        communication = Communication()
-        turn, answers = self.trained(state, cohort, key)
-        voters = speaking(turn.client_id, answers)
-        rows = self.sensitive_rows(state, cohort, voters, key)
-        vote = self.vote(state, answers, voters, rows, key, communication)
+        fit_key, noise_key, tie_key = jax.random.split(key, 3)
+        message = Message(state.label, state.weight, int(state.rows))
+        turn = client_turn(self.work, state.learner, cohort, message, fit_key, noise_key)
+        if self.work.privacy.has_noise and not message.rows:
+            rows = self.estimated_rows(state, cohort, turn.voters, key)
+            message = message._replace(rows=rows)
+            marks = noisy_marks(self.work, turn.answers, turn.voters, rows, noise_key)
+            turn = turn._replace(marks=marks)
+        sums = self.summation(turn.voters, key)
+        sent = Sent(turn.answers, turn.voters, turn.marks)
+        vote = self.election.vote(message, sent, sums, tie_key, int(state.round) + 1)
         after = FedCTState(
-            turn.state,
+            turn.fit.state,
             vote.label,
             vote.weight,
             with_turns(state.turns, vote.voters),
-            count(rows),
+            count(message.rows),
             count(int(state.round) + 1),
         )
-        metrics: Metrics = {**turn.metrics, **vote.metrics}
-        if self.privacy.has_noise:
-            metrics |= self.privacy.metrics(int(after.turns.max()), rows)
-        return after, {**metrics, "communication": communication.metrics()}
+        metrics: Metrics = {**turn.fit.metrics, **vote.metrics}
+        if self.work.privacy.has_noise:
+            metrics |= self.work.privacy.metrics(int(after.turns.max()), message.rows)
+        return after, {**metrics, "communication": sums.communication.metrics()}
 
-    def trained(
-        self, state: FedCTState, cohort: Cohort, key: jax.Array
-    ) -> tuple[ClientFit, np.ndarray]:
-        """Lines 3 and 5: clients train on their labels and on P, and label U: [K, U], or [K, U, C]."""
-        fit_key, *_ = jax.random.split(key, 3)
-        taught = Taught(self.public, state.label, state.weight)
-        turn = take_turn(self.learner, state.learner, cohort, taught, fit_key, self.steps)
-        return asked(turn, self.learner, self.question, self.public, self.num_classes, fit_key)
-
-    def sensitive_rows(
-        self, state: FedCTState, cohort: Cohort, voters: np.ndarray, key: jax.Array
-    ) -> int:
-        """r, estimated in the first round if it is not known; 0 without noise."""
-        if not self.privacy.has_noise or state.rows:
-            return int(state.rows)
-        return estimated_rows(
-            lambda one: self.trained(state, one, key)[1][0],
-            cohort,
-            voters,
-            self.public,
-            self.num_classes,
-            jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
-            num_neighbors=self.privacy.neighbors,
-        )
-
-    def vote(
-        self,
-        state: FedCTState,
-        answers: np.ndarray,
-        voters: np.ndarray,
-        rows: int,
-        key: jax.Array,
-        communication: Communication,
-    ) -> Vote:
-        """Lines 6 and 10 to 12: clients send L^i, and receive L; without a consensus L stays."""
+    def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
+        """How this round's answers are added, and who leaves."""
         attendance = None
         if self.departures:
             draw = jax.random.fold_in(key, Stream.DROPOUT)
             attendance = Attendance(voters, self.departures, draw)
-        label, weight, metrics = state.label, state.weight, Metrics()
-        num_asked, least = int(np.sum(voters >= 0)), fewest_clients(self.voting.sums)
-        if num_asked:
-            found = self.agreed(answers, voters, rows, key, communication, attendance)
-        if attendance is not None:
-            metrics["left"] = len(attendance.left)
-            voters = np.where(np.isin(voters, attendance.summed), voters, -1)
-        num_voters = int(np.sum(voters >= 0))
-        if num_voters >= least:
-            label, weight, soft = map(np.asarray, found)
-            communication.down(
-                "consensus", num_asked * _message_bytes(label, weight, self.num_classes)
-            )
-            is_told = soft.any(axis=1)
-            if is_told.any():
-                metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
-        elif num_asked:
-            logging.warning(
-                "fedct: no consensus in round %d: %d of %d clients that answer stay in the sum, which is of "
-                "%d or more",
-                *(int(state.round) + 1, num_voters, num_asked, least),
-            )
-        counts = {
-            "voters": num_voters,
-            "consensus_change": float(np.mean(label != state.label)),
-            "abstained": float(np.mean(label < 0)),
-        }
-        return Vote(label, weight, voters, {**counts, **metrics})
+        return ClientSums(self.sums, Communication(), attendance)
 
-    def agreed(
-        self,
-        answers: np.ndarray,
-        voters: np.ndarray,
-        rows: int,
-        key: jax.Array,
-        communication: Communication,
-        attendance: Attendance | None,
-    ) -> Agreed:
-        """Line 11: the consensus of one client or more, on labels with noise if `privacy` has some."""
-        _, noise_key, tie_key = jax.random.split(key, 3)
-        agree = partial(agreed, self.consensus)
-        if self.privacy.has_noise:
-            agree = partial(
-                agreed_under_noise, self.privacy, rows, self.consensus, noise_key=noise_key
-            )
-        return agree(
-            answers,
+    def estimated_rows(
+        self, state: FedCTState, cohort: Cohort, voters: np.ndarray, key: jax.Array
+    ) -> int:
+        """r, estimated in the first round if it is not known."""
+        fit_key, *_ = jax.random.split(key, 3)
+        message = Message(state.label, state.weight)
+        return estimated_rows(
+            lambda one: fitted_answers(self.work, state.learner, one, message, fit_key)[1][0],
+            cohort,
             voters,
-            communication,
-            num_classes=self.num_classes,
-            sums=self.voting.sums,
-            key=tie_key,
-            attendance=attendance,
+            self.work.public,
+            self.work.num_classes,
+            jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
+            num_neighbors=self.work.privacy.neighbors,
         )
 
     def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
         """Return what the server sees: labels, with noise if it is added, or what clients share instead."""
         del before
-        summed = self.voting.sums != "plaintext"
-        shown = self.learner, after.learner, cohort.client_id, self.num_classes
-        if self.consensus.answers == "probabilities":
+        summed = self.sums != "plaintext"
+        shown = self.work.learner, after.learner, cohort.client_id, self.work.num_classes
+        if self.election.consensus.answers == "probabilities":
             return [probabilities_shown(*shown, summed=summed)]
         _, noise_key, _ = jax.random.split(key, 3)
 
         def noisy(labels: np.ndarray, client: int) -> np.ndarray:
             return released_marks(
-                self.privacy,
+                self.work.privacy,
                 int(after.rows),
                 labels,
-                len(self.public),
-                self.num_classes,
+                len(self.work.public),
+                self.work.num_classes,
                 jax.random.fold_in(noise_key, client),
             )
 
-        released = noisy if self.privacy.has_noise else None
+        released = noisy if self.work.privacy.has_noise else None
         return [labels_shown(*shown, summed=summed, released=released)]
 
     def instructions(
@@ -374,11 +292,4 @@ class _FedCT:
     ) -> list[Instruction]:
         """Return what the clients of a round were told: P."""
         del after, cohort, key
-        return [Instruction(self.steps, True, before.label, before.weight)]
-
-
-def _message_bytes(label: np.ndarray, weight: np.ndarray, num_classes: int) -> int:
-    """Bytes of L for one client: labels, and weights where they are not 0 or 1."""
-    num_bytes = label_bytes(len(label), num_classes + int(np.any(label < 0)))
-    has_weights = not np.isin(weight, (0, 1)).all()
-    return num_bytes + _WEIGHT * len(weight) * int(has_weights)
+        return [Instruction(self.work.steps, True, before.label, before.weight)]

@@ -9,9 +9,9 @@ from typing import ClassVar, get_args
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
 from jaxfed.rules import SHARE, Rule, one_of
+from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import Consensus, Ties, VoteWeights, consensus_of
 from jaxfed.training.consensus.dropout import departures_of
-from jaxfed.training.consensus.opened_tally import ConsensusSums
 
 
 @dataclass(frozen=True)

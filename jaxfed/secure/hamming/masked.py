@@ -22,7 +22,9 @@ from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, pieces, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 
 BLOCK_POINTS = 512
 
@@ -51,12 +53,28 @@ class Client:
         self._label = f"masked hamming/{run}"
         endpoint.claim(self._label)
 
-    def send_points(self, points: range) -> None:
-        """Send E of some of the own points."""
-        self._endpoint.send(SERVER, "points", pack(self._hidden(points), self._width))
+    def send_points(self, start: int, stop: int) -> Iterator[None]:
+        """Send E of consecutive own points, a block at a time."""
+        for points in pieces(range(start, stop), BLOCK_POINTS):
+            self._endpoint.send(SERVER, "points", pack(self._hidden(points), self._width))
+            yield
 
-    def send_shares(self, partner: int, rows: range, columns: range) -> None:
-        """Send s or t of a block of pairs; rows are points of the lower client, columns of the other."""
+    def send_shares(
+        self, partner: int, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> Iterator[None]:
+        """Send s or t of all pairs of points, a block at a time.
+
+        Args:
+            partner: the other client.
+            rows: first point of the lower client, and end.
+            columns: the same of the other one.
+        """
+        for of_lower in pieces(range(*rows), BLOCK_POINTS):
+            for of_higher in pieces(range(*columns), BLOCK_POINTS):
+                self._send_block(partner, of_lower, of_higher)
+                yield
+
+    def _send_block(self, partner: int, rows: range, columns: range) -> None:
         is_first = self._own < partner
         first, second = (self._own, partner) if is_first else (partner, self._own)
         pair_mask = masked_distances.pair_masks(
@@ -90,22 +108,43 @@ class Client:
         return masked_distances.point_masks(seed, points, self._num_bits, self._width)
 
 
-class Server:
-    """The server; it stores every client's E packed, as received."""
+def client(
+    endpoint: Endpoint,
+    codes: np.ndarray,
+    *,
+    random_bytes: RandomBytes,
+    sizes: Mapping[int, int],
+    run: int,
+) -> Client:
+    """One client of a session; it draws nothing."""
+    del random_bytes
+    return Client(endpoint, codes, sizes, run)
 
-    def __init__(self, endpoint: Endpoint, num_bits: int) -> None:
+
+class Server:
+    """The server; it stores every client's E packed, as received.
+
+    Args:
+        endpoint: its end of the session.
+        num_bits: L.
+        presence: the clients that have left; one whose message is refused is lost.
+    """
+
+    def __init__(self, endpoint: Endpoint, num_bits: int, presence: Presence | None = None) -> None:
         self._endpoint, self._num_bits = endpoint, num_bits
+        self._presence = presence or Presence()
         self._width = ring_bits(num_bits)
         self._points: dict[tuple[int, int], bytes] = {}
 
     def receive_points(self, client: int, points: range) -> None:
         """Receive E of some of a client's points."""
-        message = self._endpoint.receive(client, "points")
-        expected = packed_size(len(points) * self._num_bits, self._width)
-        if len(message) != expected:
-            raise ProtocolError(
-                f"{len(points)} hidden points take {expected} bytes, got {len(message)}"
-            )
+        with self._presence.losing(client):
+            message = self._endpoint.receive(client, "points")
+            expected = packed_size(len(points) * self._num_bits, self._width)
+            if len(message) != expected:
+                raise ProtocolError(
+                    f"{len(points)} hidden points take {expected} bytes, got {len(message)}"
+                )
         self._points[client, points.start] = message
 
     def abandon(self, first: int, second: int) -> None:
@@ -114,19 +153,17 @@ class Server:
 
     def combine(self, first: int, second: int, rows: range, columns: range) -> Block:
         """Distances of a block of pairs from both clients' shares."""
-        share, other_share = (
-            unpack(
-                self._endpoint.receive(client, pair_kind("shares", first, second)),
-                len(rows) * len(columns),
-                self._width,
-            ).reshape(len(rows), len(columns))
-            for client in (first, second)
-        )
+        shares = []
+        for client in (first, second):
+            with self._presence.losing(client):
+                message = self._endpoint.receive(client, pair_kind("shares", first, second))
+                values = unpack(message, len(rows) * len(columns), self._width)
+                shares.append(values.reshape(len(rows), len(columns)))
         distances = masked_distances.combined_distances(
             self._hidden(first, rows),
             self._hidden(second, columns),
-            share,
-            other_share,
+            shares[0],
+            shares[1],
             self._width,
         )
         checked = checked_distances(distances, self._num_bits)
@@ -138,16 +175,16 @@ class Server:
         return hidden.reshape(len(points), self._num_bits)
 
 
-def send_points(client: Client, server: Server, address: int, points: range) -> None:
-    """Send consecutive points of one client to the server, a block at a time."""
+def receive_points(messages: Iterator[None], server: Server, address: int, points: range) -> None:
+    """Have a client send consecutive points (`Client.send_points`), and receive each block."""
     for block in pieces(points, BLOCK_POINTS):
-        client.send_points(block)
+        next(messages)
         server.receive_points(address, block)
 
 
 def run_pair(
-    first: Client,
-    second: Client,
+    first: Iterator[None],
+    second: Iterator[None],
     server: Server,
     addresses: tuple[int, int],
     points: tuple[range, range],
@@ -155,15 +192,16 @@ def run_pair(
     """Exchange shares of a pair of clients whose points the server has; yields finished blocks.
 
     Args:
-        first, second, server: the parties.
+        first, second: the two clients' messages (`Client.send_shares`), made by `next`.
+        server: the server.
         addresses: those of first and second, the lower one first.
-        points: of first and of second, each as it was given to `send_points`.
+        points: of first and of second, each as it was given to `receive_points`.
     """
     try:
         for rows in pieces(points[0], BLOCK_POINTS):
             for columns in pieces(points[1], BLOCK_POINTS):
-                first.send_shares(addresses[1], rows, columns)
-                second.send_shares(addresses[0], rows, columns)
+                next(first)
+                next(second)
                 yield server.combine(*addresses, rows, columns)
     except DroppedOut:
         server.abandon(*addresses)

@@ -10,7 +10,7 @@ columns. If it leaves before or during this step, the result is that of a cohort
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import jax.numpy as jnp
@@ -20,7 +20,9 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels import hamming
 from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 
 BLOCK_POINTS = 512
 
@@ -44,20 +46,50 @@ class Collection(Protocol):
         """Forget a client that dropped out."""
 
 
-def run_own(endpoint: Endpoint, server: Endpoint, codes: np.ndarray) -> Iterator[Block]:
-    """Send a client's distances among its own points; yields each block that the server has received.
+class OwnDistances:
+    """A client that sends the distances among its own points.
 
     Args:
-        endpoint: the client's endpoint.
+        endpoint: its end of the session.
+        codes: its points, uint32 [n_j, L / 32].
+        random_bytes: unused; nothing is drawn.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, codes: np.ndarray, *, random_bytes: RandomBytes | None = None
+    ) -> None:
+        del random_bytes
+        self._endpoint, self._codes = endpoint, codes
+
+    def send_own(self) -> Iterator[None]:
+        """Send the distances, a block at a time."""
+        for rows, columns in _own_blocks(len(self._codes)):
+            send_own(self._endpoint, self._codes, rows, columns)
+            yield
+
+
+def run_own(
+    messages: Iterator[None],
+    server: Endpoint,
+    client: int,
+    num_points: int,
+    num_bits: int,
+) -> Iterator[Block]:
+    """Have a client send its own distances; yields each block that the server has received.
+
+    Args:
+        messages: those of `OwnDistances.send_own`, made by `next`.
         server: the server's endpoint.
-        codes: the client's points, uint32 [n_j, L / 32].
+        client: the client's address.
+        num_points: n_j.
+        num_bits: L.
 
     Raises:
         DroppedOut: the client is gone.
     """
-    for rows, columns in _own_blocks(len(codes)):
-        send_own(endpoint, codes, rows, columns)
-        yield receive_own(server, endpoint.address, rows, columns, 32 * codes.shape[1])
+    for rows, columns in _own_blocks(num_points):
+        next(messages)
+        yield receive_own(server, client, rows, columns, num_bits)
 
 
 def send_own(endpoint: Endpoint, codes: np.ndarray, rows: range, columns: range) -> None:
@@ -101,6 +133,7 @@ def collect(
     pair: Callable[[int, int], Iterator[Block]],
     *,
     others: Mapping[int, int] | None = None,
+    presence: Presence | None = None,
     progress: PairsDone | None = None,
 ) -> None:
     """Run every client's own step and every pair's protocol, without the clients that drop out.
@@ -112,23 +145,21 @@ def collect(
         pair: the protocol of a pair of clients, the lower address first.
         others: number of points of the same clients with which those of `sizes` are compared, if they differ;
             two clients then form two pairs, each first in one of them.
+        presence: the clients that have left; one whose own distances are refused is lost.
         progress: receives the number of finished pairs of points after every block.
 
     Raises:
-        ProtocolError: an unexpected message; there is no H then.
+        ProtocolError: an unexpected message of a pair; there is no H then.
     """
     seconds, done = sizes if others is None else others, 0
-    pairs = [
-        (first, second)
-        for first in sorted(sizes)
-        for second in sorted(sizes)
-        if (first < second if others is None else first != second)
-    ]
+    pairs = pairs_of(sizes, is_same=others is None)
     total = sum(sizes[first] * seconds[second] for first, second in pairs)
+    presence = presence or Presence()
     for client in sorted(sizes):
         try:
-            for block in own(client):
-                collection.add(block)
+            with presence.losing(client):
+                for block in own(client):
+                    collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
     for first, second in pairs:
@@ -143,6 +174,16 @@ def collect(
                     progress(done, total)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
+
+
+def pairs_of(clients: Iterable[int], *, is_same: bool) -> list[tuple[int, int]]:
+    """All pairs in order, each once if its clients bring the same points as first and as second."""
+    return [
+        (first, second)
+        for first in sorted(clients)
+        for second in sorted(clients)
+        if (first < second if is_same else first != second)
+    ]
 
 
 def _own_blocks(num_points: int) -> Iterator[tuple[range, range]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxfed.host.parallel.workers import Mapped
 from jaxfed.secure.hamming import masked as masked_codes
-from jaxfed.secure.hamming import transfer
+from jaxfed.secure.hamming import matrix, transfer
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
@@ -27,6 +27,7 @@ Codes = Mapping[int, np.ndarray]  # uint32 [n_j, L / 32] of every client
 OwnStep = Callable[[int], None]  # a client's step before its pairs
 PairStep = Callable[[int, int], Iterator[Block]]  # the protocol of two clients, first and second
 Steps = tuple[OwnStep, PairStep]
+Span = tuple[int, int]  # first of some consecutive points, and their end
 
 
 class Paillier(NamedTuple):
@@ -49,19 +50,46 @@ def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Step
         codes = {j: np.concatenate([own, firsts[j]]) for j, own in seconds.items()}
         as_first = {j: range(len(own), len(codes[j])) for j, own in seconds.items()}
     sizes = {j: len(own) for j, own in codes.items()}
-    clients = {j: masked_codes.Client(session.endpoints[j], codes[j], sizes, run) for j in codes}
+    parties = session.parties(masked_codes.client, codes, list(codes), sizes=sizes, run=run)
     num_bits = 32 * next(iter(codes.values())).shape[1]
-    server = masked_codes.Server(session.endpoints[SERVER], num_bits)
+    server = masked_codes.Server(session.endpoints[SERVER], num_bits, session.presence)
+    of_client = {j: [as_second[j]] if is_same else [as_second[j], as_first[j]] for j in codes}
+    points_of = parties.stream(
+        "send_points", {j: [(own.start, own.stop) for own in of_client[j]] for j in codes}
+    )
+
+    def arguments(partner: int, pair: tuple[int, int]) -> tuple[int, Span, Span]:
+        """What one of two clients is told of the pair (first, second)."""
+        own = {pair[0]: as_first[pair[0]], pair[1]: as_second[pair[1]]}
+        rows, columns = (own[j] for j in sorted(own))
+        return partner, (rows.start, rows.stop), (columns.start, columns.stop)
+
+    pairs = matrix.pairs_of(codes, is_same=is_same)
+    shares_of = parties.stream(
+        "send_shares",
+        {j: [arguments(pair[pair[0] == j], pair) for pair in pairs if j in pair] for j in codes},
+    )
 
     def send_points(client: int) -> None:
-        for points in (as_second,) if is_same else (as_second, as_first):
-            masked_codes.send_points(clients[client], server, client, points[client])
+        for points in of_client[client]:
+            messages = points_of(client, points.start, points.stop)
+            masked_codes.receive_points(messages, server, client, points)
+
+    abandoned = set[int]()
 
     def pair(j: int, k: int) -> Iterator[Block]:
         of_pair = {j: as_first[j], k: as_second[k]}
         low, high = sorted(of_pair)
+        for lost in session.presence.gone - abandoned:
+            abandoned.add(lost)  # a network has carried its partners' shares all the same
+            for partner in codes:
+                server.abandon(*sorted((partner, lost)))
         for block in masked_codes.run_pair(
-            clients[low], clients[high], server, (low, high), (of_pair[low], of_pair[high])
+            shares_of(low, *arguments(high, (j, k))),
+            shares_of(high, *arguments(low, (j, k))),
+            server,
+            (low, high),
+            (of_pair[low], of_pair[high]),
         ):
             rows, columns = (
                 range(numbers.start - own.start, numbers.stop - own.start)
@@ -85,8 +113,8 @@ def ot(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
             j > k
         )  # a context of transfers is used once, even if two clients form two pairs
         return transfer.run_pair(
-            transfer.First(ends[j], k, firsts[j], run),
-            transfer.Second(ends[k], j, seconds[k], n_j, run),
+            transfer.First(ends[j], k, firsts[j], run, random_bytes=session.source(j)),
+            transfer.Second(*(ends[k], j, seconds[k], n_j, run), random_bytes=session.source(k)),
             transfer.Server(ends[SERVER], j, k, n_j, num_bits),
             (n_j, n_k, num_bits),
         )
@@ -105,13 +133,20 @@ def phe(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> S
     @cache  # once for all partners
     def encrypted(client: int) -> paillier_packed.EncryptedPoints:
         key = paillier.generate_key(key_bits)
-        return paillier_packed.EncryptedPoints(firsts[client], key, mapped=mapped)
+        return paillier_packed.EncryptedPoints(
+            firsts[client], key, random_bytes=session.source(client), mapped=mapped
+        )
 
     def pair(j: int, k: int) -> Iterator[Block]:
         n_j, n_k = len(firsts[j]), len(seconds[k])
         return paillier_packed.run_pair(
             paillier_packed.First(ends[j], k, encrypted(j), mapped=mapped),
-            paillier_packed.Second(ends[k], j, seconds[k], n_j, key_bits=key_bits, mapped=mapped),
+            paillier_packed.Second(
+                *(ends[k], j, seconds[k], n_j),
+                key_bits=key_bits,
+                random_bytes=session.source(k),
+                mapped=mapped,
+            ),
             paillier_packed.Server(
                 ends[SERVER], j, k, n_j, 32 * firsts[j].shape[1], key_bits=key_bits
             ),

@@ -193,8 +193,16 @@ class Transferred:
         self._session, self._address, self._labels = session, client, labels
         self._num_points = num_points
         ends, positions = session.endpoints, np.flatnonzero(labels.any(axis=1))
-        self._client = Client(ends[client], labels[positions], num_points)
-        self._server = Server(ends[SERVER], client, num_points, labels.shape[1])
+        self._client = Client(
+            ends[client], labels[positions], num_points, random_bytes=session.source(client)
+        )
+        self._server = Server(
+            ends[SERVER],
+            client,
+            num_points,
+            labels.shape[1],
+            random_bytes=session.source(SERVER),
+        )
         self._positions, self._row_sums = positions, np.zeros(num_points)
 
     def positions(self) -> np.ndarray:

@@ -9,6 +9,8 @@ for the at most 2^30 blocks (16 GiB) of one `Keystream`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -28,6 +30,12 @@ def derived_seed(secret: bytes, label: str) -> bytes:
 def buffer_size(num_bytes: int) -> int:
     """Size of a buffer for `num_bytes` of a stream, with the slack that OpenSSL requires."""
     return num_bytes + _AES_BLOCK - 1
+
+
+def replayable_bytes(seed: bytes) -> Callable[[int], bytes]:
+    """A source of randomness that a party can draw from once more, from the beginning: G(seed)."""
+    stream = Keystream(seed)
+    return lambda count: stream.take(count).tobytes()
 
 
 class Keystream:

@@ -47,6 +47,18 @@ def split(
     return shares
 
 
+def check_share(share: bytes) -> None:
+    """Refuse a share that no secret has.
+
+    Raises:
+        ProtocolError: another length, or no element of the field.
+    """
+    if len(share) != SHARE_BYTES:
+        raise ProtocolError(f"a share has {SHARE_BYTES} bytes, got {len(share)}")
+    if int.from_bytes(share, "big") >= PRIME:
+        raise ProtocolError("a share is no element of the field")
+
+
 def reconstruct(shares: Mapping[int, bytes], threshold: int, secret_bytes: int) -> bytes:
     """The secret of `secret_bytes` bytes from shares {x: share}; the first `threshold` are used.
 

@@ -31,14 +31,13 @@ second upload.
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.participants import (
@@ -49,6 +48,7 @@ from jaxfed.secure.row_sums.participants import (
     parsed_rows,
 )
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.phases import Parties
 
 UploadsDone = Callable[[int, int], None]  # (uploads received, of how many)
 RowSums = dict[int, np.ndarray]  # Z[R_j], float64 [n_j, C], of every client that got it
@@ -161,7 +161,7 @@ class Server:
 
 
 def run(
-    clients: Mapping[int, Client],
+    parties: Parties,
     server: Server,
     *,
     first_round: int = 0,
@@ -170,61 +170,48 @@ def run(
     """Sums for all clients that stay, after as many rounds as dropouts require.
 
     Args:
-        clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
+        parties: the clients, `Client`s; one that leaves, or whose upload is refused, is left out from then
+            on.
         server: the server.
         first_round: number of the first round, above all used in the session.
         progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
 
     Returns:
-        Z[R_j] of every client that stayed to the end, float64 [n_j, C].
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; None for one in another process.
 
     Raises:
-        ProtocolError: an unexpected message; no client gets sums then.
+        ProtocolError: an unexpected message at a client; no client gets sums then.
     """
-    participants, number = sorted(clients), first_round
+    participants, number = list(parties.clients), first_round
     while len(participants) >= server.least_participants:
-        try:
-            server.start(number, participants)
-            for done, client in enumerate(participants, start=1):
-                server.invite(client)
-                clients[client].upload()
-                server.receive(client)
-                if progress:
-                    progress(done, len(participants))
-            return finished(clients, server, participants)
-        except DroppedOut as dropout:
-            participants = [client for client in participants if client != dropout.client]
-            number += 1
+        server.start(number, participants)
+        uploads = parties(
+            "upload",
+            participants,
+            tell=server.invite,
+            take=counting(server.receive, len(participants), progress),
+            needs_all=True,
+        )
+        if len(uploads) == len(participants):
+            return parties("finish", participants, tell=server.send_sums, quiet=True)
+        participants = parties.presence.staying(participants)
+        number += 1
     return {}
 
 
-class Finishing(Protocol):
-    """A client in the last step."""
+def counting(
+    receive: Callable[[int], None], total: int, progress: UploadsDone | None
+) -> Callable[[int], None]:
+    """`receive`, after which progress is reported."""
+    done = itertools.count(1)
 
-    def finish(self) -> np.ndarray:
-        """Receive the sums of the own rows."""
+    def received(client: int) -> None:
+        receive(client)
+        if progress:
+            progress(next(done), total)
 
-
-class Giving(Protocol):
-    """The server in the last step."""
-
-    def send_sums(self, client: int) -> None:
-        """Send one client the sums of its rows."""
-
-
-def finished(
-    clients: Mapping[int, Finishing], server: Giving, participants: Iterable[int]
-) -> RowSums:
-    """Run the last step: each client receives its sums, unless it has left."""
-    sums = {}
-    for client in participants:
-        try:
-            server.send_sums(client)
-            sums[client] = clients[client].finish()
-        except DroppedOut:
-            continue
-    return sums
+    return received
 
 
 def message_bytes(num_rows: Sequence[int], num_classes: int) -> dict[str, int]:

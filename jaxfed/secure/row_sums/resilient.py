@@ -49,20 +49,23 @@ each) and, with `signed`, checks s signatures (0.1 ms each).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from jaxfed.federation.departures import DroppedOut
+from absl import logging
+
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.row_sums import masked, signed_survivors
 from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.row_sums.participants import ENTRY_BYTES
-from jaxfed.secure.row_sums.resilient_client import Client
+from jaxfed.secure.row_sums.resilient_client import Client as Client
 from jaxfed.secure.row_sums.resilient_server import Server
 from jaxfed.secure.session.key_agreement import KEY_BYTES
+from jaxfed.secure.session.phases import Parties
 
 
 def run(
-    clients: Mapping[int, Client],
+    parties: Parties,
     server: Server,
     *,
     first_round: int = 0,
@@ -74,93 +77,77 @@ def run(
     leave fewer clients than the threshold start another round, too, which costs one upload.
 
     Args:
-        clients: by address; one whose endpoint raises `DroppedOut` is left out from then on.
+        parties: the clients, `Client`s; one that leaves, or whose message is refused, is left out from then
+            on.
         server: the server.
         first_round: number of the first round, above all used in the session.
         progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
 
     Returns:
-        Z[R_j] of every client that stayed to the end, float64 [n_j, C]; empty if all have left, or too few
-        are left to sign.
+        Z[R_j] of every client that stayed to the end, float64 [n_j, C], None for one in another process;
+        empty if all have left, or too few are left to sign.
 
     Raises:
-        ProtocolError: an unexpected message; no client gets sums then.
+        ProtocolError: an unexpected message at a client, or secrets that do not fit together; no client gets
+            sums then.
     """
-    participants, number = sorted(clients), first_round
+    participants, number = list(parties.clients), first_round
     while participants and len(participants) >= server.least_participants:
         server.start(number, participants)
-        try:
-            _share_secrets(clients, server, participants)
-        except DroppedOut as dropout:
-            present = [client for client in participants if client != dropout.client]
-        else:
-            present = _sum(clients, server, participants, progress)
+        present = _with_secrets(parties, server, participants)
+        if len(present) == len(participants):
+            present = _sum(parties, server, participants, progress)
             if server.can_unmask:
-                server.unmask()
-                return masked.finished(clients, server, present)
-        for client in present:
-            clients[client].abandon()
+                for liar in server.unmask():
+                    logging.warning("client %d is lost, its shares do not fit the others'", liar)
+                    parties.presence.lose(liar)
+                present = parties.presence.staying(present)
+                return parties("finish", present, tell=server.send_sums, quiet=True)
+        parties("abandon", present, quiet=True)
         participants, number = present, number + 1
     return {}
 
 
-def _share_secrets(
-    clients: Mapping[int, Client], server: Server, participants: Sequence[int]
-) -> None:
-    """Exchange keys and shares of one round among all participants, or raise `DroppedOut`."""
-    for client in participants:
-        server.invite(client)
-        clients[client].announce()
-        server.receive_key(client)
-    for client in participants:
-        server.send_keys(client)
-        clients[client].share_secrets()
-    for client in participants:
-        clients[client].collect_secrets()
+def _with_secrets(parties: Parties, server: Server, participants: Sequence[int]) -> list[int]:
+    """Exchange keys and shares of one round; return the participants that stay, all if it succeeded."""
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("announce", {"tell": server.invite, "take": server.receive_key}),
+        ("share_secrets", {"tell": server.send_keys}),
+        ("collect_secrets", {"quiet": True}),
+    ]
+    for step, exchange in steps:
+        if len(parties(step, participants, needs_all=True, **exchange)) < len(participants):
+            break
+    return parties.presence.staying(participants)
 
 
 def _sum(
-    clients: Mapping[int, Client],
+    parties: Parties,
     server: Server,
     participants: Sequence[int],
     progress: masked.UploadsDone | None,
 ) -> list[int]:
     """Exchange uploads and shares of one round while t clients are left; return these clients."""
-
-    def upload(client: int) -> None:
-        clients[client].upload()
-        server.receive_upload(client)
-        if progress:
-            progress(participants.index(client) + 1, len(participants))
-
-    def agree(client: int) -> None:
-        server.ask(client)
-        clients[client].hear_survivors()
-        server.receive_signature(client)
-
-    def reveal(client: int) -> None:
-        server.send_signatures(client)
-        clients[client].reveal()
-        server.receive_shares(client)
-
+    upload = masked.counting(server.receive_upload, len(participants), progress)
+    answers_survivors = server.receive_signature if server.is_signed else None
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("upload", {"take": upload}),
+        (
+            "hear_survivors",
+            {
+                "tell": server.ask,
+                "take": answers_survivors,
+                "quiet": answers_survivors is None,
+            },
+        ),
+        ("reveal", {"tell": server.send_signatures, "take": server.receive_shares}),
+    ]
     present = list(participants)
-    for step in (upload, agree, reveal):
-        present = _each(present, step)
+    for step, exchange in steps:
+        present = list(parties(step, present, **exchange))
         if len(present) < server.threshold:
             break
-    return present
-
-
-def _each(clients: Sequence[int], step: Callable[[int], None]) -> list[int]:
-    """Run the step for every client; return the clients that have not left."""
-    present = []
-    for client in clients:
-        try:
-            step(client)
-            present.append(client)
-        except DroppedOut:
-            continue
     return present
 
 

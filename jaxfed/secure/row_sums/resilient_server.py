@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,6 +39,7 @@ class Server:
     Attributes:
         least_participants: smallest number of clients in a round.
         threshold: t of the round.
+        is_signed: clients sign the list of survivors.
 
     Raises:
         UsageError: a threshold below the least for all clients, or above their number.
@@ -58,14 +60,15 @@ class Server:
         if threshold is not None and not least <= threshold <= number:
             raise UsageError(f"threshold={threshold}: use {least} to {number} clients")
         self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
-        self._wanted_threshold, self._is_signed = threshold, signed
+        self._wanted_threshold, self.is_signed = threshold, signed
         self.least_participants = least_participants(rows, signed=signed)
         self._parts = parts or {}
+        self._probe = key_pair(bytes(range(KEY_BYTES)))  # no secret of anybody
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; messages of earlier ones are discarded."""
         count = len(participants)
-        wanted = self._wanted_threshold or least_threshold(count, signed=self._is_signed)
+        wanted = self._wanted_threshold or least_threshold(count, signed=self.is_signed)
         self.threshold = min(wanted, count)
         self._number, self._participants = number, sorted(participants)
         self._layout = ParticipatingRows(self._rows, participants, self._num_classes)
@@ -85,6 +88,7 @@ class Server:
         key = self._endpoint.receive(client, "mask_key")
         if len(key) != KEY_BYTES:
             raise ProtocolError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
+        self._probe.agreed(key)  # refuses an invalid key, before others see it
         self._keys[client] = key
 
     def send_keys(self, client: int) -> None:
@@ -107,17 +111,18 @@ class Server:
 
     def receive_signature(self, client: int) -> None:
         """Receive one survivor's signature of the list, if lists are signed."""
-        if self._is_signed:
-            signature = self._endpoint.receive(client, f"signature/{self._number}")
-            if len(signature) != signed_survivors.SIGNATURE_BYTES:
-                raise ProtocolError(
-                    f"a signature has {signed_survivors.SIGNATURE_BYTES} bytes, got {len(signature)}"
-                )
-            self._signatures[client] = signature
+        if not self.is_signed:
+            return
+        signature = self._endpoint.receive(client, f"signature/{self._number}")
+        if len(signature) != signed_survivors.SIGNATURE_BYTES:
+            raise ProtocolError(
+                f"a signature has {signed_survivors.SIGNATURE_BYTES} bytes, got {len(signature)}"
+            )
+        self._signatures[client] = signature
 
     def send_signatures(self, client: int) -> None:
         """Send all signatures to one survivor, if lists are signed."""
-        if self._is_signed:
+        if self.is_signed:
             message = signed_survivors.packed_signatures(self._signatures)
             self._endpoint.send(client, f"signatures/{self._number}", message)
 
@@ -130,21 +135,28 @@ class Server:
                 f"{len(self._participants)} shares have {size * len(self._participants)} bytes, "
                 f"got {len(message)}"
             )
-        self._shares[client] = [message[at : at + size] for at in range(0, len(message), size)]
+        shares = [message[at : at + size] for at in range(0, len(message), size)]
+        for share in shares:
+            shamir.check_share(share)
+        self._shares[client] = shares
 
     @property
     def can_unmask(self) -> bool:
         """True if t clients have sent their shares."""
         return len(self._shares) >= self.threshold
 
-    def unmask(self) -> None:
+    def unmask(self) -> list[int]:
         """Remove from the sums the masks of survivors' own seeds, and those shared with dropped clients.
 
+        Returns:
+            The client whose shares do not fit those of t others, if there is one.
+
         Raises:
-            ProtocolError: fewer than t clients gave shares.
+            ProtocolError: fewer than t clients gave shares, or shares that do not fit together.
         """
+        secrets, refused = self._opened()
         dropped = {
-            client: key_pair(self._secret(client, KEY_BYTES))
+            client: key_pair(secrets[client])
             for client in self._participants
             if client not in self._survivors
         }
@@ -154,13 +166,14 @@ class Server:
                 for client, keys in dropped.items()
             }
             masks: SignedSeeds = [
-                (self._secret(survivor, SEED_BYTES), 1),
+                (secrets[survivor], 1),
                 *pair_masks(survivor, pair_seeds),
             ]
             own = self._layout[survivor]
             without_masks = self._sums[own].copy()  # it uploaded nothing there
             add_masks(self._sums, removed(masks))
             self._sums[own] = without_masks
+        return refused
 
     def send_sums(self, client: int) -> None:
         """Send one survivor the sums of its rows."""
@@ -176,10 +189,30 @@ class Server:
         """The sums of the server's own rows over the survivors, uint64 [n_s, C]; after unmasking."""
         return self._sums[self._layout[SERVER]]
 
-    def _secret(self, client: int, num_bytes: int) -> bytes:
-        position = self._participants.index(client)
-        held = {
-            self._participants.index(holder) + 1: shares[position]
-            for holder, shares in self._shares.items()
-        }
-        return shamir.reconstruct(held, self.threshold, num_bytes)
+    def _opened(self) -> tuple[dict[int, bytes], list[int]]:
+        """Return the secrets that the shares open, by client, and the client whose shares were discarded.
+
+        A wrong share makes a secret of 521 bits, longer than any. If more than t clients gave shares, the
+        secrets fit again without the client that lies.
+        """
+        try:
+            return self._secrets(self._shares), []
+        except ProtocolError:
+            if len(self._shares) > self.threshold:
+                for holder in self._shares:
+                    rest = {other: own for other, own in self._shares.items() if other != holder}
+                    with contextlib.suppress(ProtocolError):
+                        return self._secrets(rest), [holder]
+            raise
+
+    def _secrets(self, shares: Mapping[int, Sequence[bytes]]) -> dict[int, bytes]:
+        """Reconstruct b_j of survivors and c_d of dropped clients."""
+        secrets = {}
+        for position, client in enumerate(self._participants):
+            held = {
+                self._participants.index(holder) + 1: own[position]
+                for holder, own in shares.items()
+            }
+            num_bytes = SEED_BYTES if client in self._survivors else KEY_BYTES
+            secrets[client] = shamir.reconstruct(held, self.threshold, num_bytes)
+        return secrets

@@ -6,66 +6,101 @@ stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clien
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked, resilient
-from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.row_sums.participants import ClientRows
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
+
+
+def client(
+    endpoint: Endpoint,
+    values: np.ndarray,
+    *,
+    random_bytes: RandomBytes,
+    clients: Sequence[int],
+    is_resilient: bool,
+) -> masked.Client | resilient.Client:
+    """One client of such a sum; `values` as in `ring_sums`, `clients` all that may take part."""
+    rows = _rows(clients, len(values))
+    return row_client(
+        endpoint, values, random_bytes=random_bytes, rows=rows, is_resilient=is_resilient
+    )
+
+
+def row_client(
+    endpoint: Endpoint,
+    values: np.ndarray,
+    *,
+    random_bytes: RandomBytes,
+    rows: ClientRows,
+    is_resilient: bool,
+    signed: bool = False,
+) -> masked.Client | resilient.Client:
+    """One client of row sums by either protocol; arguments as `resilient.Client`."""
+    if not is_resilient:
+        return masked.Client(endpoint, values, rows)
+    return resilient.Client(endpoint, values, rows, signed=signed, random_bytes=random_bytes)
 
 
 def ring_sums(
     session: Session,
-    own: Mapping[int, np.ndarray],
+    own: Mapping[int, Any],
     *,
     is_resilient: bool,
-    summed: list[int] | None = None,
+    shape: tuple[int, int] | None = None,
+    constructor: Callable[..., masked.Client | resilient.Client] = client,
 ) -> np.ndarray | None:
     """The sum of the clients' matrices in Z_{2^64}, uint64 [n, C], at the server; each one stays hidden.
+
+    `session.contributors` are then the clients in the sum.
 
     Args:
         session: the parties.
         own: matrices by address, for clients of the session: ring elements uint64 [n, C], or real numbers,
-            which are encoded by a `FixedPoint` with the number of clients as terms.
+            which are encoded by a `FixedPoint` with the number of clients as terms; or what `constructor`
+            takes.
         is_resilient: use double masks; a client that leaves after its upload then still counts (`resilient`).
-        summed: the addresses of the clients in the sum are added here.
+        shape: (n, C); that of the first matrix if left out.
+        constructor: makes a client; arguments as `client`.
 
     Returns:
         The sum; None with fewer than two clients, or if all have left at the end.
 
     Raises:
-        ProtocolError: an unexpected message.
+        ProtocolError: an unexpected message at a client.
         UsageError: a number beyond the fixed-point range.
     """
+    session.contributors = []
     clients = [client for client in session.clients if client in own]
     if not clients:
         return None
+    shape = own[clients[0]].shape if shape is None else shape
+    parties = session.parties(constructor, own, clients, clients=clients, is_resilient=is_resilient)
     protocol = resilient if is_resilient else masked
-    shape = own[clients[0]].shape
-    nothing = slice(shape[0], shape[0])
-    rows = {SERVER: slice(0, shape[0]), **dict.fromkeys(clients, nothing)}
-    parties = {
-        client: protocol.Client(session.endpoints[client], own[client], rows) for client in clients
-    }
-    server = protocol.Server(session.endpoints[SERVER], rows, shape[1])
+    server = protocol.Server(session.endpoints[SERVER], _rows(clients, shape[0]), shape[1])
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, first_round=first_round):
         return None
-    if summed is not None:
-        summed.extend(server.summed)
+    session.contributors = server.summed
     return server.own_sums()
 
 
 def server_sums(
-    session: Session,
-    own: Mapping[int, np.ndarray],
-    *,
-    is_resilient: bool,
-    summed: list[int] | None = None,
+    session: Session, own: Mapping[int, np.ndarray], *, is_resilient: bool
 ) -> np.ndarray | None:
     """The sum of the clients' real matrices [n, C], float64, at the server; as `ring_sums`."""
     numbers = {client: matrix.astype(np.float64) for client, matrix in own.items()}
-    sums = ring_sums(session, numbers, is_resilient=is_resilient, summed=summed)
+    sums = ring_sums(session, numbers, is_resilient=is_resilient)
     return None if sums is None else FixedPoint(1).decode(sums)
+
+
+def _rows(clients: Sequence[int], num_rows: int) -> ClientRows:
+    """All rows are the server's."""
+    return {SERVER: slice(0, num_rows), **dict.fromkeys(clients, slice(num_rows, num_rows))}

@@ -7,8 +7,13 @@ read the header and is counted as having carried it. It therefore costs an uploa
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from absl import logging
+
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Action as Action
 from jaxfed.federation.departures import DroppedOut
@@ -60,6 +65,24 @@ class Presence:
         if party in self.gone:
             raise DroppedOut(party)
 
+    def staying(self, clients: Iterable[int]) -> list[int]:
+        """Those of the clients that have not left."""
+        return [client for client in clients if client not in self.gone]
+
+    @contextmanager
+    def losing(self, sender: int) -> Iterator[None]:
+        """Lose the client whose message the server refuses, as if it had left.
+
+        Raises:
+            DroppedOut: instead of a `ProtocolError`.
+        """
+        try:
+            yield
+        except ProtocolError as error:
+            logging.warning("client %d is lost, its message is refused: %s", sender, error)
+            self.lose(sender)
+            raise DroppedOut(sender) from error
+
 
 class Route(NamedTuple):
     """Messages of one kind from one party to another."""
@@ -92,6 +115,11 @@ class Channel:
         self.presence = presence or Presence()
         self.volumes: defaultdict[Route, Volume] = defaultdict(Volume)
         self._queues: defaultdict[tuple[int, int], deque[bytes | bytearray]] = defaultdict(deque)
+
+    @staticmethod
+    def own(address: int, presence: Presence | None = None) -> OwnChannel:
+        """The channel of one party whose partners are in other processes."""
+        return OwnChannel(address, presence)
 
     def send(self, message: bytes | bytearray) -> None:
         """Carry a message to the receiver that its header names.
@@ -132,3 +160,65 @@ class Channel:
                 if is_theirs:
                     count(kind, volume.payload_bytes)
                     count("framing", volume.num_bytes - volume.payload_bytes)
+
+
+class OwnChannel(Channel):
+    """One party's channel: frames that arrive are fed to it, and frames to be carried taken out of it.
+
+    The server's channel also relays frames between clients. A frame is counted once, as in `Channel`.
+
+    Args:
+        address: the party's.
+        presence: departures of clients, as the server knows them.
+    """
+
+    def __init__(self, address: int, presence: Presence | None = None) -> None:
+        super().__init__(presence)
+        self._address = address
+        self._outgoing: defaultdict[int, list[bytes | bytearray]] = defaultdict(list)
+
+    def feed(self, frames: Iterable[bytes | bytearray], sender: int | None = None) -> None:
+        """Take in frames that have arrived.
+
+        Args:
+            frames: in the order in which they were sent.
+            sender: the client that they come from, at the server; at a client they come from the server,
+                which also carries those of other clients.
+
+        Raises:
+            ProtocolError: an invalid header, a frame in another party's name, or for another client.
+        """
+        for frame in frames:
+            header = framing.parsed(frame).header
+            if sender is not None and header.sender != sender:
+                raise ProtocolError(f"a frame of client {header.sender} that {sender} sent")
+            if header.sender == self._address:
+                raise ProtocolError(f"a frame of {self._address} that came back to it")
+            if self._address != SERVER and header.receiver != self._address:
+                raise ProtocolError(f"a frame for {header.receiver} that {self._address} received")
+            super().send(frame)
+            self._sort_out(header)
+
+    def send(self, message: bytes | bytearray) -> None:
+        """Keep a message until it is taken out (`emptied`)."""
+        super().send(message)
+        self._sort_out(framing.parsed(message).header)
+
+    def emptied(self, receiver: int | None = None) -> list[bytes | bytearray]:
+        """Take out the frames that others are to receive, in order: one receiver's, or all of them.
+
+        A client gives all of its frames to the server; the server has some for each client.
+        """
+        receivers = list(self._outgoing) if receiver is None else [receiver]
+        return [frame for each in receivers for frame in self._outgoing.pop(each, [])]
+
+    def lose_unread(self) -> None:
+        """Discard all unread messages, and those that have not been carried."""
+        super().lose_unread()
+        self._outgoing.clear()
+
+    def _sort_out(self, header: framing.Header) -> None:
+        """Move the last frame of a route to the outgoing ones if another party is to receive it."""
+        if header.receiver != self._address:
+            frame = self._queues[header.sender, header.receiver].pop()
+            self._outgoing[header.receiver].append(frame)

@@ -1,8 +1,14 @@
-"""A session with all its parties in one process, for simulations."""
+"""A session: a channel, the endpoints after setup, and the clients that take part in its protocols.
+
+Here all parties are in one process, for simulations. A network is a subclass: it has a channel of the
+server's own, and other `Parties`.
+"""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
@@ -10,7 +16,8 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.setup import agree
+from jaxfed.secure.session.phases import InProcess, Parties
+from jaxfed.secure.session.setup import ClientSetup, agree
 
 
 class Session:
@@ -26,6 +33,7 @@ class Session:
     Attributes:
         endpoints: by address, the server's included.
         channel: carries all messages.
+        contributors: addresses of the clients in the last sum that the server read.
 
     Raises:
         UsageError: no clients.
@@ -42,17 +50,64 @@ class Session:
     ) -> None:
         if num_clients < 1:
             raise UsageError(f"num_clients={num_clients}: use 1 or more")
-        self.num_clients = num_clients
-        self.channel = Channel(presence)
-        self._next_number = 0
+        self.num_clients, self.contributors = num_clients, list[int]()
+        self.channel = self._connected(presence)
+        self._random_bytes, self._next_number = random_bytes, 0
         clients = list(range(num_clients))
         while True:
             try:
-                self.endpoints = agree(clients, self.channel, random_bytes)
+                parties = self._joining(clients)
+                self.endpoints = agree(clients, self.channel, self.source(SERVER), parties)
                 break
-            except DroppedOut as dropout:
-                clients.remove(dropout.client)
+            except DroppedOut:
+                clients = self.presence.staying(clients)
                 self.channel.lose_unread()
+        self._members = clients
+
+    def parties(
+        self,
+        constructor: Callable[..., Any],
+        inputs: Mapping[int, Any],
+        clients: Sequence[int],
+        /,
+        **plan: Any,
+    ) -> Parties:
+        """The clients of one protocol run.
+
+        Each client's object is `constructor(endpoint, input, random_bytes=..., **plan)`.
+
+        Args:
+            constructor: a class or function of a module, by whose name another process finds it.
+            inputs: the clients' private inputs; not read for clients in other processes.
+            clients: the addresses of those that take part.
+            plan: what the server tells each client to build its object from: numbers, strings, and lists,
+                slices and mappings of them.
+        """
+        ends = self.endpoints
+        objects = {
+            client: constructor(
+                ends[client], inputs[client], random_bytes=self.source(client), **plan
+            )
+            for client in clients
+        }
+        return InProcess(objects, self.presence)
+
+    def source(self, party: int) -> RandomBytes:
+        """The party's source of randomness; here one for all."""
+        del party
+        return self._random_bytes
+
+    def _connected(self, presence: Presence | None) -> Channel:
+        """The server's channel, in one process everybody's."""
+        return Channel(presence)
+
+    def _joining(self, clients: Sequence[int]) -> Parties:
+        """The clients before setup."""
+        objects = {
+            client: ClientSetup(client, self.channel, random_bytes=self.source(client))
+            for client in clients
+        }
+        return InProcess(objects, self.presence)
 
     @property
     def presence(self) -> Presence:
@@ -62,7 +117,7 @@ class Session:
     @property
     def clients(self) -> list[int]:
         """Addresses of the clients that are part of the session and have not left."""
-        return sorted(self.endpoints.keys() - self.presence.gone - {SERVER})
+        return self.presence.staying(self._members)
 
     def reserve(self, count: int = 1) -> int:
         """The first of `count` numbers that no protocol run of this session has used."""

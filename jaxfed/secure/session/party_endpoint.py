@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 from collections import deque
@@ -77,10 +78,12 @@ class PartyEndpoint:
         return waiting.popleft()[1]
 
     def discard(self, kind: str) -> None:
-        """Discard unread messages of this kind from all senders."""
-        for sender, waiting in self._waiting.items():
-            while self._fetch(sender):
-                pass
+        """Discard unread messages of this kind from all senders that are present."""
+        for sender in self._channel.presence.staying(self._waiting):
+            waiting = self._waiting[sender]
+            with contextlib.suppress(ProtocolError):  # the next `receive` refuses it
+                while self._fetch(sender):
+                    pass
             kept = [message for message in waiting if message[0] != kind]
             waiting.clear()
             waiting.extend(kept)

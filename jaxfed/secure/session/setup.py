@@ -24,14 +24,17 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import SESSION_BYTES, Header
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
+from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
 
 _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
@@ -151,30 +154,40 @@ def agree(
     clients: Sequence[int],
     channel: Channel,
     random_bytes: RandomBytes = secrets.token_bytes,
+    parties: Parties | None = None,
 ) -> dict[int, PartyEndpoint]:
     """Endpoints of the server and the given clients, after setup.
 
+    Args:
+        clients: their addresses.
+        channel: the server's connection; in one process, everybody's.
+        random_bytes: source of keys; the operating system's unless a test replays it.
+        parties: the clients, `ClientSetup`s; in this process, on this channel, if left out.
+
+    Returns:
+        By address; of clients those in this process, None for others.
+
     Raises:
-        DroppedOut: a client left; there are no endpoints then.
-        ProtocolError: an unexpected message; there are no endpoints then.
+        DroppedOut: a client left, or its message was refused; there are no endpoints then.
+        ProtocolError: an unexpected message at a client; there are no endpoints then.
     """
     server = ServerSetup(channel, random_bytes=random_bytes)
-    parties = {
-        client: ClientSetup(client, channel, random_bytes=random_bytes) for client in clients
-    }
-    for client, party in parties.items():
-        server.invite(client)
-        party.join()
-        server.accept(client)
-    for client, party in parties.items():
-        server.send_roster(client)
-        party.agree()
-    for party in parties.values():
-        party.give_group_secret()
-    return {
-        SERVER: server.finished(),
-        **{client: party.finished() for client, party in parties.items()},
-    }
+    play = parties or InProcess(
+        {j: ClientSetup(j, channel, random_bytes=random_bytes) for j in clients}, channel.presence
+    )
+
+    def everybody(step: str, **exchange: Any) -> dict[int, PartyEndpoint]:
+        answers = play(step, clients, needs_all=True, **exchange)
+        left = [*play.presence.gone.intersection(clients), *(set(clients) - answers.keys())]
+        if left:
+            raise DroppedOut(left[0])
+        return answers
+
+    everybody("join", tell=server.invite, take=server.accept)
+    everybody("agree", tell=server.send_roster, quiet=True)
+    everybody("give_group_secret")
+    own = server.finished()
+    return {SERVER: own, **everybody("finished", quiet=True)}
 
 
 def packed_roster(roster: Mapping[int, bytes]) -> bytes:

@@ -28,8 +28,7 @@ def in_fresh_session(
         protocol: (session, {address: input}, **settings) -> result.
         own: the clients' inputs; their addresses are 0, 1, ...
         communication: all bytes that the session sends are counted here, its setup included.
-        attendance: the planned departures, and their outcome; the protocol reports the clients in its
-            result (`summed`).
+        attendance: the planned departures, and their outcome.
         settings: keywords of the protocol.
 
     Raises:
@@ -43,8 +42,8 @@ def in_fresh_session(
         session = Session(len(own))
         result = protocol(session, dict(enumerate(own)), **settings)
     else:
-        session, summed = Session(len(own), presence=attendance.presence()), list[int]()
-        result = protocol(session, dict(enumerate(own)), summed=summed, **settings)
-        attendance.note(summed, sorted(session.presence.gone))
+        session = Session(len(own), presence=attendance.presence())
+        result = protocol(session, dict(enumerate(own)), **settings)
+        attendance.note(session.contributors, sorted(session.presence.gone))
     communication.add(session.communication())
     return result

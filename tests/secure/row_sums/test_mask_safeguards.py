@@ -25,6 +25,7 @@ from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
+from jaxfed.secure.session.phases import InProcess
 from jaxfed.secure.session.setup import ClientSetup, ServerSetup, agree
 
 
@@ -255,7 +256,7 @@ def check_late_uploads():
     left = np.zeros(layout.shape, np.uint64)
     layout.add_upload(left, upload, 1)
     left = left[layout[2]]
-    keys = resilient_round.key_pair(server._secret(1, 32))
+    keys = resilient_round.key_pair(server._secrets(server._shares)[1])
     seeds = {j: resilient_round.agreed_seed(keys, server._keys[j], 0) for j in (0, 2)}
     first = 3 * layout[2].start
     mask_streams.add_masks(
@@ -277,8 +278,8 @@ def check_secrets_of_rounds():
     clients, server = parties("resilient", session, VALUES, ROWS)
     own = set()
     for number in range(2):
-        cross_steps.resilient_row_sums.run(clients, server, first_round=number)
-        own |= {server._secret(j, 32) for j in range(3)}
+        cross_steps.resilient_row_sums.run(InProcess(clients), server, first_round=number)
+        own |= {server._secrets(server._shares)[j] for j in range(3)}
     assert len(own) == 6
     assert len(set(heard.payloads("mask_key"))) == 6
 

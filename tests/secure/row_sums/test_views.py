@@ -10,6 +10,7 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import mask_streams, resilient, resilient_round
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.phases import InProcess
 
 
 def uniform_words(words):
@@ -110,7 +111,7 @@ def test_rows_of_a_dropped_client_are_left_out():
     network = Network()
     network.leave(1, "send", "upload")
     clients, server = parties("restarting", network, values, rows)
-    row_sums.run(clients, server)
+    row_sums.run(InProcess(clients), server)
     sent = sum(len(m.payload) for m in network.log if m.kind == "upload/1")
     assert sent == row_sums.message_bytes([4, 5], 3)["upload"]
     would_be = np.zeros((3, 3), np.uint64)
@@ -138,16 +139,19 @@ def dropped_rows_after_unmasking(covered):
                 return seed  # known to the server
 
             patch.setattr(resilient.Client, "_owner_seed", uncovered)
-        resilient.run(clients, server)
+        resilient.run(InProcess(clients), server)
     survivors = [0, 2, 3]
     left = np.zeros((3, 3), np.uint64)
-    dropped = resilient_round.key_pair(server._secret(1, 32))
+    dropped = resilient_round.key_pair(server._secrets(server._shares)[1])
     for survivor in survivors:
         words = uploads(network)[survivor].reshape(-1, 3)
         before = rows[1].start - (4 if survivor == 0 else 0)
         part = words[before : before + 3].copy()
         secret = resilient_round.agreed_seed(dropped, server._keys[survivor], 0)
-        masks = [(server._secret(survivor, 32), 1), *mask_streams.pair_masks(survivor, {1: secret})]
+        masks = [
+            (server._secrets(server._shares)[survivor], 1),
+            *mask_streams.pair_masks(survivor, {1: secret}),
+        ]
         mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows[1].start)
         if not covered:
             mask_streams.add_masks(part, [(bytes(32), -1)])
@@ -167,7 +171,7 @@ def test_server_never_gets_both_secrets_of_a_client():
     network = Network()
     network.leave(1, "send", "upload")
     clients, server = parties("resilient", network, values, rows)
-    resilient.run(clients, server)
+    resilient.run(InProcess(clients), server)
     for holder, shares in server._shares.items():
         for client, share in enumerate(shares):
             assert share == clients[holder]._held[client][1 if client == 1 else 0]
@@ -177,7 +181,7 @@ def test_streams_for_owners_are_never_the_same_twice():
     """j on R_m and m on R_j: two seeds, both known to both."""
     values, rows = matrices([4, 3, 5])
     clients, server = parties("resilient", Network(), values, rows)
-    resilient.run(clients, server)
+    resilient.run(InProcess(clients), server)
     seeds = {
         (j, contributor, owner): clients[j]._owner_seed(contributor, owner)
         for contributor in range(3)

@@ -18,6 +18,7 @@ from session_parties import (
 )
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
@@ -247,7 +248,7 @@ def fuzzed_setups(rng, count):
         wire.change = lambda number, message, wire=wire, which=which: (
             next(bad_ones(rng, message, old.sent + wire.sent, 1)) if number == which else message
         )
-        with pytest.raises(ProtocolError):
+        with pytest.raises((ProtocolError, DroppedOut)):
             agree([0, 1], wire, rng.bytes)
     return count
 

@@ -7,8 +7,9 @@ import pytest
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.secure.vote_sums import message_bytes
+from jaxfed.training.consensus.client_sums import ClientSums
 from jaxfed.training.consensus.consensus import CONSENSUS
-from jaxfed.training.consensus.opened_tally import agreed, opened_tally, summed
+from jaxfed.training.consensus.opened_tally import agreed, opened_tally
 
 C, U = 3, 50
 MASKED = pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
@@ -25,7 +26,7 @@ def answers_of(kind, num_clients=4, seed=0):
 
 def opened(way, answers, ids, sums):
     communication = Communication()
-    tally = opened_tally(way, answers, ids, communication, num_classes=C, sums=sums)
+    tally = opened_tally(way, answers, ids, ClientSums(sums, communication), num_classes=C)
     return tally, communication
 
 
@@ -81,7 +82,9 @@ def test_packed_labels(num_labels, num_values, num_bytes):
 def test_marks_need_not_be_one_hot():
     """What a mechanism releases has any number of ones in a row."""
     marks = list(np.random.default_rng(0).integers(0, 2, (3, U, C)).astype(bool))
-    np.testing.assert_array_equal(summed(marks, Communication()), np.sum(marks, axis=0))
+    sums = ClientSums("masked", Communication())
+    total = sums.total(3, (U, C), marks.__getitem__, are_marks=True)
+    np.testing.assert_array_equal(total, np.sum(marks, axis=0))
 
 
 @pytest.mark.parametrize("sums", ["plaintext", "masked", "masked_resilient"])
@@ -92,7 +95,7 @@ def test_one_call_for_every_consensus(name, sums):
     if name == "staple" and sums != "plaintext":
         return
     communication = Communication()
-    ours = agreed(way, answers, ids, communication, num_classes=C, sums=sums)
+    ours = agreed(way, answers, ids, ClientSums(sums, communication), num_classes=C)
     for one, other in zip(ours, way.agree(answers, ids), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert ("votes" in communication.upload) == (sums == "plaintext")
@@ -103,9 +106,8 @@ def test_random_ties_have_their_key():
     votes, ids = np.int32([[0] * 50, [1] * 50]), np.arange(2, dtype=np.int32)
     way = CONSENSUS["majority"](C, ties="random")
     for sums in ("plaintext", "masked"):
-        ours = agreed(
-            way, votes, ids, Communication(), num_classes=C, sums=sums, key=jax.random.key(1)
-        )
+        adding = ClientSums(sums, Communication())
+        ours = agreed(way, votes, ids, adding, num_classes=C, key=jax.random.key(1))
         expected = way.agree(votes, ids, jax.random.key(1))
         np.testing.assert_array_equal(ours.label, expected.label)
         assert set(np.asarray(ours.label)) == {0, 1}

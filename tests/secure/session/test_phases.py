@@ -1,0 +1,173 @@
+"""Drivers in phases: the same sums, distances and frames in one process and by replayed clients."""
+
+import itertools
+
+import numpy as np
+import pytest
+from replayed_parties import Replayed, Seeded
+
+from jaxfed.errors import ProtocolError
+from jaxfed.kernels import knn
+from jaxfed.secure import cross_steps, later_neighbors, vote_sums
+from jaxfed.secure.hamming import protocols
+from jaxfed.secure.primitives.fixed_point import FixedPoint
+from jaxfed.secure.session import framing
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.framing import Header
+
+NUM_CLIENTS = 4
+RNG = np.random.default_rng(0)
+MARKS = {j: RNG.integers(0, 2, (7, 3)) for j in range(NUM_CLIENTS)}
+CODES = {
+    j: RNG.integers(0, 2**32, (size, 1), dtype=np.uint32) for j, size in enumerate((3, 1, 0, 2))
+}
+LATER = {
+    j: RNG.integers(0, 2**32, (size, 1), dtype=np.uint32) for j, size in enumerate((1, 2, 2, 1))
+}
+ROWS = {0: slice(0, 3), 1: slice(3, 4), 2: slice(4, 4), 3: slice(4, 6)}
+VALUES = {j: RNG.normal(size=(6, 2)) for j in range(NUM_CLIENTS)}
+
+
+def votes(session, **options):
+    return vote_sums.vote_histogram(session, MARKS, **options), session.contributors
+
+
+def row_sums(session, **options):
+    sums = cross_steps.sums_of_rows(session, VALUES, ROWS, **options)
+    return session.results("finish") if isinstance(session, Replayed) else sums
+
+
+def neighbors(session):
+    return cross_steps.nearest_others(session, CODES, 3, protocols.masked)
+
+
+def later(session):
+    return later_neighbors.nearest_in_graph(session, LATER, CODES, 3, protocols.masked)
+
+
+STEPS = {
+    "votes": votes,
+    "votes, resilient": lambda session: votes(session, is_resilient=True),
+    "row sums": row_sums,
+    "row sums, resilient": lambda session: row_sums(session, resilient=True),
+    "row sums, signed": lambda session: row_sums(session, resilient=True, signed=True),
+    "neighbors": neighbors,
+    "later neighbors": later,
+}
+
+
+def assert_same(ours, theirs):
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        ours, theirs = list(ours.values()), [theirs[key] for key in ours]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_replayed_clients_send_the_same_frames_and_get_the_same(step):
+    local, remote = Seeded(NUM_CLIENTS), Replayed(NUM_CLIENTS)
+    assert_same(STEPS[step](local), STEPS[step](remote))
+    sent = {
+        client: [frame for answer in own.sent for frame in answer]
+        for client, own in remote.remotes.items()
+    }
+    for client, frames in sent.items():
+        routes = [own for (sender, _), own in local.channel.frames.items() if sender == client]
+        assert sorted(frames) == sorted(itertools.chain(*routes))
+    assert local.communication().metrics() == remote.communication().metrics()
+    assert not remote.presence.gone
+
+
+def killed(client, number):
+    """The client does not answer from its exchange `number` on."""
+    return lambda who, exchange, frames: None if (who, exchange) == (client, number) else frames
+
+
+def is_right(step, outcome, session, gone):
+    """The outcome is that of the clients that stayed, with the contribution of who left or without."""
+    staying = [j for j in range(NUM_CLIENTS) if j not in gone]
+    if step.startswith("votes"):
+        histogram, summed = outcome
+        assert set(staying) <= set(summed)
+        np.testing.assert_array_equal(histogram, sum(MARKS[j] for j in summed))
+    elif step.startswith("row sums"):
+        assert sorted(outcome) == staying
+        least = sum(VALUES[j] for j in staying)
+        for mine, own in outcome.items():
+            possible = [least, *(least + VALUES[j] for j in gone)]
+            error = min(np.max(np.abs(own - z[ROWS[mine]]), initial=0) for z in possible)
+            assert error <= FixedPoint(NUM_CLIENTS).error
+    else:
+        assert outcome.clients == staying
+        searched = np.concatenate([CODES[j] for j in staying])
+        if step == "neighbors":
+            _, distances = knn.hamming_knn(searched, 3)
+            np.testing.assert_array_equal(outcome.distances, distances)
+        else:
+            asking = np.concatenate([LATER[j] for j in staying])
+            bits = np.bitwise_count(asking[:, None, 0] ^ searched[None, :, 0])
+            nearest = np.sort(bits, axis=1)[:, :3]
+            found = outcome.distances[:, : nearest.shape[1]]
+            np.testing.assert_array_equal(found, nearest)
+
+
+@pytest.mark.parametrize("gone", [0, 3])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_client_that_is_killed_in_any_phase_is_lost_and_nobody_else(step, gone):
+    for number in itertools.count():
+        session = Replayed(NUM_CLIENTS, killed(gone, number))
+        outcome = STEPS[step](session)
+        if not session.presence.gone:
+            break
+        assert session.presence.gone == {gone}
+        is_right(step, outcome, session, {gone})
+    assert number >= 3
+
+
+def flipped(frame):
+    """Not authentic any more; a key of setup, which nothing protects, is no element of the field."""
+    return frame[:-1] + bytes([frame[-1] ^ 128 if len(frame) > 102 else 255])
+
+
+GARBAGE = {
+    "nothing": lambda frames: [],
+    "noise": lambda frames: [b"garbage" * 30] * len(frames),
+    "cut": lambda frames: [frame[:-1] for frame in frames],
+    "flipped": lambda frames: [flipped(frame) for frame in frames],
+    "another's": lambda frames: [
+        Header(bytes(16), 2, SERVER, "hello", 0, 32, False).packed() + bytes(32)
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_client_that_sends_the_server_garbage_in_any_phase_is_lost_and_nobody_else(step, kind):
+    honest = Replayed(NUM_CLIENTS)
+    STEPS[step](honest)
+    num_lost = 0
+    for number in range(honest.exchanges):
+        changed = []
+
+        def fault(who, exchange, frames, number=number, changed=changed):
+            for_server = [f for f in frames if framing.parsed(f).header.receiver == SERVER]
+            if (who, exchange) != (3, number) or not for_server:
+                return frames
+            changed.append(for_server)
+            return [f for f in frames if f not in for_server] + GARBAGE[kind](for_server)
+
+        session = Replayed(NUM_CLIENTS, fault)
+        outcome = STEPS[step](session)
+        assert session.presence.gone == ({3} if changed else set())
+        is_right(step, outcome, session, session.presence.gone)
+        num_lost += bool(changed)
+    assert num_lost >= 2
+
+
+def test_frames_of_others_and_for_others_are_refused():
+    frame = Header(bytes(16), 1, SERVER, "hello", 0, 0, False).packed()
+    for address, sender in ((SERVER, 0), (0, None), (1, None)):
+        with pytest.raises(ProtocolError, match="frame"):
+            Channel.own(address).feed([frame], sender)
