@@ -1,4 +1,4 @@
-"""Inputs that look like what XCLP meets: feature vectors in clusters, their codes, their graph."""
+"""Synthetic inputs of XCLP: feature vectors in clusters, their codes, their graph."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SEPARATION = 0.4  # of the classes' centers, in units of the noise
 def features(n: int, num_classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """float32 [n, 128] around one center a class, int32 [n] classes.
 
-    Classes overlap as those of real features do: of a point's ten nearest, some eight in ten share its
-    class. (Classes apart make components that amplify labels a hundredfold, beyond what a float32
-    residual can resolve.)
+    Classes overlap as those of real features do: about eight of a point's ten nearest neighbors share its
+    class. (Separate classes make components that amplify labels a hundredfold, more than a float32 residual
+    can resolve.)
     """
     rng = np.random.default_rng(n)
     centers = SEPARATION * rng.standard_normal((num_classes, NUM_FEATURES))
@@ -39,7 +39,7 @@ def codes(n: int, num_bits: int, kind: str) -> jax.Array:
 
 
 def packed_bytes(bits: jax.Array) -> np.ndarray:
-    """uint8 [n, num_bits / 8], the same codes as other libraries want them."""
+    """uint8 [n, num_bits / 8], the same codes in the layout of other libraries."""
     return np.ascontiguousarray(np.asarray(bits).view(np.uint8))
 
 
@@ -83,7 +83,7 @@ def sparse_affinity(indices: Any, weights: Any) -> Any:
 
 
 def one_hot(n: int, num_classes: int, labeled_fraction: float = 0.1) -> np.ndarray:
-    """float32 [n, C]: one-hot rows for a tenth of the points (every class has one), zero rows else."""
+    """float32 [n, C]: one-hot rows for a tenth of the points, at least C of them; else zero rows."""
     rng = np.random.default_rng(0)
     y = features(n, num_classes)[1]
     labeled = rng.permutation(n)[: max(int(labeled_fraction * n), num_classes)]

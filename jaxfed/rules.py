@@ -165,51 +165,27 @@ def classes_of(factory: Callable[..., Any]) -> tuple[type, ...]:
     return getattr(plain, "fields_of", ())
 
 
-def fields_as_keywords(
-    cls: type, *, but: Collection[str] = ()
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Name a factory's `**fields` in its signature: those of a dataclass, with their defaults.
-
-    A keyword that is neither a field nor the factory's own is a TypeError, as for any function.
-    """
-
-    def named(factory: Callable[P, R]) -> Callable[P, R]:
-        given = inspect.signature(factory)
-        own = {n: p for n, p in given.parameters.items() if p.kind is not p.VAR_KEYWORD}
-        fields = [
-            parameter.replace(kind=parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(cls).parameters.items()
-            if name not in own and name not in but
-        ]
-        signature = given.replace(parameters=[*own.values(), *fields])
-
-        @functools.wraps(factory)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            signature.bind(*args, **kwargs)
-            return factory(*args, **kwargs)
-
-        checked.__signature__ = signature  # type: ignore[attr-defined]
-        checked.fields_of = (cls,)  # type: ignore[attr-defined]
-        return checked
-
-    return named
-
-
-def grouped(**classes: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def grouped(
+    but: Collection[str] = (), /, **classes: type
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Let a factory take dataclasses, and its callers give their fields as keywords, as a config does.
 
+        @keywords(steps=at_least(1))
         @grouped(privacy=LabelPrivacy)
-        def fedct(*, learner: Learner, privacy: LabelPrivacy) -> FederatedAlgorithm: ...
+        def fedct(*, learner: Learner, steps: int = 50, privacy: LabelPrivacy) -> FederatedAlgorithm: ...
 
         fedct(learner=learner, epsilon=2.0)     # privacy is LabelPrivacy(epsilon=2.0)
 
-    A dataclass may have `rules`, by the names of its fields.
+    A dataclass may have `rules`, by the names of its fields; `keywords` checks them.
 
-    Raises:
-        UsageError: in a call, a value that a rule does not allow: `fedct.epsilon=-1: use numbers above 0`.
+    Args:
+        but: fields that are no keywords; they have their defaults.
+        classes: the factory's parameter -> its dataclass.
     """
-
-    fields = {name: inspect.signature(cls).parameters for name, cls in classes.items()}
+    fields = {
+        name: {key: p for key, p in inspect.signature(cls).parameters.items() if key not in but}
+        for name, cls in classes.items()
+    }
 
     def named(factory: Callable[..., R]) -> Callable[..., R]:
         signature = inspect.signature(factory)
@@ -222,7 +198,6 @@ def grouped(**classes: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
             bound = signature.bind(**kwargs)
             bound.apply_defaults()
             given = dict(bound.arguments)
-            check_keywords(made, given)
             for name, cls in classes.items():
                 given[name] = cls(**{field: given.pop(field) for field in fields[name]})
             return factory(**given)

@@ -1,10 +1,10 @@
-"""Command-line entries: run, sweep, report, audit, costs, bounds, and those that measure.
+"""Command-line entries: run, sweep, report, audit, costs, bounds, flower; bench, growth, accelerator measure.
 
-An entry reads flags; the work is in `jaxfed` and `benchmarks`. A wheel has this folder as `jaxfed.launch`, so
-that entries import each other relatively.
+An entry reads flags; the work is in `jaxfed` and `benchmarks`. Entries import each other relatively, because
+a wheel has this folder as `jaxfed.launch`.
 
-Importing this package, before JAX starts, lets XLA:CPU use the full width of AVX-512 where the
-processor has it: 5 to 10 % on the bit kernels. What `XLA_FLAGS` already says about it stands.
+Importing this package before JAX starts lets XLA:CPU use the full width of AVX-512 if the processor has it,
+which makes the bit kernels 5 to 10 % faster. A width that `XLA_FLAGS` already sets is kept.
 """
 
 import os

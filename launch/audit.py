@@ -1,11 +1,11 @@
-"""Runs one experiment and infers membership from what its methods send: accuracy against vulnerability.
+"""Run one experiment and attack its methods' messages by membership inference.
 
 python -m launch.audit --config=ml_collections_configs/audit.py[:VARIANT] --workdir=DIR
     [--overwrite] [--config.KEY=VALUE ...]
 
-What launch.run does, and leaves there; beside it DIR/audit has a table of methods on the same clients, each
-with its accuracy and the AUC of the strongest attack on its messages (vulnerability.csv, .md and .png), and
-all attacks. An unfinished audit resumes; a run that was played without one is refused.
+DIR has the files of launch.run and, in DIR/audit, a table with each method's accuracy and the AUC of the
+strongest attack on its messages (vulnerability.csv, .md and .png), and all attacks. An unfinished audit
+resumes. A workdir whose rounds were run without an audit is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ flags.adopt_module_key_flags(one_experiment)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Run it, and attack what is seen of it."""
+    """Run the experiment and its audit."""
     return one_experiment.conducted(arguments, overrides, interruption, audited=True)
 
 

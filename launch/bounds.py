@@ -1,20 +1,20 @@
-"""Draws what FedCT's Proposition 1 (Figure 1) and Proposition 2 promise, for any sizes or those of a run.
+"""Plot the bounds of FedCT's Proposition 1 (its Figure 1) and Proposition 2, for any sizes or those of a run.
 
 python -m launch.bounds [WORKDIR] [--out=DIR] [--clients=5,50,100] [--rates=1,2,10] [--public=10000,50000]
     [--deltas=0.05,1e-5] [--estimate=1500]
 
-Nothing is trained. Printed are rounds t_0 after which labels have settled (Proposition 1) and numbers r of
-labels that one private example changes (Proposition 2, whose proof does not hold:
-jaxfed/privacy/label_sensitivity.py), of learners of a few stability rates. Tables:
+Nothing is trained. Two bounds are printed: the rounds t_0 after which labels have settled (Proposition 1),
+and the number r of labels that one private example changes, for learners of a few stability rates
+(Proposition 2, whose proof does not hold: jaxfed/privacy/label_sensitivity.py). Tables:
 
     convergence.csv    num_public |U|, num_clients m, c (--rates: training accuracies are 1 - c / t), rounds
                        t_0; delta: the probability, at most, with which labels change afterwards
-    sensitivity.csv    num_public |U|; delta, how often the bound may fail; stability_rate e, how probably the
-                       label of one public example changes; rows: labels r that change at most; bits: the
-                       same of one-hot rows, 2 r; trivial_rows: all of them, |U|, which always holds
+    sensitivity.csv    num_public |U|; delta: the probability with which the bound may fail; stability_rate e:
+                       the probability that the label of one public example changes; rows: at most r labels
+                       change; bits: the same in one-hot rows, 2 r; trivial_rows: |U|, which always holds
 
-With the WORKDIR of a FedCT run its m and |U| are taken, and the share of labels that changed in each of its
-rounds is drawn beside the bound; plots then go to WORKDIR/bounds if no DIR is given.
+With the WORKDIR of a FedCT run, m and |U| are those of the run, and the share of labels that changed in each
+of its rounds is drawn beside the bound. Plots then go to WORKDIR/bounds if no DIR is given.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ESTIMATE = flags.DEFINE_integer(
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
-    """Draw both bounds, and print both."""
+    """Plot and print both bounds."""
     del interruption  # nothing is saved that a signal could spoil
     if overrides:
         raise UsageError(f"--config.{overrides[0]}: bounds have no config; give a WORKDIR or flags")
@@ -67,21 +67,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     folder = location(_OUT.value, "--out") if _OUT.value else workdirs[0] / "bounds"
     if workdirs:
         wanted = of_run(workdirs[0], wanted)
-    found = write_bounds(folder, wanted)
-    for title, lines in (
-        (
-            "Proposition 1: labels change after round t_0 with a probability of delta at most:",
-            found.settled,
-        ),
-        (
-            "Proposition 2: of a learner with stability rate e one example changes more than r labels with a "
-            "probability of delta at most:",
-            found.changed,
-        ),
-    ):
-        print(title)
-        for line in lines:
-            print(line)
+    settled, changed = write_bounds(folder, wanted)
+    print("Proposition 1: labels change after round t_0 with a probability of delta at most:")
+    print("\n".join(settled))
+    print(
+        "Proposition 2: of a learner with stability rate e one example changes more than r labels with a "
+        "probability of delta at most:"
+    )
+    print("\n".join(changed))
     print(f"plots and tables are in {folder}")
 
 

@@ -18,17 +18,12 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
 
 from . import entry
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
-)
+_CONFIG = entry.config_flag()
 _OUT = flags.DEFINE_string("out", None, "Write all figures to this JSON file.")
 _COLUMNS = ("one pass", "as run", "paper's formula", "paper's figure")
 
@@ -36,11 +31,8 @@ _COLUMNS = ("one pass", "as run", "paper's formula", "paper's figure")
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
     """Count each method in turn and print it."""
     del interruption  # nothing is saved that a signal could damage
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value:
-        raise UsageError("--config=ml_collections_configs/NAME.py is missing")
-
+    entry.refuse(arguments)
+    entry.require(config=_CONFIG.value)
     out = file_to_write(_OUT.value, "--out") if _OUT.value else None
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.

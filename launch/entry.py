@@ -6,27 +6,47 @@ import io
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
 from jaxfed.errors import UsageError
 from jaxfed.host import gc_tuning, storage
 from jaxfed.host.interruption import Interrupted, Interruption
-from jaxfed.host.jax_variables import check_variables
 
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
+_NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
 
 flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them
 
 
-def workdir_flag() -> flags.FlagHolder[str | None]:
-    """Define the flag --workdir of the calling entry; entries in one process share it."""
+def config_flag() -> flags.FlagHolder[Any]:
+    """Define the flag --config of the calling entry; entries in one process share it."""
+    text = "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key."
+    return flags.DEFINE_string("config", None, text, allow_override=True)
+
+
+def workdir_flag() -> flags.FlagHolder[Any]:
+    """Define the flag --workdir likewise."""
     text = "Where results go; made if it does not exist."
     return flags.DEFINE_string("workdir", None, text, allow_override=True)
+
+
+def refuse(arguments: Iterable[str]) -> None:
+    """Raise a UsageError if there are arguments that the entry does not take."""
+    for argument in arguments:
+        raise UsageError(f"{argument}: no such argument; see --helpshort")
+
+
+def require(**given: str | None) -> None:
+    """Raise a UsageError for the first of these flags that is not given."""
+    usual = {"config": "ml_collections_configs/NAME.py", "workdir": "DIR"}
+    for name, value in given.items():
+        if not value:
+            raise UsageError(f"--{name}={usual[name]} is missing")
 
 
 def start(main: Main) -> NoReturn:
@@ -62,7 +82,7 @@ def start(main: Main) -> NoReturn:
     def guarded(argv: Sequence[str]) -> int | None:
         with Interruption() as interruption:
             try:
-                check_variables()
+                _check_variables()
                 return _written(lambda: main(list(argv[1:]), overrides, interruption))
             except UsageError as error:
                 return _complain(str(error))
@@ -80,6 +100,17 @@ def start(main: Main) -> NoReturn:
                 return 1
 
     app.run(guarded, flags_parser=parse)
+
+
+def _check_variables() -> None:
+    """Refuse a value of a variable that JAX would answer with a traceback, before JAX is imported."""
+    given = os.environ.get(_NUM_DEVICES)
+    try:
+        is_number = given is None or int(given) != 0  # below 0: JAX's own default
+    except ValueError:
+        is_number = False
+    if not is_number:
+        raise UsageError(f"${_NUM_DEVICES}={given}: use integers from 1 on, or unset it")
 
 
 def _written(work: Callable[[], int | None]) -> int | None:

@@ -1,10 +1,10 @@
-"""Draws how time grows with the number of points: ours, peers', and what the machine allows.
+"""Plot run time against the number of points: ours, peers', and the machine's limit.
 
 python -m launch.growth FILE.json... [--out=DIR]
 
-A FILE is what launch.bench --points=N,... --out=FILE wrote, or launch.accelerator; several are of one
-machine, and where they have measured the same, the last one counts. DIR (`growth` beside the first file if
-not given) gets a figure a task, on logarithmic axes, and growth.csv.
+A FILE was written by launch.bench --points=N,... --out=FILE or by launch.accelerator. All files must be from
+one machine; if several measured the same task and size, the last one counts. DIR (`growth` beside the first
+file if not given) gets a figure for each task, on logarithmic axes, and growth.csv.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OUT = flags.DEFINE_string(
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:
-    """Read the files, draw what is in them, say where."""
+    """Draw the figures and print their paths."""
     del interruption  # nothing is saved that a signal could spoil
     if overrides:
         raise UsageError(f"--config.{overrides[0]}: figures have no config; give files only")

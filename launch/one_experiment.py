@@ -11,17 +11,12 @@ from typing import Any
 
 from absl import flags
 
-from jaxfed.errors import UsageError
 from jaxfed.host import gc_tuning
 from jaxfed.host.interruption import Interruption
 
 from . import entry
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
-)
+_CONFIG = entry.config_flag()
 _WORKDIR = entry.workdir_flag()
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
@@ -45,11 +40,8 @@ def conducted(
 
     Returns the exit status: 1 if a method has diverged or has no models, now or in an earlier run.
     """
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
-        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
-        raise UsageError(f"{missing} is missing")
+    entry.refuse(arguments)
+    entry.require(config=_CONFIG.value, workdir=_WORKDIR.value)
 
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     with gc_tuning.importing():
@@ -61,7 +53,7 @@ def conducted(
 
         from rich.console import Console
 
-        from jaxfed.api.conduct import conduct
+        from jaxfed.api.conduct import conduct, present
         from jaxfed.config import file as config_file
         from jaxfed.config.checks import check
         from jaxfed.config.checks.unread import check_given
@@ -69,7 +61,7 @@ def conducted(
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
-        from jaxfed.experiment.store.records import read_audit, read_run
+        from jaxfed.experiment.store.records import read_run
         from jaxfed.experiment.store.workdir import (
             IN_A_SWEEP,
             OF_A_COMMAND,
@@ -122,17 +114,8 @@ def conducted(
                 audited=audited,
                 given=given,
             )
-    if not processes.is_first():
-        return status(summary)
-    from jaxfed.reports.tables.method_names import method_names
-
-    names = method_names([read_run(place)])
-    remarks = summary.get("remarks", ())
-    progress.show_results(summary["algorithms"], str(place), names, remarks=remarks)
-    if audited:
-        found = read_audit(place)
-        assert found is not None  # just written
-        progress.show_audit(found["methods"], str(place / "audit"), names)
+    if processes.is_first():
+        present(progress, place, audited=audited)
     return status(summary)
 
 

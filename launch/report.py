@@ -1,9 +1,9 @@
-"""Makes tables, plots and one HTML page of what launch.run and launch.sweep left behind.
+"""Make tables, plots and one HTML page of the results of launch.run and launch.sweep.
 
 python -m launch.report WORKDIR... [--out=DIR]
 
-A WORKDIR is that of a run or of a sweep, or a folder that holds some at any depth. DIR (the first
-WORKDIR's `report` if not given) gets report.html, report.md, tables/*.csv and plots/*.png.
+A WORKDIR is that of a run or of a sweep, or a folder with such workdirs at any depth. DIR (`report` in the
+first WORKDIR if not given) gets report.html, report.md, tables/*.csv and plots/*.png.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report i
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Find the runs, write the report, say where it is."""
+    """Write the report and print where it is."""
     if overrides:
         raise UsageError(f"--config.{overrides[0]}: a report has no config; give workdirs only")
 

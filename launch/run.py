@@ -1,13 +1,13 @@
-"""Runs one experiment: a config's algorithm and its baselines, over its repeats.
+"""Run one experiment: a config's algorithm and its baselines, over its repeats.
 
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--overwrite] [--config.KEY=VALUE ...]
 python -m launch.run --help_keys[=PREFIX]
 
-A method whose loss is no longer finite stops, the others go on; the run then exits with 1. So it does where
-a method's clients are left without any model, or all failed in its last round.
-A finished workdir is left as it is; an unfinished one resumes; one made by another config is
-refused.
+A method whose loss is no longer finite stops; the others go on. The exit status is 1 if a method has stopped,
+if none of its clients has a model in the end, or if its last round failed at every client.
+
+A finished workdir is left as it is. An unfinished one resumes. One made by another config is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HELP_KEYS = flags.DEFINE_string(
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
-    """Run it, or print what is asked of its keys."""
+    """Run the experiment, or print the reference of keys."""
     if _HELP_KEYS.value is not None:
         from jaxfed.config.schema.reference import PAGES, help_text
 

@@ -1,15 +1,15 @@
-"""Runs every point of a config's `sweep(add)` or of a grid, each a launch.run in a directory of its own.
+"""Run every point of a config's `sweep(add)` or of a grid, each as a launch.run in its own directory.
 
 python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--jobs=N] [--dry_run] [--sweep.KEY=VALUE,VALUE ...] [--config.KEY=VALUE ...]
 
 With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
-baseline that the swept keys do not change runs at one point, and its rows stand at the others, too.
+baseline that the swept keys do not change runs at one point; the other points reuse its rows.
 
-All points are checked before the first one runs: one that cannot work, with its data too, is a line and exit
-status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the others;
-the sweep then exits with 1, and whenever the same command is given again: a point of whose methods some went
-wrong is finished all the same. DIR/sweep.csv has the results so far.
+All points are checked before the first one runs, also against their data: one that cannot work gives one line
+and exit status 2. Finished points are skipped, unfinished ones resume. A point that fails does not stop the
+others. The exit status is 1 if a point failed, now or in an earlier call, or if one of its methods diverged.
+DIR/sweep.csv has the results so far.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ from jaxfed.host.interruption import Interruption
 
 from . import entry
 
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file with sweep(add) and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a "
-    "key at every point.",
-)
+_CONFIG = entry.config_flag()
 _GRID = flags.DEFINE_multi_string(
     "sweep",
     [],
@@ -44,11 +39,8 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothi
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Check all points, then run those that have not finished."""
-    if arguments:
-        raise UsageError(f"{arguments[0]}: no such argument; see --helpshort")
-    if not _CONFIG.value or not _WORKDIR.value:
-        missing = "--workdir=DIR" if _CONFIG.value else "--config=ml_collections_configs/NAME.py"
-        raise UsageError(f"{missing} is missing")
+    entry.refuse(arguments)
+    entry.require(config=_CONFIG.value, workdir=_WORKDIR.value)
     if _JOBS.value < 1:
         raise UsageError(f"--jobs={_JOBS.value}: use integers from 1 on")
 
@@ -67,7 +59,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     reused = [pair for point in plan.points for pair in point.reused.items()]
     for (method, name), times in Counter(reused).items():
         print(
-            f"{method}: {titles[name]} runs it for {times + 1} points, where it is the same",
+            f"{method}: {titles[name]} runs it for {times + 1} points that do not change it",
             file=sys.stderr,
         )
     if _DRY_RUN.value:

@@ -16,7 +16,6 @@ from jaxfed.rules import (
     between,
     check_keywords,
     classes_of,
-    fields_as_keywords,
     grouped,
     keywords,
     one_of,
@@ -73,9 +72,9 @@ class Settings:
     alpha: float = 0.5
 
 
-@fields_as_keywords(Settings, but=("seed",))
-def settled(*, execution: str = "here", **fields: float) -> Settings:
-    return Settings(**fields)
+@grouped(("seed",), settings=Settings)
+def settled(*, execution: str = "here", settings: Settings) -> Settings:
+    return settings
 
 
 def test_fields_are_keywords():
@@ -175,8 +174,8 @@ def test_a_dataclass_checks_its_fields_as_keywords():
             if self.size % 2:
                 raise UsageError(key="size", value=self.size, allowed="use even numbers")
 
-    @fields_as_keywords(Even)
-    def made(**fields: int) -> None:
+    @grouped(even=Even)
+    def made(*, even: Even) -> None:
         raise AssertionError("no check of keywords calls the factory")
 
     check_keywords(made, {"size": 2})

@@ -1,9 +1,16 @@
-"""That a plot holds all that it draws."""
+"""All plots of a run, and that a plot holds all that it draws."""
 
 import io
 
 import numpy as np
 from PIL import Image
+
+from jaxfed.reports.figures.plots import run_plots
+from jaxfed.reports.figures.style import LIGHT
+
+
+def run_figures(run, theme=LIGHT):
+    return {name: draw(theme) for name, draw in run_plots(run).items()}
 
 
 def pixels(figure):

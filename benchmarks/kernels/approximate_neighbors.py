@@ -1,4 +1,4 @@
-"""Approximate Hamming kNN beside all pairs: time, who is found, and what becomes of propagated labels."""
+"""Approximate Hamming kNN against all pairs: time, recall, and accuracy of propagated labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_BITS, NUM_NEIGHBORS, ALPHA, NUM_CLASSES = 4096, 10, 0.99, 10
 
 
 def approximate_knn(with_peers: bool) -> Iterator[Contest]:
-    """10 of the nearest others, L = 4096, of noise in 128 dimensions: the hardest there is to search."""
+    """Ten neighbors, L = 4096, of noise in 128 dimensions: the hardest case for a search."""
     for n in (32_768, 100_000):
         codes = inputs.codes(n, NUM_BITS, "features")
         peers: dict[str, Callable[[], Any]] = {}
@@ -33,7 +33,7 @@ def approximate_knn(with_peers: bool) -> Iterator[Contest]:
 
 
 def _recall_and_accuracy(n: int, ours: Any, exact: Any) -> str:
-    """The share of the nearest that are among those found, and of right labels over either graph."""
+    """Return the recall of the nearest neighbors, and the accuracy of labels over either graph."""
     found, nearest = np.asarray(ours[0]), np.asarray(exact[0])
     recall = np.mean((found[:, :, None] == nearest[:, None]).any(axis=1))
     assert recall > 0.3, f"recall {recall:.3f}"

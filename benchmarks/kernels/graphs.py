@@ -66,8 +66,8 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
 
 
 def large_propagation(with_peers: bool) -> Iterator[Contest]:
-    """A million points, C = 10, over a graph whose neighbors are drawn: 88 in 100 of the point's class."""
-    del with_peers  # SciPy's time at 10^5 says what it would be: half a minute
+    """A million points, C = 10, over a graph of random neighbors, 88 % of them of the point's class."""
+    del with_peers  # SciPy would take half a minute, by its time at 10^5
     n, num_classes = 1_000_000, 10
     rng = np.random.default_rng(0)
     truth = rng.integers(num_classes, size=n)
@@ -92,7 +92,7 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
         return {
             "steps": num_steps,
             "ms a step": 1e3 * seconds / num_steps,
-            "GiB, the process at its peak": (peak_memory_bytes() or 0) / 2**30,
+            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
         }
 
     yield Contest(
@@ -106,9 +106,10 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
 
 
 def _fewest_bytes(w: graph.Graph, num_classes: int, num_steps: int) -> float:
-    """The floor of so many steps: their two products read W once, X once and write once each.
+    """Return a lower bound on the bytes of so many steps.
 
-    A step's other sums take 16 passes over [n, C]. What is gathered twice for want of a cache is not in it.
+    Each of a step's two products reads W and X once and writes once; its other sums take 16 passes over
+    [n, C]. Values that are read again because a cache is too small are not counted.
     """
     slots, entries = w.neighbors.size + w.overflow_neighbors.size, len(w.neighbors) * num_classes
     return num_steps * (2 * (8 * slots + 8 * entries) + 16 * 4 * entries)
@@ -125,10 +126,10 @@ def scipy_columns(matrix: Any, y: np.ndarray) -> np.ndarray:
 
 
 def _scikit_labels(n: int, num_classes: int) -> Callable[[], np.ndarray]:
-    """LabelSpreading on B + B^T, which it normalizes itself; the labels are all that it tells of Z.
+    """LabelSpreading on B + B^T, which it normalizes itself; it returns labels, not Z.
 
-    F <- alpha W F + (1 - alpha) Y moves by (1 - alpha) times the residual of Z = F / (1 - alpha). It ends
-    where entries' moves add up to `tol`: that of the same relative residual, in sums of absolute values.
+    F <- alpha W F + (1 - alpha) Y changes by (1 - alpha) times the residual of Z = F / (1 - alpha). It stops
+    once the changes of all entries sum to `tol`, chosen here for the same relative residual.
     """
     from sklearn.semi_supervised import LabelSpreading
 
@@ -149,9 +150,9 @@ def _scikit_labels(n: int, num_classes: int) -> Callable[[], np.ndarray]:
 
 
 def _both_solve(matrix: Any, y: np.ndarray, ours: Any, theirs: np.ndarray) -> str:
-    """Both residuals, recomputed in float64: ours within the tolerance, and the solutions close.
+    """Check both residuals in float64 and the distance of the solutions.
 
-    Of labels, without a solution, how many are those of ours.
+    A peer that returns labels only is compared by the share of equal labels.
     """
     size = np.maximum(np.linalg.norm(y, axis=0), np.finfo(y.dtype).tiny)  # a class without labels
 

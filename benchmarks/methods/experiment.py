@@ -1,37 +1,36 @@
-"""A whole experiment, each framework's as its user starts it: a process, its imports, rounds, final accuracy.
+"""A whole experiment of each framework as its user starts it: process, imports, rounds, final accuracy.
 
-FedAvg on Fashion-MNIST (where it is not to be had, on images of its size), 100 clients, 10 a round, one
-epoch of batches of 50, the same first weights; the test set of 10,000 is looked at every fifth round and
-after the last:
+FedAvg on Fashion-MNIST (if it is missing, on synthetic images of its size), 100 clients, 10 a round, one
+epoch of batches of 50, the same initial weights. The test set of 10,000 is evaluated every fifth round and
+after the last. Two networks:
 
     mlp    784-512-512-10, 500 examples a client
     cnn    two 3 x 3 convolutions of 32 and 64 channels, each with pooling, and the head; 100 a client
 
-`--kernel=experiment` has both, `experiment_mlp` and `experiment_cnn` have one each.
+`--kernel=experiment` measures both, `experiment_mlp` and `experiment_cnn` one each.
 
 jaxfed is `launch.run` with a config's defaults: checkpoints by the clock, states and predictions at the end,
-compiled programs kept on disk; but no plots, which no peer draws. Peers (`benchmarks.peers`, a file each, in
-the words of their documentation) keep nothing. All are run once before they are timed: jaxfed finds its
-compiled programs there and the system the files of all; "s at the first start" is that first run of jaxfed,
-which compiles. What takes more than five minutes is run once, and that run stands for all (DrJAX's CNN).
+compiled programs cached on disk; but no plots, which no peer draws. Peers (`benchmarks.peers`, one file each,
+written as in their documentation) save nothing. Every contestant runs once before it is timed, so jaxfed
+finds its compiled programs; "s at the first start" is that first run of jaxfed, which compiles. A contestant
+that takes more than five minutes runs only once (DrJAX's CNN).
 
-A run is timed twice over: from the start of the process to its end, and by the median of its rounds, from
-the end of one to the end of the next, with all that lies between.
+A run has two timings: from the start of the process to its end, and the median time of a round, from the end
+of the previous round to its own end.
 
-Clients of a round and orders of examples differ, so that accuracies agree within chance, not to the digit.
+Clients of a round and orders of examples differ, so accuracies agree up to chance only.
 
-What was found on two cores. Of a median round 96 % or more is the program that trains; the cohort is stacked
-while the round before runs, a checkpoint is a copy of milliseconds. Beyond rounds a run waited for a network
-that answers 500 images at a time (a hundred stay in the caches), for a second look of the test set at a state
-just looked at, for the mean and deviation of bytes as float64, for imports (scikit-learn and scipy.stats were
-half of two seconds), and for Python's collector, which looked through all that is imported over and over,
-and once more at the end: 0.7 of eight seconds. Left are JAX and Flax, tracing and reading programs back; and
-where no program has been kept, compilation, which is most of a first run's wait. (Plots would be one more
-second.) The CNN waited for memory: a batch of 50 goes through its layers five images at a time, which are
-0.75 of a round's time (`jaxfed.training.local.microbatching`).
+Findings on two cores. The training program takes 96 % or more of a median round: the cohort is stacked during
+the previous round, and a checkpoint is a copy of milliseconds. Outside of rounds five things were slow and
+are now faster: evaluation in batches of 500 images (100 stay in the caches), a second evaluation of the same
+state, mean and deviation of bytes as float64, imports (scikit-learn and scipy.stats took one of two seconds),
+and Python's garbage collector (0.7 of eight seconds). What remains is JAX and Flax, tracing, and reading
+programs from the cache; a first run mostly waits for compilation. (Plots would take one more second.) The CNN
+is bound by memory: a batch of 50 goes through its layers five images at a time, which takes 0.75 of the time
+(`jaxfed.training.local.microbatching`).
 
-All peers install on Python 3.11 beside each other, with `--no-deps` where they ask for older packages. FedLab
-and fluke import torchvision, which has to be built for the same PyTorch, CPU or CUDA.
+All peers can be installed together on Python 3.11, with `--no-deps` where they require older packages. FedLab
+and fluke import torchvision, which must be built for the same PyTorch, CPU or CUDA.
 """
 
 from __future__ import annotations
@@ -85,20 +84,20 @@ _SIDE = 28
 
 
 class Run(NamedTuple):
-    """One run: seconds from its start to its end, and what it left."""
+    """One run: seconds from its start to its end, times of its rounds, and accuracy."""
 
     seconds: float
     played: played.Played
 
 
 class Runs:
-    """Runs each contestant as often as asked, and tells of the same runs again in the same order."""
+    """Runs contestants for one contest, and replays the same runs in order for a second contest."""
 
     def __init__(self) -> None:
         self._done: dict[str, list[Run]] = {}
 
     def once_more(self, name: str, play: Callable[[], played.Played]) -> Run:
-        """Play and keep it; where that takes `LONG`, what was played before."""
+        """Play and record a run; return the previous one if that took longer than `LONG`."""
         done = self._done.setdefault(name, [])
         if done and done[-1].seconds > LONG:
             run = done[-1]
@@ -110,12 +109,12 @@ class Runs:
         return run
 
     def again(self, name: str) -> Run:
-        """The oldest run that has not been told of."""
+        """Return the oldest run that has not been replayed."""
         return self._done[name].pop(0)
 
 
 def experiment(with_peers: bool, networks: Iterable[str] | None = None) -> Iterator[Contest]:
-    """For each network (default all) a contest from start to end, and one of rounds, of the same runs."""
+    """For each network (default all): a contest of whole runs, and one of the rounds of the same runs."""
     for network in NETWORKS if networks is None else networks:
         with tempfile.TemporaryDirectory(prefix="jaxfed-bench-") as folder:
             yield from _contests(network, Path(folder), with_peers)
@@ -168,7 +167,7 @@ def _contests(network: str, folder: Path, with_peers: bool) -> Iterator[Contest]
 
 
 def settings_of(network: str, folder: Path) -> dict[str, Any]:
-    """The config's keys that are not at their defaults; data that cannot be had are made in `folder`."""
+    """The config's keys with other values than the defaults; missing data are made in `folder`."""
     keys = {
         **NETWORKS[network],
         "baselines": (),
@@ -206,12 +205,12 @@ def _stand_in(file: Path) -> Path:
 
 
 def texts(keys: dict[str, Any]) -> list[str]:
-    """`KEY=VALUE` of each, as a command line has it."""
+    """Return the keys as `KEY=VALUE` texts for a command line."""
     return [config_file.as_text(key, value) for key, value in keys.items()]
 
 
 def task_of(config: ConfigDict) -> task.Task:
-    """The experiment of this config for those who read none: its first repeat's data and first weights."""
+    """The experiment of this config for peers: data and initial weights of its first repeat."""
     federation = Simulation(config).federation(config.seed)
     mean, deviation = federation.normalization
     start = make_algorithm(config, config.algorithm, federation).init(
@@ -241,7 +240,7 @@ def task_of(config: ConfigDict) -> task.Task:
 
 
 def jaxfed(folder: Path, keys: dict[str, Any]) -> played.Played:
-    """`launch.run` of the config, and what its files say."""
+    """Run `launch.run` with the config and read its files."""
     workdir = folder / "jaxfed"
     _call(
         "launch.run",
@@ -256,10 +255,10 @@ def jaxfed(folder: Path, keys: dict[str, Any]) -> played.Played:
 
 
 def peer(folder: Path, file: str) -> Callable[[], played.Played]:
-    """Plays the task in the folder with the peer of that file.
+    """Return a function that plays the task in the folder with the peer of that file.
 
     Raises:
-        ImportError: something it imports cannot be; the last line of why.
+        ImportError: the peer's file cannot be imported; with the last line of the error.
     """
     failed = _process("-c", f"import benchmarks.peers.{file}")
     if failed.returncode:
@@ -285,7 +284,7 @@ def _call(module: str, *arguments: str) -> None:
 
 
 def _process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python process as a user starts it: nothing of this one's settings of JAX and threads."""
+    """Run a Python process as a user starts it, without this process's settings of JAX and threads."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, *arguments],

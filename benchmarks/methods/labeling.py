@@ -1,4 +1,4 @@
-"""A whole XCLP labeling, vectors to labels, against the authors' recipe and the strongest one we know."""
+"""A whole XCLP labeling, from vectors to labels, against the authors' recipe and the fastest known one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _ours(vectors: list[np.ndarray], labels: list[np.ndarray]) -> np.ndarray:
 
 
 def _mostly_equal(ours: np.ndarray, theirs: np.ndarray) -> str:
-    """FAISS breaks ties between equal distances otherwise, which moves a few labels."""
+    """Check that nearly all labels are equal; FAISS breaks ties between equal distances differently."""
     share = float(np.mean(ours == theirs))
     assert share > 0.99, f"only {share:.4f} of the labels agree"
     return f"{share:.4f} of the labels equal"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -100,63 +100,35 @@ def labeling_cost(with_peers: bool) -> Iterator[Contest]:
             )
 
 
-class _Stages:
-    """The stages of the plaintext labeling, each on the previous one's result, computed on first use."""
-
-    def __init__(self, clients: Federation) -> None:
-        self._clients = clients
-
-    def codes(self) -> jax.Array:
-        return lsh.project_bits(self._x, setup(0), PARAMETERS.num_bits)
-
-    def neighbors(self) -> tuple[jax.Array, jax.Array]:
-        is_point = jnp.asarray(np.arange(len(self._x)) < len(self._clients.x))
-        return knn.hamming_knn(self._codes, PARAMETERS.num_neighbors, valid=is_point)
-
-    def graph(self) -> Graph:
-        indices, distances = self._neighbors
-        similarity = cosine_from_hamming(distances, PARAMETERS.num_bits)
-        return normalized_graph(indices, jnp.maximum(similarity, 0))
-
-    def solve(self) -> Any:
-        return conjugate_gradient.propagate(
-            self._graph, self._y, PARAMETERS.alpha, tolerance=PARAMETERS.tolerance
-        )
-
-    @cached_property
-    def _x(self) -> jax.Array:
-        return jnp.asarray(padded_rows(self._clients.x))
-
-    @cached_property
-    def _y(self) -> jax.Array:
-        y = inputs.one_hot(len(self._clients.x), NUM_CLASSES, LABELED_FRACTION)
-        return jnp.asarray(padded_rows(y))
-
-    _codes = cached_property(lambda self: self.codes())
-    _neighbors = cached_property(lambda self: self.neighbors())
-    _graph = cached_property(lambda self: self.graph())
-
-
 def _stages(clients: Federation, case: dict[str, int]) -> Iterator[Contest]:
+    """The stages of the plaintext labeling, each on the previous one's result."""
     paper = xclp_operations(case["clients"], case["points"], case["d"])
-    stages = _Stages(clients)
-    for name, stage, operations in (
-        ("codes (clients)", stages.codes, paper.codes),
-        ("Hamming kNN", stages.neighbors, paper.similarities),
-        ("graph (server)", stages.graph, 0),
-        ("conjugate gradient (server)", stages.solve, paper.inverse + paper.times_labels),
-    ):
-        yield Contest(
+    p, x = PARAMETERS, jnp.asarray(padded_rows(clients.x))
+    y = jnp.asarray(padded_rows(inputs.one_hot(len(clients.x), NUM_CLASSES, LABELED_FRACTION)))
+
+    def contest(name: str, stage: Callable[[], Any], operations: float = 0) -> Contest:
+        return Contest(
             task=f"XCLP, {name}",
             case=case,
             ours=stage,
-            figures=partial(_stage, operations),
+            figures=lambda result, seconds: {"operations by the paper": operations},
         )
 
+    codes = partial(lsh.project_bits, x, setup(0), p.num_bits)
+    yield contest("codes (clients)", codes, paper.codes)
+    is_point = jnp.asarray(np.arange(len(x)) < len(clients.x))
+    neighbors = partial(knn.hamming_knn, codes(), p.num_neighbors, valid=is_point)
+    yield contest("Hamming kNN", neighbors, paper.similarities)
+    indices, distances = neighbors()
 
-def _stage(operations: float, result: Any, seconds: float) -> dict[str, float]:
-    del result, seconds
-    return {"operations by the paper": operations}
+    def graph() -> Graph:
+        similarity = cosine_from_hamming(distances, p.num_bits)
+        return normalized_graph(indices, jnp.maximum(similarity, 0))
+
+    yield contest("graph (server)", graph)
+    solve = partial(conjugate_gradient.propagate, graph(), y, p.alpha, tolerance=p.tolerance)
+    operations = paper.inverse + paper.times_labels
+    yield contest("conjugate gradient (server)", solve, operations)
 
 
 def _whole(case: dict[str, int], result: Result, seconds: float) -> dict[str, float]:

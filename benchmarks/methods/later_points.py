@@ -1,7 +1,7 @@
-"""Points that come after the graph was made: labels by their nearest codes in it, or a labeling anew.
+"""Points that come after the graph was made: labels by their nearest codes in it, against a new labeling.
 
-On handwritten digits, ten clients, a tenth of their points labeled, and a fifth of all points later. How
-often each way is right is in the row's agreement.
+Handwritten digits, ten clients, a tenth of their points labeled, a fifth of all points later. The row's
+agreement has the accuracy of both.
 """
 
 from __future__ import annotations

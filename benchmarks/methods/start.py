@@ -1,18 +1,18 @@
-"""README's first command as a new user starts it: how long until there is something to read.
+"""README's first command as a new user starts it: time until the first result.
 
-    workdir                       Python, JAX and this package are there, and the config is checked
-    first result, nothing kept    the main method's labels of the first seed and their accuracy: the first
+    workdir                       Python, JAX and this package are imported, and the config is checked
+    first result, nothing kept    the main method's labels of the first seed and their accuracy, the first
                                   line of metrics.jsonl; no compiled program is on disk
-    first result, programs kept   the same again, with those that the first start left
+    first result, programs kept   the same, with the programs that the first start has compiled
 
-Seen from outside, in a process of its own, which is then ended: what follows is the same again, for more
-methods and seeds.
+The command runs in a separate process, which is killed after the first result: the rest repeats the same work
+for more methods and seeds.
 
-What was found on two cores. With nothing kept half of the time is compilation, a third of that one program,
-conjugate gradients. A second more went to single operations outside of programs (keys, slices, cosines), each
-compiled alone in 30 to 100 ms. With programs kept half is imports, two thirds of it JAX and Flax, the rest
-tracing and lowering, which nothing keeps. Compiling two programs at a time was not tried: JAX would compile
-one a second time where it is called before it is there.
+Findings on two cores. Without compiled programs half of the time is compilation, a third of that of one
+program, conjugate gradients. One more second went to single operations outside of programs (keys, slices,
+cosines), each compiled separately in 30 to 100 ms. With compiled programs half of the time is imports, two
+thirds of it JAX and Flax; the rest is tracing and lowering, which cannot be cached. Compiling two programs at
+a time was not tried: JAX would compile a program again if it is called before it is ready.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 def first_result(with_peers: bool) -> Iterator[Contest]:
-    """To the workdir; to the first result, without programs on disk and with them."""
+    """Time to the first result, without and with compiled programs on disk; time to the workdir."""
     del with_peers
     with tempfile.TemporaryDirectory(prefix="jaxfed-bench-") as kept:
 
@@ -62,7 +62,7 @@ def first_result(with_peers: bool) -> Iterator[Contest]:
 
 
 def started(cache: Path | None) -> Start:
-    """Start the command, with what a folder keeps between processes; None: with nothing.
+    """Start the command with a folder of compiled programs; None: with an empty one.
 
     Raises:
         RuntimeError: it ends before it has a result.

@@ -1,4 +1,4 @@
-"""Tests that hold on every device, and cells of the papers' tables: commands of their own."""
+"""Pieces that are commands: tests that hold on every device, and cells of the papers' tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def tests() -> tuple[Piece, ...]:
             f"tests of {' and '.join(places)} that hold on every device",
             command=partial(_pytest, name, places),
             result=partial(_tested, name),
-            small=f"a few tests of {' and '.join(places)}",
         )
         for name, places in folders.items()
     )
@@ -61,7 +60,7 @@ def _tested(name: str, out: Path, small: bool) -> dict[str, Any]:
 
 
 def experiments() -> tuple[Piece, ...]:
-    """XCLP's Table 4 and ProtoFSSL's Table 3, cell by cell, one seed each; of digits where small."""
+    """XCLP's Table 4 and ProtoFSSL's Table 3, cell by cell, one seed each; small runs are on digits."""
     table_4 = {"labeled_only": ",labeled_only", "pseudo_labels": ""}
     table_4 |= {name: f",{name}" for name in ("fedmatch", "fedsiam")}
     named = {
@@ -75,7 +74,6 @@ def experiments() -> tuple[Piece, ...]:
             f"ml_collections_configs/{config}.py:{variant}",
             command=partial(_run, name, config, variant, smallest),
             result=partial(_summary, name),
-            small=f"ml_collections_configs/{config}.py:{smallest}, one round",
         )
         for name, (config, variant, smallest) in named.items()
     )

@@ -1,7 +1,7 @@
-"""All points of FEMNIST in one graph, which XCLP's authors cut into 50 groups of clients for their number.
+"""As many points as FEMNIST has in one graph; XCLP's authors divided its clients into 50 groups instead.
 
-The points are synthetic: as many as FEMNIST has, 817,851, in as many classes, 62, with features in clusters
-(`benchmarks.inputs`). Time and memory do not depend on what they mean; accuracies are not FEMNIST's.
+The points are synthetic: 817,851 in 62 classes, as in FEMNIST, with features in clusters
+(`benchmarks.inputs`). Time and memory are those of FEMNIST; accuracies are not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
         limit: str = "bytes",
         **case: Any,
     ) -> Any:
-        """The result; a row of the second of two runs, the first of which compiles."""
+        """Run twice, and record the second run: the first one compiles. Return the result."""
         seconds = []
         for _ in range(2):
             start = time.perf_counter()
@@ -75,7 +75,7 @@ def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
     z, info = timed(
         "propagation",
         lambda: conjugate_gradient.propagate(joint, y, ALPHA, tolerance=TOLERANCE),
-        # Of 24 products, as `benchmarks.kernels.graphs` counts them.
+        # For 24 products, counted as in `benchmarks.kernels.graphs`.
         24 * (2 * n * k * (8 + 4 * num_classes) + 20 * n * num_classes),
         columns=num_classes,
     )
@@ -95,6 +95,6 @@ def measure(small: bool, known: dict[str, float]) -> dict[str, Any]:
 
 
 def _peak_bytes() -> int | None:
-    """Most memory of the device that this process has held so far; None where it does not tell."""
+    """Return the peak of this process's device memory; None if the device does not report it."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     return statistics.get("peak_bytes_in_use")

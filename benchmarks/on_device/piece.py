@@ -23,7 +23,6 @@ class Piece:
         command: (folder of all results, whether small) -> a command line in place of `measure`; a stopped
             command resumes.
         result: (that folder, whether small) -> results of a command, as `measure` returns them.
-        small: short description of a small run; empty: less of the same.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Piece:
     measure: Callable[[bool, dict[str, float]], dict[str, Any]] | None = None
     command: Callable[[Path, bool], list[str]] | None = None
     result: Callable[[Path, bool], dict[str, Any]] | None = None
-    small: str = ""
 
     def wants(self, small: bool) -> float:
         """Approximate maximum of seconds."""
@@ -40,4 +38,4 @@ class Piece:
 
     def does(self, small: bool) -> str:
         """Short description of the work."""
-        return (self.small or f"{self.about}, next to nothing of it") if small else self.about
+        return f"{self.about}, next to nothing of it" if small else self.about

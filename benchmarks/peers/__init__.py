@@ -1,7 +1,7 @@
-"""The experiment of `launch.bench --kernel=experiment` as users of other frameworks write it, a file each.
+"""The experiment of `launch.bench --kernel=experiment` as users of other frameworks write it, one file each.
 
     python -m benchmarks.peers.played NAME FOLDER
 
-in a process of its own, as a user starts one. Nothing of jaxfed is imported here: a peer pays for its own
-imports, and for no one else's.
+plays it in a separate process. Nothing of jaxfed is imported here: a peer's time includes its own imports
+only.
 """

@@ -16,7 +16,7 @@ from benchmarks.peers.task import Task
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings, rng = task.settings, np.random.default_rng(0)
     x, y = task.x, task.labels.astype("int32")

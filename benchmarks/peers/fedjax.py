@@ -1,6 +1,6 @@
 """FedJAX (Ro, Suresh, Wu, 2021): its FedAvg over in-memory clients, as in its first tutorial.
 
-It was written for JAX 0.3; one alias that JAX has since taken away is given back.
+It was written for JAX 0.3; an alias that JAX has removed since is restored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import fedjax
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings = task.settings
     x, y = task.x, task.labels.astype("int32")

@@ -17,20 +17,20 @@ from benchmarks.peers.torch_network import accuracy, images, network
 
 
 class Clients(FedDataset):
-    """Every client's images as a data loader."""
+    """Data loaders of every client's images."""
 
     def __init__(self, task: Task) -> None:
         x, y = images(task.x), torch.from_numpy(task.labels)
         self._sets = [TensorDataset(x[rows], y[rows]) for rows in task.clients]
 
     def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> Any:
-        """One client's, in a new order every time."""
+        """Return one client's loader; it shuffles in every epoch."""
         del type
         return DataLoader(self._sets[id], batch_size, shuffle=True)
 
 
 class Pipeline(StandalonePipeline):
-    """The pipeline, which looks at the test set where that is due."""
+    """The pipeline, with evaluation on the test set in the required rounds."""
 
     def __init__(self, handler: Any, trainer: Any, task: Task, diary: Diary) -> None:
         super().__init__(handler, trainer)
@@ -45,7 +45,7 @@ class Pipeline(StandalonePipeline):
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings, num_clients = task.settings, len(task.clients)
     share = settings.cohort_size / num_clients

@@ -22,13 +22,13 @@ from benchmarks.peers.torch_network import accuracy, images, network
 
 @cache
 def _loaded(folder: Path) -> tuple[Task, torch.Tensor, torch.Tensor]:
-    """Once in each of Ray's processes."""
+    """Load the task once in each of Ray's processes."""
     task = load(folder)
     return task, images(task.x), torch.from_numpy(task.labels)
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     settings, num_clients = task.settings, len(task.clients)
     client_app, server_app = ClientApp(), ServerApp()
 

@@ -19,23 +19,23 @@ from benchmarks.peers.torch_network import images, network
 
 
 class Watch(FederationObserver, ServerObserver):
-    """Tells the diary."""
+    """Observer that records rounds and accuracies."""
 
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
 
     def server_evaluation(self, round: int, eval_type: str, evals: Any, **kwargs: Any) -> None:
-        """The server has looked at the test set, or would have."""
+        """Called after an evaluation at the server; `evals` is empty if none was due."""
         if evals:
             self._diary.measured(evals["accuracy"])
 
     def end_round(self, round: int) -> None:
-        """A round has ended."""
+        """Called after every round."""
         self._diary.round_ended()
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings, num_clients = task.settings, len(task.clients)
     environment = FlukeENV()

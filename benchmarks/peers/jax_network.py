@@ -1,4 +1,4 @@
-"""A task's network in JAX's own operations, for peers that are given a function of parameters."""
+"""A task's network in JAX's own operations, for peers that take a function of parameters."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def _classes(parameters: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def accuracy(parameters: Mapping[str, jax.Array], x: np.ndarray, y: np.ndarray) -> float:
-    """The share of images whose class it finds."""
+    """Return the share of correctly classified images."""
     parts = [_classes(parameters, x[first : first + _CHUNK]) for first in range(0, len(x), _CHUNK)]
     return float((np.concatenate(parts) == y).mean())

@@ -26,7 +26,7 @@ from benchmarks.peers.torch_network import accuracy, images, network
 
 
 class Network(nn.Module):
-    """The network with the two methods that pfl asks for."""
+    """The network with the two methods that pfl requires."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -37,17 +37,17 @@ class Network(nn.Module):
         return self.layers(x)
 
     def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
-        """The batch's mean cross-entropy."""
+        """Return the batch's mean cross-entropy."""
         self.eval() if is_eval else self.train()
         return self._loss(self(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-        """Nothing: the callback looks at the test set."""
+        """Return nothing: the callback evaluates the test set."""
         return {}
 
 
 class Watch(TrainingProcessCallback):
-    """Looks at the test set where that is due."""
+    """Callback that evaluates the test set in the required rounds."""
 
     def __init__(self, task: Task, diary: Diary) -> None:
         self._settings, self._diary = task.settings, diary
@@ -64,7 +64,7 @@ class Watch(TrainingProcessCallback):
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings, rng = task.settings, np.random.default_rng(0)
     x, y = images(task.x), torch.from_numpy(task.labels)

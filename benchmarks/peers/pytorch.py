@@ -14,7 +14,7 @@ from benchmarks.peers.torch_network import accuracy, images, network
 
 
 def play(task: Task, diary: Diary, folder: Path) -> None:
-    """Play it."""
+    """Play the experiment."""
     del folder
     settings, rng = task.settings, np.random.default_rng(0)
     x, y = images(task.x), torch.from_numpy(task.labels)

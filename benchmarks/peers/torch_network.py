@@ -1,4 +1,4 @@
-"""A task's network and images in PyTorch, for all peers that train with it."""
+"""A task's network and images in PyTorch, for all peers that use it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,38 @@ def images(x: np.ndarray) -> torch.Tensor:
 
 
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """The share of images whose class it finds."""
+    """Return the share of correctly classified images."""
     model.eval()
     with torch.no_grad():
         found = torch.cat([model(part).argmax(1) for part in x.split(_CHUNK)])
     return float((found == y).float().mean())
 
 
+def parameters(model: nn.Sequential, start: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a network's weights by the names and in the layout of `Task.start`."""
+    found: dict[str, np.ndarray] = {}
+    trained = [layer for layer in model if isinstance(layer, nn.Conv2d | nn.Linear)]
+    channels, is_first_dense = 1, True
+    for name, layer in zip(layers(start), trained, strict=True):
+        kernel = layer.weight.detach().cpu()
+        if isinstance(layer, nn.Conv2d):
+            channels = len(kernel)
+            kernel = kernel.permute(2, 3, 1, 0)
+        else:
+            kernel = _channels_last(kernel.T, channels) if is_first_dense else kernel.T
+            is_first_dense = False
+        found[f"{name}.kernel"] = kernel.numpy().copy()
+        found[f"{name}.bias"] = layer.bias.detach().cpu().numpy().copy()
+    return found
+
+
 def _channels_first(kernel: torch.Tensor, channels: int) -> torch.Tensor:
-    """Rows of the first dense layer count height, width, channel here, channel first there."""
+    """Reorder the rows of the first dense layer: (height, width, channel) here, channel first in PyTorch."""
     side = math.isqrt(kernel.shape[0] // channels)
     return kernel.reshape(side, side, channels, -1).permute(2, 0, 1, 3).flatten(0, 2)
+
+
+def _channels_last(kernel: torch.Tensor, channels: int) -> torch.Tensor:
+    """Undo `_channels_first`."""
+    side = math.isqrt(kernel.shape[0] // channels)
+    return kernel.reshape(channels, side, side, -1).permute(1, 2, 0, 3).flatten(0, 2)

@@ -1,15 +1,13 @@
-"""Secure row sums: what one client does before it uploads, and whole rounds of many clients.
+"""Secure row sums: one client's work before its upload, and whole rounds of many clients.
 
-A client masks its whole matrix under p - 1 streams; nanoseconds are of one entry under one of them, of
-n C (p - 1).
+A client masks its whole matrix under p - 1 streams. Nanoseconds are per entry and stream, of n C (p - 1).
 
-A round is all that p clients and the server do once keys are agreed on, in one process and without a
-transport, of one row a client: p rows and ten classes, so that what counts is the number of streams, not
-their length. With single masks (`jaxfed.secure.row_sums.masked`) these are p (p - 1), and microseconds are
-of one of them; 20 for the stream and 7 for its 5,000 entries are promised. With double masks
-(`jaxfed.secure.row_sums.resilient`) they are of one of p (p - 1) pairs: two or three streams, a key
-agreement and shares of two secrets. All p matrices are there at once, 10 MB; double masks take two thirds
-of a minute.
+A round is the work of p clients and the server after key agreement, in one process and without a transport.
+Every client has one row of ten classes, so the number of streams dominates, not their length. With single
+masks (`jaxfed.secure.row_sums.masked`) there are p (p - 1) streams, and microseconds are per stream; 20 for
+the stream and 7 for its 5,000 entries are promised. With double masks (`jaxfed.secure.row_sums.resilient`)
+microseconds are per pair of clients: two or three streams, a key agreement and shares of two secrets. All p
+matrices exist at once, 10 MB; double masks take two thirds of a minute.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.phases import InProcess
 
 CLIENTS, CLASSES = 500, 10  # of a round
-TWISTED = 25  # clients whose masks the peer draws; those of all take it half a minute
+TWISTED = 25  # clients whose masks the peer draws; all would take half a minute
 
 
 def masking(with_peers: bool) -> Iterator[Contest]:
     """Encoding and masking in Z_2^64 with AES; the peer draws its masks from NumPy's Mersenne twister.
 
-    That is what federated-learning frameworks do; its masks are no secret to who sees some of them. Of a
-    round it draws the masks, and sends nothing.
+    Federated-learning frameworks do so, but whoever sees some of these masks can compute the others. In a
+    round the peer only draws masks and sends nothing.
     """
     for n, num_classes, num_clients in ((2_500, 10, 20), (100_000, 62, 5), (100_000, 62, 20)):
         values = np.random.default_rng(0).random((n, num_classes), np.float32)
@@ -81,7 +79,7 @@ def _a_pair(num_pairs: int, result: RowSums, seconds: float) -> dict[str, float]
 
 
 def _round(protocol: ModuleType, matrices: np.ndarray) -> RowSums:
-    """Everybody's sums of one row each, of matrices float32 [p, p, C], a client's behind the other's."""
+    """Return the row sums of matrices float32 [p, p, C], one a client; each client receives one row."""
     network, addresses = Loopback(), range(len(matrices))
     rows = {client: slice(client, client + 1) for client in addresses}
     clients = {

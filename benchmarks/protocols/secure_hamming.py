@@ -1,7 +1,7 @@
 """Secure Hamming distances between two clients and a server, all three parties' work in one process.
 
-Seconds and bytes of all parties together; bytes are messages' payloads, without the frame of a sealed
-one (65 bytes and the length of its kind). For one core:
+Seconds and bytes are totals over all parties. Bytes are those of payloads, without the frame of a sealed
+message (65 bytes and the length of its kind). On one core:
 
     taskset -c 0 python -m launch.bench --kernel=secure_hamming,row_sums --peers
 """
@@ -16,15 +16,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks import inputs
-from benchmarks.protocols.hamming_pairs import a_pair, equal, joined, plaintext, promised
-from benchmarks.protocols.loopback import Loopback, Run
+from benchmarks.protocols.loopback import (
+    Loopback,
+    Run,
+    a_pair,
+    equal,
+    joined,
+    plaintext,
+    promised,
+)
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import masked, transfer
 from jaxfed.secure.primitives import transfer_extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.session.endpoint import SERVER
 
-# (protocol, n, m, L): what a pair may cost, in microseconds and bytes, where that is promised.
+# (protocol, n, m, L) -> promised microseconds and bytes per pair, if any.
 _CASES: dict[tuple[str, int, int, int], tuple[float, ...]] = {
     ("ot", 500, 100, 4096): (25, 8400),
     ("ot", 500, 100, 1024): (),

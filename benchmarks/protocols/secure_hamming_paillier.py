@@ -1,8 +1,8 @@
-"""Secure Hamming distances by Paillier's encryption, beside the same sums without packing.
+"""Secure Hamming distances by Paillier encryption, against the same sums without packing.
 
-Peers compute what the paper prints for one point and one vector, Enc(h - |x|) out of L ciphertexts
-of single bits: the sums alone, without their encryption, masks and decryption, which only our side pays.
-They do so for a few pairs of points, and their times are scaled up to all.
+Peers compute the paper's sum for one point and one vector, Enc(h - |x|), from L ciphertexts of single bits.
+Encryption, masks and decryption are included in our time only. Peers do so for a few pairs of points, and
+their times are scaled up to all pairs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from gmpy2 import mpz
 from phe.paillier import EncryptedNumber
 
 from benchmarks import inputs
-from benchmarks.protocols.hamming_pairs import a_pair, joined, promised
-from benchmarks.protocols.loopback import Loopback, Run
+from benchmarks.protocols.loopback import Loopback, Run, a_pair, joined, promised
 from benchmarks.timing.contest import Contest
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives.blocks import bits_of, ranges
@@ -35,9 +34,9 @@ Sums = Callable[[], list[mpz]]
 def distances(with_peers: bool) -> Iterator[Contest]:
     """`phe` with keys of 2,048 bits, whole, and the evaluating client's part alone.
 
-    `gmpy2_sum` multiplies L ciphertexts or inverses, as printed; `gmpy2_sum_of_ones` only the L / 2 with
-    x_l = 1, by the identity that `packed_distances` uses too; `phe_loop` adds and subtracts `phe`'s
-    numbers. Targets are ours. Keys are made before.
+    `gmpy2_sum` multiplies L ciphertexts or inverses, as in the paper. `gmpy2_sum_of_ones` multiplies only the
+    L / 2 with x_l = 1, by the identity that `packed_distances` uses too. `phe_loop` adds and subtracts
+    numbers of `phe`. Keys are generated beforehand.
     """
     key = generate_key()
     a, b = (np.asarray(inputs.codes(size, NUM_BITS, "uniform")) for size in (N, M))
@@ -89,7 +88,7 @@ def _packed(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Run:
 
 
 def _evaluation(key: PrivateKey, a: np.ndarray, b: np.ndarray) -> Callable[[], int]:
-    """All that the client without the key does: check, sum, mask and re-randomize; bytes it sends."""
+    """Return the work of the client without the key: check, sum, mask, re-randomize; it counts sent bytes."""
     points = paillier_packed.EncryptedPoints(a, key)
 
     def evaluate() -> int:

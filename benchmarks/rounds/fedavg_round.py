@@ -6,7 +6,6 @@ orders of examples differ, so models are compared by their loss on all examples.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,10 +16,10 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from benchmarks.peers.jax_network import mean_loss
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config import base
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import make_model
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 
@@ -41,13 +40,13 @@ def fedavg_round(with_peers: bool) -> Iterator[Contest]:
         peers: dict[str, Callable[[], Any]] = {}
         if with_peers:
             for peer, build in ((TORCH, _torch_loop), (FEDJAX, _fedjax)):
-                peers |= optional_peer(peer, build, name, federation, config, start)
+                peers |= optional_peer(peer, build, federation, config, start)
         yield Contest(
             task="FedAvg round",
             case={"model": name, "clients": 10, "examples": num_examples, "batch": 50},
             ours=ours,
             peers=peers,
-            agreement=partial(_equally_good, config, federation),
+            agreement=partial(_equally_good, federation),
             work=Work(6 * _MULTIPLY_ADDS[name] * 10 * num_examples, "matmul_f32_flops"),
             targets={peer: targets[peer] for peer in peers} if on_cpu() else {},
         )
@@ -98,10 +97,20 @@ def _federation(num_clients: int, num_examples: int, side: int, channels: int) -
     """A federation of labeled images with a learnable pattern per class."""
     rng = np.random.default_rng(0)
     y = rng.integers(NUM_CLASSES, size=num_clients * num_examples).astype(np.int32)
-    labeled = tuple(np.arange(len(y)).reshape(num_clients, num_examples))
-    nothing = tuple(np.zeros(0, np.int64) for _ in labeled)
     x = noisy_patterns(rng, y, side, channels)
-    return Federation(x, y, Partition(labeled, nothing, nothing), NUM_CLASSES)
+    return labeled_clients(x, y, num_clients, num_examples, NUM_CLASSES)
+
+
+def labeled_clients(
+    x: np.ndarray, y: np.ndarray, num_clients: int, size: int, num_classes: int
+) -> Federation:
+    """Clients with `size` labeled examples each; all further examples are public."""
+    rows = np.arange(len(y))
+    dealt = num_clients * size
+    labeled = tuple(rows[:dealt].reshape(num_clients, size))
+    nothing = (rows[:0],) * num_clients
+    partition = Partition(labeled, nothing, nothing)
+    return Federation(x, y, partition, num_classes, public=rows[dealt:])
 
 
 def noisy_patterns(
@@ -143,159 +152,100 @@ def as_dict(state: Any) -> Parameters:
     }
 
 
-def _equally_good(
-    config: ConfigDict, federation: Federation, ours: Parameters, theirs: Parameters
-) -> str:
-    """Check that losses are equal up to the effect of the examples' order."""
-    model = make_model(config, federation)
-    state = model.init(jax.random.key(0))
+def put(parameters: Parameters, state: Any) -> None:
+    """Set a model's state to arrays by name."""
+    for path, variable in nnx.to_flat_state(state):
+        variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
 
-    def loss(parameters: Parameters) -> float:
-        for path, variable in nnx.to_flat_state(state):
-            variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
-        logits = model.apply(state, jnp.asarray(federation.x))
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), federation.y[:, None], axis=1)
-        return -float(chosen.mean())
 
-    first, second = loss(ours), loss(theirs)
+def _equally_good(federation: Federation, ours: Parameters, theirs: Parameters) -> str:
+    """Check that losses on all examples are equal up to the effect of the examples' order."""
+    x, y = jnp.asarray(_normalized(federation, federation.x)), jnp.asarray(federation.y)
+    both = jax.tree.map(jnp.asarray, (ours, theirs))
+    return alike(*(float(mean_loss(each, x, y)) for each in both))
+
+
+def alike(first: float, second: float) -> str:
+    """Check that two losses differ by no more than the order of examples changes."""
     assert abs(first - second) < 0.1 * max(first, second) + 0.02, f"losses {first} and {second}"
     return f"losses {first:.3f} and {second:.3f}"
 
 
-def _batch_orders(rng: np.random.Generator, federation: Federation, client: int, size: int) -> Any:
-    points = rng.permutation(federation.partition.labeled[client])
-    return np.split(points, range(size, len(points), size))
+def _normalized(federation: Federation, x: Any) -> Any:
+    mean, deviation = federation.normalization
+    return (x.astype(np.float32) / 255 - mean) / deviation
 
 
 def _torch_loop(
-    name: str, federation: Federation, config: ConfigDict, start: Parameters
+    federation: Federation, config: ConfigDict, start: Parameters
 ) -> Callable[[], Parameters]:
-    """A typical PyTorch loop: one client after another, a batch at a time."""
+    from benchmarks.peers.torch_network import network, parameters
+
+    model = network(start)
+    advance = _torch_round(model, federation, config)
+
+    def played() -> Parameters:
+        model.load_state_dict(advance())
+        return parameters(model, start)
+
+    return played
+
+
+def _torch_round(network: Any, federation: Federation, config: ConfigDict) -> Callable[[], Any]:
+    """A typical PyTorch loop: one client after another, a batch at a time; the mean of their weights.
+
+    With `execution.precision` bfloat16, by autocast. A client's images are on the device at once.
+    """
     import torch
     from torch import nn
 
     device = "cpu" if on_cpu() else "cuda"
-    side, channels = federation.x.shape[1], federation.x.shape[3]
-    mean, deviation = (torch.tensor(part, device=device) for part in federation.normalization)
-    if name == "mlp":
-        network = nn.Sequential(
-            nn.Flatten(),
-            *(nn.Linear(side * side * channels, 512), nn.ReLU()),
-            *(nn.Linear(512, 512), nn.ReLU()),
-            nn.Linear(512, NUM_CLASSES),
-        )
-    else:
-        pooled = (side // 4) ** 2
-        network = nn.Sequential(
-            *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(32 * pooled, 128), nn.ReLU()),
-            nn.Linear(128, NUM_CLASSES),
-        )
     network.to(device)
-    layers = [layer for layer in network if isinstance(layer, nn.Linear | nn.Conv2d)]
-    names = sorted({key.rpartition(".")[0] for key in start}, key=_depth)
-    server = []
-    for layer, key in zip(layers, names, strict=True):
-        kernel = torch.tensor(start[f"{key}.kernel"])
-        if isinstance(layer, nn.Conv2d):
-            kernel = kernel.permute(3, 2, 0, 1)
-        elif key == "dense":  # row order: height, width, channel here; channel first in PyTorch
-            cells = math.isqrt(kernel.shape[0] // 32)
-            kernel = kernel.reshape(cells, cells, 32, -1).permute(2, 0, 1, 3).flatten(0, 2).T
-        else:
-            kernel = kernel.T
-        server += [kernel.contiguous(), torch.tensor(start[f"{key}.bias"])]
-    server = [tensor.to(device) for tensor in server]
+    mean, deviation = (torch.tensor(part, device=device) for part in federation.normalization)
+    server = {key: value.clone() for key, value in network.state_dict().items()}
     loss = nn.CrossEntropyLoss()
-    size = config.training.batch_size
+    is_short = config.execution.precision == "bfloat16"
 
-    def advance() -> Parameters:
+    def advance() -> Any:
         rng = np.random.default_rng(1)
-        sums = [torch.zeros_like(tensor) for tensor in server]
-        for client in range(federation.num_clients):
-            with torch.no_grad():
-                for parameter, tensor in zip(network.parameters(), server, strict=True):
-                    parameter.copy_(tensor)
+        sums = {key: torch.zeros_like(value) for key, value in server.items()}
+        for points in federation.partition.labeled:
+            network.load_state_dict(server)
             optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
-            for rows in _batch_orders(rng, federation, client, size):
-                x = torch.from_numpy(federation.x[rows]).to(device).float() / 255
-                x = ((x - mean) / deviation).permute(0, 3, 1, 2)
-                if name == "mlp":
-                    x = x.permute(0, 2, 3, 1)
-                y = torch.from_numpy(federation.y[rows]).to(device).long()
-                optimizer.zero_grad()
-                loss(network(x), y).backward()
-                optimizer.step()
-            with torch.no_grad():
-                for total, parameter in zip(sums, network.parameters(), strict=True):
-                    total += parameter
-        means = [(total / federation.num_clients).cpu() for total in sums]
-        after: Parameters = {}
-        for position, (layer, key) in enumerate(zip(layers, names, strict=True)):
-            kernel, bias = means[2 * position : 2 * position + 2]
-            if isinstance(layer, nn.Conv2d):
-                kernel = kernel.permute(2, 3, 1, 0)
-            elif key == "dense":
-                cells = math.isqrt(kernel.shape[1] // 32)
-                kernel = kernel.T.reshape(32, cells, cells, -1).permute(1, 2, 0, 3).flatten(0, 2)
-            else:
-                kernel = kernel.T
-            after[f"{key}.kernel"], after[f"{key}.bias"] = kernel.numpy(), bias.numpy()
-        return after
+            images = torch.from_numpy(federation.x[points]).to(device)
+            labels = torch.from_numpy(federation.y[points]).to(device).long()
+            for _ in range(config.training.epochs):
+                order = torch.from_numpy(rng.permutation(len(points))).to(device)
+                for rows in order.split(config.training.batch_size):
+                    x = ((images[rows].float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
+                    optimizer.zero_grad()
+                    with torch.autocast(device, torch.bfloat16, enabled=is_short):
+                        value = loss(network(x), labels[rows])
+                    value.backward()
+                    optimizer.step()
+            for key, value in network.state_dict().items():
+                sums[key] += value
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return {key: value / federation.num_clients for key, value in sums.items()}
 
     return advance
 
 
-def _depth(layer: str) -> tuple[int, str]:
-    """Sort key: convolutions and hidden layers in their order, then the dense layer, then the head."""
-    return (2 if layer == "head" else 1 if layer == "dense" else 0), layer
-
-
 def _fedjax(
-    name: str, federation: Federation, config: ConfigDict, start: Parameters
+    federation: Federation, config: ConfigDict, start: Parameters
 ) -> Callable[[], Parameters]:
     """FedJAX's own federated averaging over a model of XLA's dense and convolution operations."""
     if not hasattr(jax, "tree_map"):  # FedJAX 0.0.17 was written for JAX 0.3
         jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
     import fedjax
 
-    mean, deviation = federation.normalization
-
-    def logits(parameters: Any, x: jax.Array) -> jax.Array:
-        def dense(x: jax.Array, layer: str) -> jax.Array:
-            return x @ parameters[f"{layer}.kernel"] + parameters[f"{layer}.bias"]
-
-        x = (x.astype(jnp.float32) / 255 - mean) / deviation
-        if name == "mlp":
-            x = x.reshape(len(x), -1)
-            for layer in ("hidden.0", "hidden.1"):
-                x = jax.nn.relu(dense(x, layer))
-            return dense(x, "head")
-        for layer in ("units.0.linear", "units.1.linear"):
-            x = jax.lax.conv_general_dilated(
-                x,
-                parameters[f"{layer}.kernel"],
-                (1, 1),
-                "SAME",
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            )
-            x = jax.nn.relu(x + parameters[f"{layer}.bias"])
-            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-        return dense(jax.nn.relu(dense(x.reshape(len(x), -1), "dense")), "head")
-
-    @jax.jit
-    def gradient(parameters: Any, batch: Any, key: Any) -> Any:
+    def loss(parameters: Any, batch: Any, key: Any) -> jax.Array:
         del key
-
-        def loss(parameters: Any) -> jax.Array:
-            log_probability = jax.nn.log_softmax(logits(parameters, batch["x"]))
-            return -jnp.take_along_axis(log_probability, batch["y"][:, None], axis=1).mean()
-
-        return jax.grad(loss)(parameters)
+        return mean_loss(parameters, _normalized(federation, batch["x"]), batch["y"])
 
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
-        gradient,
+        jax.jit(jax.grad(loss)),
         fedjax.optimizers.sgd(LEARNING_RATE),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(
@@ -320,16 +270,13 @@ def _fedjax(
 
 
 def _torch_cnn13(federation: Federation, config: ConfigDict) -> Callable[[], Any]:
-    """The 13-layer CNN in bfloat16 on the GPU, one client after another.
+    """The 13-layer CNN in bfloat16 on the GPU.
 
     Images and all activations are in channels-last layout. (Kernels are not: weight norm recomputes them
     in every step.)
     """
-    import torch
     from torch import nn
     from torch.nn.utils.parametrizations import weight_norm
-
-    device = "cpu" if on_cpu() else "cuda"
 
     def unit(into: int, out: int, size: int = 3, padding: int = 1) -> list[Any]:
         conv = weight_norm(nn.Conv2d(into, out, size, padding=padding))
@@ -340,34 +287,5 @@ def _torch_cnn13(federation: Federation, config: ConfigDict) -> Callable[[], Any
         *(*unit(128, 256), *unit(256, 256), *unit(256, 256), nn.MaxPool2d(2), nn.Dropout(0.5)),
         *(*unit(256, 512, padding=0), *unit(512, 256, 1, 0), *unit(256, 128, 1, 0)),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), weight_norm(nn.Linear(128, NUM_CLASSES))),
-    ).to(device)
-    mean, deviation = (torch.tensor(part, device=device) for part in federation.normalization)
-    server = {key: value.clone() for key, value in network.state_dict().items()}
-    loss = nn.CrossEntropyLoss()
-    size = config.training.batch_size
-
-    def advance() -> Any:
-        rng = np.random.default_rng(1)
-        sums = {key: torch.zeros_like(value) for key, value in server.items()}
-        for client in range(federation.num_clients):
-            network.load_state_dict(server)
-            optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
-            points = federation.partition.labeled[client]
-            images = torch.from_numpy(federation.x[points]).to(device)
-            labels = torch.from_numpy(federation.y[points]).to(device).long()
-            for _ in range(config.training.epochs):
-                order = torch.from_numpy(rng.permutation(len(points))).to(device)
-                for rows in order.split(size):
-                    x = ((images[rows].float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
-                    optimizer.zero_grad()
-                    with torch.autocast(device, torch.bfloat16):
-                        value = loss(network(x), labels[rows])
-                    value.backward()
-                    optimizer.step()
-            for key, value in network.state_dict().items():
-                sums[key] += value
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return {key: value / federation.num_clients for key, value in sums.items()}
-
-    return advance
+    )
+    return _torch_round(network, federation, config)

@@ -14,7 +14,6 @@ large products. PyTorch's loop reached 38 % and took 1.51 times as long (results
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -23,13 +22,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 
-from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
+from benchmarks.rounds.fedavg_round import (
+    NUM_CLASSES,
+    Parameters,
+    alike,
+    as_dict,
+    labeled_clients,
+    noisy_patterns,
+    on_cpu,
+    put,
+)
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.host.parallel.devices import num_cores
 from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.learners.networks import NetworkState
 from jaxfed.models.mlp import mlp
@@ -92,12 +99,8 @@ def _networks(with_peers: bool) -> Contest:
 def _images() -> Federation:
     rng = np.random.default_rng(0)
     y = rng.integers(NUM_CLASSES, size=CLIENTS * EXAMPLES + PUBLIC).astype(np.int32)
-    rows = np.arange(len(y))
-    labeled = tuple(rows[:-PUBLIC].reshape(CLIENTS, EXAMPLES))
-    nothing = tuple(rows[:0] for _ in labeled)
     x = noisy_patterns(rng, y, side=28, channels=1, contrast=4)
-    partition = Partition(labeled, nothing, nothing)
-    return Federation(x, y, partition, NUM_CLASSES, public=rows[-PUBLIC:])
+    return labeled_clients(x, y, CLIENTS, EXAMPLES, NUM_CLASSES)
 
 
 def equally_good(
@@ -108,16 +111,13 @@ def equally_good(
 
     def loss(parameters: Parameters) -> float:
         state = start._replace(model=rebuilt(start.model), fits=jnp.ones_like(start.fits))
-        for path, variable in nnx.to_flat_state(state.model):
-            variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
+        put(parameters, state.model)
         assert learner.scores is not None
         scores = jax.nn.log_softmax(learner.scores(state, everyone, x), axis=-1)
         return -float(scores[:, np.arange(len(y)), y].mean())
 
     def compare(ours: Parameters, theirs: Parameters) -> str:
-        first, second = loss(ours), loss(theirs)
-        assert abs(first - second) < 0.1 * max(first, second) + 0.02, f"losses {first} and {second}"
-        return f"losses {first:.3f} and {second:.3f}"
+        return alike(loss(ours), loss(theirs))
 
     return compare
 
@@ -135,18 +135,17 @@ def torch_loop(
     With labels of public examples, int32 [U], half of every batch is public.
     """
     import torch
-    from torch import nn
     from torch.nn import functional
+
+    from benchmarks.peers.torch_network import network, parameters
 
     device = "cpu" if on_cpu() else "cuda"
     mean, deviation = (torch.tensor(part, device=device) for part in federation.normalization)
-    layers = [nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, NUM_CLASSES)]
-    network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).to(device)
-    names = ("hidden.0", "hidden.1", "head")
-    given = [
-        (torch.tensor(start[f"{name}.kernel"]), torch.tensor(start[f"{name}.bias"]))
-        for name in names
+    starts = [
+        network({key: value[client] for key, value in start.items()}).state_dict()
+        for client in range(federation.num_clients)
     ]
+    model = network({key: value[0] for key, value in start.items()}).to(device)
     own = [
         (torch.tensor(federation.x[rows]).to(device), torch.tensor(federation.y[rows]).to(device))
         for rows in federation.partition.labeled
@@ -159,11 +158,8 @@ def torch_loop(
         torch.manual_seed(1)
         after: dict[str, list[np.ndarray]] = {key: [] for key in start}
         for client, (x, y) in enumerate(own):
-            with torch.no_grad():
-                for layer, (kernel, bias) in zip(layers, given, strict=True):
-                    layer.weight.copy_(kernel[client].T)
-                    layer.bias.copy_(bias[client])
-            optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
+            model.load_state_dict(starts[client])
+            optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
             per_epoch = -(-len(x) // batch)
             for step in range(steps):
                 if step % per_epoch == 0:
@@ -174,7 +170,7 @@ def torch_loop(
                 if label is not None:
                     drawn = torch.randint(len(public_x), (batch,), device=device)
                     images = torch.cat([images, public_x[drawn]])
-                logits = network(((images.float() / 255 - mean) / deviation).flatten(1))
+                logits = model((images.float() / 255 - mean) / deviation)
                 loss = functional.cross_entropy(logits[: len(rows)], y[rows].long())
                 if label is not None:
                     taught = logits[len(rows) :]
@@ -182,9 +178,8 @@ def torch_loop(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            for name, layer in zip(names, layers, strict=True):
-                after[f"{name}.kernel"].append(layer.weight.detach().T.cpu().numpy().copy())
-                after[f"{name}.bias"].append(layer.bias.detach().cpu().numpy().copy())
+            for key, value in parameters(model, start).items():
+                after[key].append(value)
         return {key: np.stack(each) for key, each in after.items()}
 
     return advance
@@ -192,15 +187,11 @@ def torch_loop(
 
 def _forests() -> Contest:
     """Random forests of five clients in as many processes as there are cores, at most five."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(CLIENTS, cores or 1)
+    workers = min(CLIENTS, num_cores())
     rng = np.random.default_rng(0)
     x = rng.standard_normal((CLIENTS * ROWS + TAUGHT, FEATURES)).astype(np.float32)
     y = (x @ rng.standard_normal((FEATURES, 7))).argmax(axis=1).astype(np.int32)
-    rows = np.arange(len(y))
-    labeled = tuple(rows[:-TAUGHT].reshape(CLIENTS, ROWS))
-    nothing = tuple(rows[:0] for _ in labeled)
-    federation = Federation(x, y, Partition(labeled, nothing, nothing), 7, public=rows[-TAUGHT:])
+    federation = labeled_clients(x, y, CLIENTS, ROWS, 7)
     taught = Taught(federation.public_examples, y[-TAUGHT:], np.ones(TAUGHT, np.float32))
     cohort = federation.cohort()
 

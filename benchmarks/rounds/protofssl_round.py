@@ -1,7 +1,7 @@
-"""One ProtoFSSL round against the same round in plain PyTorch, clients one after another.
+"""One ProtoFSSL round against the same round in plain PyTorch, one client after another.
 
-Both start from the same network and the same helpers' prototypes, and draw their own episodes; the networks
-that come out are compared by how well the prototypes of all labels classify all images.
+Both start from the same network and the same helpers' prototypes, and draw their own episodes. The resulting
+networks are compared by the accuracy of nearest prototypes on the labeled images.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
-from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
+from benchmarks.rounds.fedavg_round import (
+    NUM_CLASSES,
+    Parameters,
+    as_dict,
+    noisy_patterns,
+    on_cpu,
+    put,
+)
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import make_model
@@ -30,7 +36,7 @@ _TORCH = "PyTorch loop"
 
 
 def protofssl_round(with_peers: bool) -> Iterator[Contest]:
-    """5 clients, 10 episodes, ResNet-8; the unlabeled query of Table 5, and on a CPU a fifth of it."""
+    """5 clients, 10 episodes, ResNet-8; the unlabeled query of Table 5, on a CPU a fifth of it."""
     federation = _federation()
     config = protofssl.get_config("cifar10_iid")
     config.protofssl.unlabeled_query = 20 if on_cpu() else 100
@@ -84,13 +90,12 @@ def _federation() -> Federation:
 def _equally_good(
     model: Model, state: Any, federation: Federation, ours: Parameters, theirs: Parameters
 ) -> str:
-    """The same accuracy of nearest class means of the labels, within what other episodes change."""
+    """Check that accuracies of nearest class means are equal up to the effect of other episodes."""
     labeled = np.concatenate(federation.partition.labeled)
     embed = jax.jit(model.features)
 
     def accuracy(parameters: Parameters) -> float:
-        for path, variable in nnx.to_flat_state(state):
-            variable[...] = parameters[".".join(str(part) for part in path)]
+        put(parameters, state)
         embedding = np.asarray(embed(state, federation.x[labeled]))
         label = federation.y[labeled]
         means = np.stack([embedding[label == c].mean(axis=0) for c in range(NUM_CLASSES)])
@@ -205,7 +210,9 @@ def _torch_loop(
                 optimizer.step()
             with torch.no_grad():
                 embedding = network(images[: len(labeled)])
-                [embedding[rows].mean(dim=0) for rows in by_class]  # what the client shows
+                [
+                    embedding[rows].mean(dim=0) for rows in by_class
+                ]  # prototypes that the client shares
                 for name in names:
                     sums[name] += layers[name].weight
         after = {name: (total / federation.num_clients).cpu() for name, total in sums.items()}

@@ -1,4 +1,4 @@
-"""Rounds of more clients, of more devices and processes, and of very unequal clients.
+"""FedAvg rounds with more clients, devices and processes, and with very unequal clients.
 
 A FedAvg round of K clients (5 to 1,000) with 20 images each, on one CPU device, on two forced ones, and in
 two processes of one device (`jaxfed.host.parallel.processes`); a place's processes stay for all cases:
@@ -136,7 +136,7 @@ def round_of(
 
 
 class Place:
-    """Worker processes that play rounds: each reads a case per line and answers with seconds and loss."""
+    """Worker processes that play rounds: each reads a case per line and prints seconds and loss."""
 
     def __init__(self, name: str) -> None:
         number = 2 if name == PROCESSES else 1
@@ -161,7 +161,7 @@ class Place:
             )
             for own in range(number)
         ]
-        atexit.register(self.kill)
+        atexit.register(self.close)
 
     def played(self, num_clients: int, examples: int) -> dict[str, float]:
         """Seconds and loss of one round, from the first process."""
@@ -172,22 +172,12 @@ class Place:
         answers = [_answer(process) for process in self._processes]
         return answers[0]
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """Kill the processes at once, even if one waits for the other."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-
-    def close(self) -> None:
-        """End the processes by closing their input."""
-        for process in self._processes:
-            if process.stdin is not None:
-                process.stdin.close()
-        for process in self._processes:
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            process.communicate()
 
 
 def _answer(process: subprocess.Popen[str]) -> dict[str, float]:

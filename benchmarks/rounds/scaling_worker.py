@@ -1,9 +1,9 @@
-"""One process of a place where `benchmarks.rounds.scaling` has rounds played.
+"""One worker process of `benchmarks.rounds.scaling`.
 
     python -m benchmarks.rounds.scaling_worker HOST:PORT NUM_PROCESSES PROCESS_ID PARENT
 
-Reads lines "CLIENTS EXAMPLES" and answers each by a line of JSON, the seconds of a round and its loss; what a
-case has compiled and allocated stays for the next time. Ends with its input, and with its parent.
+It reads lines "CLIENTS EXAMPLES" and prints for each a line of JSON with the seconds of a round and its loss.
+Compiled programs and memory of a case are kept for its next round. It ends with its input or its parent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""64 shadow models of an audit together, against one after another and against a PyTorch loop."""
+"""64 shadow models of an audit trained together, against one after another and a PyTorch loop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks.rounds.fedavg_round import NUM_CLASSES, Parameters, as_dict, noisy_patterns, on_cpu
+from benchmarks.rounds.fedavg_round import (
+    NUM_CLASSES,
+    Parameters,
+    as_dict,
+    labeled_clients,
+    noisy_patterns,
+    on_cpu,
+)
 from benchmarks.rounds.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.audit import AuditTargets, shadow_memberships
 from jaxfed.audit.shadows import shadow_federation
-from jaxfed.data import Partition
-from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized
@@ -32,13 +37,9 @@ def shadow_models(with_peers: bool) -> Iterator[Contest]:
     rng = np.random.default_rng(0)
     y = rng.integers(NUM_CLASSES, size=TARGETS + HELD_OUT).astype(np.int32)
     x = noisy_patterns(rng, y, side=28, channels=1, contrast=4)
-    rows = np.arange(len(y))
-    everybody = (rows[:TARGETS],)
-    nothing = (rows[:0],)
-    federation = Federation(x, y, Partition(everybody, nothing, nothing), NUM_CLASSES)
-    targets = AuditTargets(
-        rows[:TARGETS], np.zeros(TARGETS, np.int32), rows[:TARGETS] < 0, rows[:0]
-    )
+    rows = np.arange(TARGETS)
+    federation = labeled_clients(x, y, 1, TARGETS, NUM_CLASSES)
+    targets = AuditTargets(rows, np.zeros(TARGETS, np.int32), rows < 0, rows[:0])
     is_in = shadow_memberships(TARGETS, TARGETS // 2, SHADOWS, seed=0)
     shadows = shadow_federation(federation, targets, is_in)
     mean, deviation = shadows.normalization

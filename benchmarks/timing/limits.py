@@ -1,4 +1,4 @@
-"""The machine's own limits, measured: what a figure can be held against."""
+"""Measured limits of the machine, with which figures are compared."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PASSES, REPEATS = 3, 5  # others may have taken the cores during one of them
 
 
 class Limits(NamedTuple):
-    """Rates per second by name, and how many of our cores others took meanwhile, when they took fewest."""
+    """Rates per second by name, and the least number of our cores that other processes used meanwhile."""
 
     rates: dict[str, float]
     others_cpu_share: float
 
     @property
     def doubt(self) -> str | None:
-        """Why a share of these rates is not to be trusted, or None."""
+        """Reason not to trust shares of these rates, or None."""
         if jax.default_backend() != "cpu" or self.others_cpu_share <= OTHERS_ALLOWED:
             return None
         return (
@@ -55,7 +55,7 @@ def machine_limits() -> Limits:
 
 
 def _work(accelerated: bool) -> dict[str, tuple[float, Callable[[], jax.Array]]]:
-    """By name the amount of some work, and what does it."""
+    """Return name -> amount of work, and a function that does it."""
     work: dict[str, tuple[float, Callable[[], jax.Array]]] = {}
     stream, passes = jnp.ones(2**28 if accelerated else 2**26, jnp.float32), 8
     increment = jax.jit(lambda x: jax.lax.fori_loop(0, passes, lambda _, x: x + 1, x))
@@ -83,7 +83,7 @@ def _work(accelerated: bool) -> dict[str, tuple[float, Callable[[], jax.Array]]]
 
 
 def _popcounts(rounds: int) -> Callable[[jax.Array], jax.Array]:
-    """Sums of popcounts of every word with so many numbers: nothing to load or store in between."""
+    """Return a function that sums popcounts of every word with `rounds` numbers, without memory traffic."""
 
     def sums(words: jax.Array) -> jax.Array:
         total = jnp.zeros_like(words)

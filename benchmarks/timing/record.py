@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from jaxfed.experiment.run.environment import describe
+from jaxfed.host.parallel.devices import num_cores
 
 _PACKAGES = (
     "jax",
@@ -66,5 +66,4 @@ def environment() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {**describe(), "cores_allowed": allowed, "versions": versions}
+    return {**describe(), "cores_allowed": num_cores(), "versions": versions}

@@ -123,4 +123,4 @@ def fedrgd(
         after, metrics = plain.round(state, cohort, key)
         return after, {**metrics, "gradient_diversity": after.optimizer.diversity}
 
-    return plain._replace(init=init, round=round)
+    return plain._replace(init=init, round=round, sides=None)

@@ -26,7 +26,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
-from jaxfed.rules import fields_as_keywords
+from jaxfed.rules import grouped
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.one_shot.cosine_propagation import (
     label_each,
@@ -37,8 +37,8 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
 from jaxfed.xclp.selection.choice import mean_metrics
 
 
-@fields_as_keywords(Propagation)
-def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
+@grouped(p=Propagation)
+def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation inside each client on exact cosines. A client without labels gets none.
 
     Nothing leaves a client.
@@ -50,7 +50,6 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
-    p = Propagation(**fields)
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key
@@ -61,8 +60,8 @@ def per_client_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlg
     return transductive(label_points)
 
 
-@fields_as_keywords(Propagation)
-def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorithm:
+@grouped(p=Propagation)
+def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
 
     Leaves a client: everything; this is the bound that XCLP estimates, not a federated method.
@@ -75,7 +74,6 @@ def pooled_lp(*, execution: Execution = HERE, **fields: Any) -> FederatedAlgorit
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
-    p = Propagation(**fields)
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         del key

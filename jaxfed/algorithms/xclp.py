@@ -14,6 +14,7 @@ Their codes leave the client, too; where steps are protocols, what these show of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.random_streams import Stream
-from jaxfed.rules import SHARE, fields_as_keywords, keywords
+from jaxfed.rules import SHARE, grouped, keywords
 from jaxfed.xclp import (
     Parameters,
     Result,
@@ -40,9 +41,9 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
 
 
 @keywords(late_fraction=SHARE)
-@fields_as_keywords(Parameters, but=("seed",))
+@grouped(("seed",), parameters=Parameters)
 def xclp(
-    *, late_fraction: float = 0.0, execution: Execution = HERE, **parameters: Any
+    *, late_fraction: float = 0.0, execution: Execution = HERE, parameters: Parameters
 ) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
@@ -56,7 +57,7 @@ def xclp(
         late_fraction: share of each client's unlabeled points, drawn by the round's key, that come after the
             graph is made.
         execution: worker processes, progress and memory.
-        **parameters: the fields of `Parameters`.
+        parameters: its fields but `seed` are keywords.
 
     `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
     and looks at its own rows of Z; together with the server it looks at distances of codes
@@ -69,7 +70,7 @@ def xclp(
 
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = drawn_seed(key)
-        p = Parameters(**parameters, seed=seed)
+        p = replace(parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
         ids = np.asarray(cohort.client_id).tolist()
         late = late_in(ids, labels, key)
@@ -96,7 +97,7 @@ def xclp(
         from jaxfed.audit import extra_client_attack  # only audits need it
 
         del before, after
-        p = Parameters(**parameters, seed=drawn_seed(key))
+        p = replace(parameters, seed=drawn_seed(key))
         ids = np.asarray(cohort.client_id).tolist()
         vectors, labels = client_arrays(cohort)
         vectors, labels = _without(vectors, labels, late_in(ids, labels, key))

@@ -17,8 +17,11 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache, workdir
+from jaxfed.experiment.store.records import read_audit, read_run
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
+
+_SHOWN = 6  # columns of an audit's table that a terminal has room for
 
 
 def conduct(
@@ -54,7 +57,7 @@ def conduct(
     """
     settings = config.to_dict()
     if audited and processes.are_several():
-        raise UsageError("--coordinator: an audit is one process's")
+        raise UsageError("--coordinator: an audit runs in one process only")
     with processes.together():
         compilation_cache.enable(config.execution.compilation_cache)
         progress.working_on(f"loading {config.dataset.name}")
@@ -103,3 +106,21 @@ def conduct(
 
             draw_plots(run, directory.plots)
     return summary
+
+
+def present(progress: RunProgress, place: Path, *, audited: bool = False) -> None:
+    """Print the results of a finished run, and of its audit."""
+    # Here, because a mistake need not wait for what reports import.
+    from jaxfed.reports.tables.method_names import methods_of
+
+    run = read_run(place)
+    summary, methods = run.summary or {}, methods_of([run])
+    remarks = summary.get("remarks", ())
+    progress.show_results(summary["algorithms"], str(place), methods.names, remarks=remarks)
+    found = read_audit(place) if audited else None
+    if found is not None:
+        from jaxfed.reports.documents.audit import HEADINGS, table_rows, which_accuracy
+
+        rows = [cells[:_SHOWN] for cells in table_rows(found["methods"], methods)]
+        notes = which_accuracy(found["methods"])
+        progress.show_audit(HEADINGS[:_SHOWN], rows, notes, str(place / "audit"))

@@ -21,7 +21,6 @@ from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -98,7 +97,7 @@ class Result:
         return table(dict(flatten(record)) for record in read_metrics(self.workdir))
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> ResultTable:
-        """One row per labeled or tested point (`jaxfed.experiment.run.prediction_table`)."""
+        """One row per labeled or tested point (`jaxfed.experiment.run.save_outputs`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
             raise UsageError(f"no predictions: {file} is not there; the method diverged")
@@ -126,7 +125,8 @@ class Result:
             UsageError: a method that trains no model; one that diverged.
         """
         name = self._named(method, repeat)
-        algorithm, federation = self._made(name, repeat)
+        federation = self.federation(repeat)
+        algorithm = make_algorithm(self.config, name, federation, repeat)
         predict = algorithm.predict
         if predict is None:
             raise UsageError(f"model({name!r}): it labels its clients' points and trains no model")
@@ -147,10 +147,6 @@ class Result:
     @cached_property
     def _simulation(self) -> Simulation:
         return Simulation(self.config)
-
-    def _made(self, name: str, repeat: int) -> tuple[FederatedAlgorithm, Federation]:
-        federation = self.federation(repeat)
-        return make_algorithm(self.config, name, federation, repeat), federation
 
     def _named(self, method: str | None, repeat: int) -> str:
         name = self.config.algorithm if method is None else method
@@ -173,15 +169,11 @@ def table(rows: Iterable[dict[str, Any]]) -> ResultTable:
     return pandas.DataFrame(rows)
 
 
-def _truth(text: str) -> int | None:
-    return int(text) if text else None
-
-
 _KINDS: dict[str, Callable[[str], Any]] = {
     "client": int,
     "index": int,
     "role": str,
     "label": int,
     "confidence": float,
-    "truth": _truth,
+    "truth": lambda text: int(text) if text else None,
 }

@@ -22,14 +22,14 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from jaxfed.api.conduct import conduct
+from jaxfed.api.conduct import conduct, present
 from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check, unread
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
-from jaxfed.experiment.store.records import read_json, read_run
+from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, with_resume_hint
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -44,7 +44,7 @@ def run(
     progress: bool = True,
     **overrides: Any,
 ) -> Result:
-    """Run one experiment, or go on with it, or return what it has come to.
+    """Run one experiment, resume it, or return its results if it has finished.
 
     Args:
         config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
@@ -71,7 +71,7 @@ def run(
     check.check(settings)
     given = unread.check_given(load, texts)
     if processes.are_several():
-        raise UsageError("jaxfed.run: is one process's; several run launch.run")
+        raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
     devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
@@ -98,11 +98,7 @@ def _run(
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with RunProgress(settings.to_dict(), console) as shown:
-        summary = conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
+        conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
-        from jaxfed.reports.tables.method_names import method_names
-
-        names = method_names([read_run(place)])
-        remarks = summary.get("remarks", ())
-        shown.show_results(summary["algorithms"], str(place), names, remarks=remarks)
+        present(shown, place)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -8,7 +8,7 @@
                            offline and online
     parameters             all of these, and the gradient's norm
 
-(`jaxfed.privacy.membership` has one file per attack.) Labels and counts give a share s(y) of the example's
+(`jaxfed.privacy.membership` has the attacks.) Labels and counts give a share s(y) of the example's
 class, with the loss 1 - s(y). Probabilities p have the loss -log p_y and
 phi = log p_y - log sum_{c != y} p_c. Population scores of a client's model are that model's own answers; the
 scores of all clients' targets form one sample.
@@ -32,16 +32,9 @@ from jaxfed.audit.shadows import Shadows
 from jaxfed.audit.sightings import Sighting
 from jaxfed.audit.targets import AuditTargets
 from jaxfed.federation.attack_surface import SERVER
-from jaxfed.privacy.membership import (
-    difficulty,
-    gradient_norm,
-    lira,
-    population,
-    reference,
-    rmia,
-    single_model,
-)
+from jaxfed.privacy.membership import lira, rmia, single_model
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
+from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
 
 # Training of the shadow models: on their own labels alone; also on the attacked run's public targets; by
 # the method itself.
@@ -144,7 +137,9 @@ def sighting_scores(
         else:
             of_row = _of_marks(own, seen.kind) if _is_marks(seen) else _of_probabilities(own, a)
         if seen.norms.size:
-            of_row["gradient_norm"] = gradient_norm.scores(np.nan_to_num(seen.norms[row, rows]))
+            of_row["gradient_norm"] = single_model.gradient_norm_scores(
+                np.nan_to_num(seen.norms[row, rows])
+            )
         if seen.translated.size:
             of_row["label_translations"] = seen.translated[row, rows].astype(np.float64)
         if seen.noisy.size:
@@ -173,9 +168,9 @@ def _of_marks(own: _Own, kind: str) -> Scores:
     if own.shadows is not None and _has_outside(own.shadows):
         said = own.shadows.answers[:, : len(own.label)]
         wrong = (said.argmax(axis=-1) != own.label).astype(np.float64)
-        scores["difficulty"] = difficulty.scores(1 - share, wrong, own.shadows.is_in)
+        scores["difficulty"] = difficulty_scores(1 - share, wrong, own.shadows.is_in)
         if kind == "labels":
-            scores["reference"] = reference.scores(1 - share, wrong, own.shadows.is_in)
+            scores["reference"] = reference_scores(1 - share, wrong, own.shadows.is_in)
     return scores
 
 
@@ -186,7 +181,7 @@ def _of_probabilities(own: _Own, a: float) -> Scores:
     scores = {
         "gap": single_model.gap_scores(own.answers.argmax(axis=-1), own.label),
         "loss": single_model.loss_scores(loss),
-        "population": population.scores(loss, _loss(others)),
+        "population": single_model.population_scores(loss, _loss(others)),
     }
     if own.shadows is None or not _has_outside(own.shadows):
         return scores
@@ -195,8 +190,8 @@ def _of_probabilities(own: _Own, a: float) -> Scores:
     population_phi = _log_odds(own.shadows.answers[:, len(own.label) :], own.population_label)
     examples = rmia.Evidence(expit(phi), expit(reference_phi), is_in)
     outsiders = rmia.Evidence(expit(others), expit(population_phi))
-    scores["difficulty"] = difficulty.scores(loss, _loss(reference_phi), is_in)
-    scores["reference"] = reference.scores(loss, _loss(reference_phi), is_in)
+    scores["difficulty"] = difficulty_scores(loss, _loss(reference_phi), is_in)
+    scores["reference"] = reference_scores(loss, _loss(reference_phi), is_in)
     scores["lira_offline"] = lira.offline(phi, reference_phi, is_in)
     scores["rmia_offline"] = rmia.offline(examples, outsiders, a=a)
     if is_in.any(axis=0).all() and (is_in.sum(axis=0) > 1).any():

@@ -63,7 +63,7 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         signature.bind(*given)
     except TypeError as error:
         raise UsageError(
-            f"--config={spec}: {path} has get_config{signature}, which does not do for {given} ({error}); "
+            f"--config={spec}: {path} has get_config{signature}, which does not take {given} ({error}); "
             "an experiment's is get_config(variant='')"
         ) from None
     config = get_config(*given)

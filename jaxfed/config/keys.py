@@ -1,10 +1,11 @@
 """Dotted keys, such as `xclp.num_bits` for the entry `num_bits` of section `xclp`, and checks of values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from inspect import signature
 from typing import Any
 
 from jaxfed.errors import UsageError, did_you_mean, nearest
-from jaxfed.rules import Rule
+from jaxfed.rules import Rule, check_values, rules_of
 
 TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
@@ -80,3 +81,18 @@ def check_value(key: str, value: Any, rule: Rule) -> None:
         raise UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)
     if rule.type is int and value > _LARGEST:
         raise UsageError(key=f"config.{key}", value=value, allowed=f"use integers up to {_LARGEST}")
+
+
+def check_own(section: str, given: Mapping[str, Any], factory: Callable[..., Any]) -> None:
+    """Check a section's values one by one, by the types of a factory's defaults and by its rules.
+
+    Raises:
+        UsageError: a value of another type, or out of range.
+    """
+    known, rules = signature(factory).parameters, rules_of(factory)
+    for key, value in given.items():
+        kind = type(known[key].default) if key in known else None
+        if kind in TYPES:
+            check_value(f"{section}.{key}", value, Rule(kind, TYPES[kind]))
+        if key in rules:
+            check_values(f"config.{section}", {key: rules[key]}, {key: value})

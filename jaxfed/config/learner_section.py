@@ -16,10 +16,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import TYPES, check_value, unknown_key
+from jaxfed.config.keys import check_own, unknown_key
 from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE
-from jaxfed.rules import Rule, check_keywords
+from jaxfed.rules import check_keywords
 
 MIXED = "mixed"
 INGREDIENTS = {
@@ -30,11 +30,7 @@ INGREDIENTS = {
     "public_labels": "`Federation.public_labels`",
     "num_classes": "C",
 }
-_GIVEN = (
-    "training",
-    "num_classes",
-    "execution",
-)  # passed by `jaxfed.config.build.learner_ingredients`
+_GIVEN = ("training", "num_classes", "execution")  # `build.learner_ingredients` passes them
 
 
 def asks_for_learners(keywords: Collection[str]) -> bool:
@@ -107,32 +103,16 @@ def unsaid(key: str) -> Any:
 
 
 def check_learner_key(key: str, value: Any) -> None:
-    """Check that `learner.NAME.KEY` is a keyword of the learner and has its default's type.
-
-    The learner itself checks the rest.
+    """Check that `learner.NAME.KEY` is a keyword of the learner, and its value.
 
     Raises:
-        UsageError: an unknown key, or a value of another type.
+        UsageError: an unknown key, a value of another type, or one out of range.
     """
     name, _, leaf = key.removeprefix("learner.").partition(".")
     is_known = name in LEARNERS and leaf and (leaf in keywords_of(name) or _hands_on(name))
     if not is_known or leaf in _GIVEN:
         raise unknown_key(key, {*own_keys(), "learner.name", "learner.names"})
-    default = keywords_of(name)[leaf].default if leaf in keywords_of(name) else None
-    if type(default) in TYPES:
-        check_value(key, value, Rule(type(default), TYPES[type(default)]))
-
-
-def check_is_whole(name: str, given: Collection[str]) -> None:
-    """Check that a learner has its required keywords.
-
-    Raises:
-        UsageError: one is missing.
-    """
-    for key, parameter in keywords_of(name).items():
-        if parameter.default is parameter.empty and key not in given:
-            wrong = f"missing; learner.name={name!r} needs it"
-            raise UsageError(wrong, key=f"config.learner.{name}.{key}")
+    check_own(f"learner.{name}", {leaf: value}, LEARNERS[name])
 
 
 def check_learner(config: ConfigDict) -> None:
@@ -156,10 +136,7 @@ def check_learner(config: ConfigDict) -> None:
 def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> None:
     """Check the keywords of the clients' learners, and that a method of networks has networks.
 
-    Args:
-        config: of the experiment.
-        method: its name.
-        asked: keywords of its factory.
+    `asked` are the keywords of the method's factory.
 
     Raises:
         UsageError: a missing keyword, a value that is not allowed, or a learner that the method cannot use.
@@ -167,13 +144,16 @@ def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> N
     names = names_of(config)
     if "network" in asked and names != ("network",):
         raise UsageError(
-            f"{method!r} teaches probabilities or scores, which networks alone learn from",
+            f"{method!r} shares probabilities or scores; only networks can learn from them",
             key="config.learner.name",
             value=config.learner.name,
             allowed="use 'network'",
         )
     for name in names:
         given = config.learner.get(name, {})
-        check_is_whole(name, given)
+        for key, parameter in keywords_of(name).items():
+            if parameter.default is parameter.empty and key not in given:
+                wrong = f"missing; learner.name={name!r} needs it"
+                raise UsageError(wrong, key=f"config.learner.{name}.{key}")
         with section(f"config.learner.{name}", given):
             check_keywords(LEARNERS[name], given)

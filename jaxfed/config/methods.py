@@ -72,7 +72,7 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
             f"{name!r} labels in one shot",
             key=f"config.{key}",
             value=config[key],
-            allowed=f"use methods that train a model, which {wanted} are of",
+            allowed=f"use methods that train a model; {wanted} are defined for them only",
         )
 
 

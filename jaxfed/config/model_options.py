@@ -34,12 +34,7 @@ def described(factory: Callable[..., Any]) -> list[tuple[str, Any, str]]:
 
 
 def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check the keys of `config.model` except the name.
-
-    Args:
-        name: of the network, for the message.
-        factory: as in `MODELS`.
-        options: key -> value.
+    """Check the keys of `config.model` except the name, which stands in the message.
 
     Raises:
         UsageError: an option that the network lacks, or a value of another type or out of range.

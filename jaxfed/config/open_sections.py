@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.keys import TYPES, check_value, nearest_keys, unknown_key
+from jaxfed.config.keys import TYPES, check_own, check_value, nearest_keys, unknown_key
 from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean
-from jaxfed.rules import Rule, check_values, rules_of
+from jaxfed.rules import Rule
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
@@ -62,14 +62,8 @@ def plugged_in() -> dict[str, Callable[..., Any]]:
 
 def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
     """Check that the section's keys are keywords of the factory, by their defaults' types and its rules."""
-    rules = rules_of(factory)
-    parameters = inspect.signature(factory).parameters.values()
-    known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    for key, value in section.items():
+    known = [p.name for p in signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for key in section:
         if key not in known:
             raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})
-        kind = type(known[key])
-        if kind in TYPES:
-            check_value(f"{name}.{key}", value, Rule(kind, TYPES[kind]))
-        if key in rules:
-            check_values(f"config.{name}", {key: rules[key]}, {key: value})
+    check_own(name, section, factory)

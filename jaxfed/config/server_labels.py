@@ -98,14 +98,8 @@ def check_place_of_labels(
 ) -> None:
     """Check that a method that trains one model can use labels where they are.
 
-    Args:
-        config: of the experiment.
-        name: of the method.
-        needed: what it declares.
-        parameters: the settings of XCLP's labels.
-
     Raises:
-        UsageError: it cannot.
+        UsageError: its needs, or the parameters of XCLP's labels, do not allow it.
     """
     if config.federation.labels_at not in needed.labels_at:
         (place,) = needed.labels_at
@@ -118,7 +112,7 @@ def check_place_of_labels(
     if needed.pseudo_label == "xclp" and not is_one_program(parameters):
         raise _refused(
             config,
-            "the server is a party of XCLP then",
+            "the server then takes part in XCLP, whose noise and protocols are for clients",
             "set no noise, and hamming='plaintext', row_sums='plaintext', influence='labels' in config.xclp",
         )
 

@@ -23,6 +23,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.sides import Sides
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -118,6 +119,9 @@ class FederatedAlgorithm(NamedTuple):
 
     `judged_after`: a round after which the state is evaluated in any case, since the methods that it is
     compared with begin to pseudo-label there; 0 for none (`jaxfed.federation.rounds.is_judged`).
+
+    `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
+    in one process alone.
     """
 
     init: Init
@@ -133,6 +137,7 @@ class FederatedAlgorithm(NamedTuple):
     one_shot: bool = False
     labeled_only_rounds: int = 0
     judged_after: int = 0
+    sides: Callable[[], Sides] | None = None
 
 
 HAS_NO_MODEL = "has_no_model"  # metric of `evaluate`, True for a state without any model

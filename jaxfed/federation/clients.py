@@ -13,8 +13,9 @@ from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.dataset import Partition
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
+from jaxfed.federation.census import Census, most_of_a_class
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.feature_statistics import mean_and_deviation
+from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
 _PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
@@ -111,6 +112,8 @@ class Federation:
         num_public_classes: number of classes of `public_labels`. They are the classes 0..C-1 themselves, or
             others if the public examples are another data set's and `y` is -1.
         predicted: int32 [n], classes by the trained model whose features `x` are; None if `x` are others.
+        census: counts of all clients' examples if this is one side of a network, which holds its own examples
+            alone; None: all clients' examples are here.
     """
 
     x: np.ndarray
@@ -124,6 +127,7 @@ class Federation:
     public_labels: np.ndarray | None = None
     num_public_classes: int = 0
     predicted: np.ndarray | None = None
+    census: Census | None = None
 
     @classmethod
     def from_clients(
@@ -220,18 +224,27 @@ class Federation:
     @property
     def capacity(self) -> int:
         """N, the size of the largest client: every cohort is padded to it, so shapes never change."""
-        return int(self._sizes.max(initial=0))
+        return int(self._sizes.max(initial=0)) if self.census is None else self.census.capacity
 
     @property
     def max_labels(self) -> int:
         """The largest number of labels of a client."""
-        return max(map(len, self.partition.labeled), default=0)
+        return max(self.label_counts, default=0)
 
     @property
     def max_labels_of_a_class(self) -> int:
         """The largest number of labels of one class at a client; 0 without any labels."""
-        labels = [self.y[rows] for rows in self.partition.labeled if len(rows)]
-        return max((int(np.bincount(y).max()) for y in labels), default=0)
+        if self.census is not None:
+            return self.census.max_labels_of_a_class
+        labels = (self.y[rows] for rows in self.partition.labeled)
+        return max(map(most_of_a_class, labels), default=0)
+
+    @property
+    def label_counts(self) -> list[int]:
+        """The number of labels of each client."""
+        if self.census is not None:
+            return [counts.labels for counts in self.census.clients]
+        return list(map(len, self.partition.labeled))
 
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -247,11 +260,14 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        See `mean_and_deviation`. (A shortcut of the simulation: no bytes are counted; in practice each client
-        would send two sums.)
+        A simulation counts no bytes for it; on a network each client sends its two sums (`Census`).
         """
         owned = [self.points(client) for client in range(self.num_clients)]
-        return mean_and_deviation(self.x, np.concatenate([*owned, self.server]))
+        here = feature_sums(self.x, np.concatenate([*owned, self.server]))
+        if self.census is not None:
+            server = feature_sums(self.x, self.server)
+            here = added([*(counts.sums for counts in self.census.clients), server])
+        return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
@@ -289,7 +305,7 @@ class Federation:
                 K clients.
         """
         clients = range(self.num_clients) if clients is None else clients
-        shape = (len(clients), self.capacity)
+        shape = (len(clients), int(self._sizes.max(initial=0)))
         y = np.full(shape, UNLABELED, np.int32)
         mask = np.zeros(shape, bool)
         own = [self.points(client) for client in clients]
@@ -304,7 +320,7 @@ class Federation:
             parts = [self.x[points] for points in own]
             # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, sum(map(len, parts)))
-            examples = stacked(parts, length_for(count, count), self.capacity)
+            examples = stacked(parts, length_for(count, count), shape[1])
             return Cohort(np.asarray(clients, np.int32), examples, y, mask)
         x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
         for row, points in enumerate(own):

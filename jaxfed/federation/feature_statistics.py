@@ -1,31 +1,54 @@
-"""Statistics for normalization: mean and deviation of each entry of the last axis, in one pass."""
+"""Statistics for normalization: mean and deviation of each entry of the last axis, by sums in one pass."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 
-def mean_and_deviation(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of each entry of the last axis, over these rows and all axes between.
+class FeatureSums(NamedTuple):
+    """Sums over examples and all axes but the last; what one client needs to send of its own.
 
-    Args:
-        x: [n, ..., c], of numbers or bytes; bytes are read as [0, 1].
-        rows: int [m], the examples that count.
+    Fields:
+        total: float64 [c], the sums.
+        square: float64 [c], the sums of squares.
+        count: number of values that each is a sum of.
+    """
 
-    Returns:
-        Two float32 [c], computed in float64. Constant entries get deviation 1.
+    total: np.ndarray
+    square: np.ndarray
+    count: int
+
+
+def feature_sums(x: np.ndarray, rows: np.ndarray) -> FeatureSums:
+    """Sum each entry of the last axis over these rows, int [m], of x [n, ..., c], numbers or bytes.
 
     Cost: m examples are copied, a few at a time. Bytes take some 0.5 ns each: they are summed as integers,
     over examples first, along contiguous memory (float64 sums entry by entry would take ten times as long).
     Their sums are exact in any order.
     """
     total, square = (_sums_of_bytes if x.dtype == np.uint8 else _sums)(x, rows)
-    count = max(1, len(rows) * math.prod(x.shape[1:-1]))
-    mean, square = total / count, square / count
+    return FeatureSums(total, square, len(rows) * math.prod(x.shape[1:-1]))
+
+
+def added(parts: Iterable[FeatureSums]) -> FeatureSums:
+    """Add the sums of several parties."""
+    total, square, number = zip(*parts, strict=True)
+    return FeatureSums(np.sum(total, axis=0), np.sum(square, axis=0), sum(number))
+
+
+def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each entry of the last axis, two float32 [c].
+
+    Bytes are read as [0, 1]. Constant entries get deviation 1.
+    """
+    count = max(1, sums.number)
+    mean, square = sums.total / count, sums.square / count
     deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
-    unit = 255 if x.dtype == np.uint8 else 1
+    unit = 255 if of_bytes else 1
     deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
     return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
 

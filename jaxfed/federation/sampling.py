@@ -105,7 +105,7 @@ def sample_clients(
     rng = np.random.default_rng((seed, round_number))
     if config.sampling == "uniform":
         return sorted(rng.choice(num_clients, size, replace=False).tolist())
-    has_labels = np.array([len(labeled) > 0 for labeled in federation.partition.labeled])
+    has_labels = np.array(federation.label_counts) > 0
     labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
     if needs_labels and config.labeled_cohorts and len(labeled):
         return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())

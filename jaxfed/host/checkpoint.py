@@ -179,7 +179,7 @@ def copied_leaves(state: Any) -> Leaves:
 
 def _leaves(state: Any) -> Iterator[tuple[str, np.ndarray]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        yield _name(path), _to_numpy(leaf)
+        yield _name(path), np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def _write(archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
@@ -208,10 +208,6 @@ def _name(path: jax.tree_util.KeyPath) -> str:
 
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _to_numpy(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def _like(leaf: Any, value: np.ndarray) -> Any:

@@ -34,12 +34,9 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         os.stat(path)  # Path.exists is False for some of these, depending on Python's version
     except (FileNotFoundError, NotADirectoryError):
         return path
-    except OSError as error:
-        raise UsageError(str(error.strerror), key=key, value=text) from error
-    except RuntimeError as error:  # ~nobody
-        raise UsageError(str(error), key=key, value=text) from error
-    except ValueError as error:  # a NUL
-        raise UsageError(str(error), key=key, value=text) from error
+    except (OSError, RuntimeError, ValueError) as error:  # the last two: ~nobody, a NUL
+        wrong = getattr(error, "strerror", None) or str(error)
+        raise UsageError(wrong, key=key, value=text) from error
     return path
 
 
@@ -47,11 +44,7 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
     """Check that a file can be written, before the work for its contents begins.
 
     Nothing is left behind: an existing file is opened and closed; otherwise a nameless file is created in the
-    nearest existing folder.
-
-    Args:
-        given: as the user wrote it.
-        key: as in `location`.
+    nearest existing folder. Arguments as for `location`.
 
     Raises:
         UsageError: as `location`; a folder, or a place where no file can be created.
@@ -69,11 +62,7 @@ def file_to_write(given: str | os.PathLike[str], key: str) -> Path:
 def folder_to_write(given: str | os.PathLike[str], key: str) -> Path:
     """Check that a folder exists or can be created, and that files can be written in it.
 
-    Nothing is left behind, as with `file_to_write`.
-
-    Args:
-        given: as the user wrote it.
-        key: as in `location`.
+    Nothing is left behind, as with `file_to_write`. Arguments as for `location`.
 
     Raises:
         UsageError: as `location`; a file, or a place where no folder can be created.

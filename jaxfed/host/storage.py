@@ -7,9 +7,13 @@ import fcntl
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from jaxfed.errors import UsageError
+
+LOCK = ".lock"  # file in a claimed folder
 
 _CHUNK = 2**20  # bytes
 
@@ -99,6 +103,31 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def claimed(folder: Path, busy: str) -> Iterator[int]:
+    """Create a folder if it is missing, hold its lock, and remove partial files of killed processes.
+
+    Yields the lock's descriptor, as `lock` does.
+
+    Args:
+        folder: the user's `--workdir`.
+        busy: what to say if another process holds the lock.
+
+    Raises:
+        UsageError: another process holds it, or the folder cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = stack.enter_context(lock(folder / LOCK))
+        except BlockingIOError:
+            raise UsageError(f"--workdir={folder}: {busy}") from None
+        except OSError as error:
+            raise UsageError(f"--workdir={folder}: {error.filename}: {error.strerror}") from error
+        remove_partial_files(folder)
+        yield descriptor
 
 
 def is_full(error: OSError) -> bool:

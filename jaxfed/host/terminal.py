@@ -21,11 +21,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 QUIET_SECONDS = 20.0
 _SHORTEST_WAIT = 0.05
 _NO_EDGE = 1000  # characters
+_PLAIN = str.maketrans({"±": "+-", "–": "-", "†": "*"})
 
 
 class _Console(Console):
@@ -115,17 +115,13 @@ class Terminal:
         self._last_line = time.monotonic()
         self.console.print(text, markup=False)
 
-    def show(self, table: Table) -> None:
-        """Print a table."""
-        self.console.print(table)
-
-    def can_print(self, text: str) -> bool:
-        """True if the output's encoding has these characters."""
+    def printable(self, text: str) -> str:
+        """Return the text, with plain signs for those that the output's encoding does not have."""
         try:
             text.encode(self.console.encoding)
         except UnicodeEncodeError:
-            return False
-        return True
+            return text.translate(_PLAIN)
+        return text
 
     def _give_signs_of_life(self) -> None:
         while not self._ended.wait(max(_SHORTEST_WAIT, self._silence_left())):

@@ -21,30 +21,11 @@ def basic(epsilon: float, releases: int) -> float:
     Raises:
         UsageError: epsilon below 0, or a negative number of releases.
     """
-    _check(epsilon, releases)
+    if not epsilon >= 0 or releases < 0:
+        raise UsageError(
+            f"epsilon={epsilon}, releases={releases}: use numbers and integers from 0 on"
+        )
     return releases * epsilon
-
-
-def each(total: float, releases: int) -> float:
-    """eps of each of R releases that together cost `total`, by `basic`.
-
-    Raises:
-        UsageError: a total below 0, or no release.
-    """
-    _check(total, releases)
-    if not releases:
-        raise UsageError("releases=0: use integers from 1 on")
-    return total / releases
-
-
-def zcdp(epsilon: float, releases: int) -> float:
-    """rho of R releases at pure `epsilon` each.
-
-    Raises:
-        UsageError: as `basic`.
-    """
-    _check(epsilon, releases)
-    return releases * epsilon**2 / 2
 
 
 def approximate(epsilon: float, releases: int, delta: float) -> float:
@@ -55,12 +36,5 @@ def approximate(epsilon: float, releases: int, delta: float) -> float:
     """
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta}: use numbers strictly between 0 and 1")
-    rho = zcdp(epsilon, releases)
-    return min(rho + 2 * math.sqrt(rho * math.log(1 / delta)), basic(epsilon, releases))
-
-
-def _check(epsilon: float, releases: int) -> None:
-    if not epsilon >= 0 or releases < 0:
-        raise UsageError(
-            f"epsilon={epsilon}, releases={releases}: use numbers and integers from 0 on"
-        )
+    pure, rho = basic(epsilon, releases), releases * epsilon**2 / 2
+    return min(rho + 2 * math.sqrt(rho * math.log(1 / delta)), pure)

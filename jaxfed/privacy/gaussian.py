@@ -14,7 +14,6 @@ is not included.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from jaxfed.errors import UsageError
 
@@ -62,31 +61,12 @@ def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1
         raise UsageError(f"delta={delta}: use numbers above 0 and below 1")
     if delta_of(0.0, sensitivity, sigma, releases) <= delta:
         return 0.0
-    return _smallest(lambda epsilon: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
-
-
-def sigma_of(epsilon: float, delta: float, sensitivity: float, releases: int = 1) -> float:
-    """The smallest sigma that gives (epsilon, delta) after `releases` releases.
-
-    Raises:
-        UsageError: epsilon that is not positive, and as the others.
-    """
-    _check(sensitivity, 1.0, releases)
-    if epsilon <= 0 or not 0 < delta < 1:
-        raise UsageError(f"epsilon={epsilon}, delta={delta}: use epsilon > 0, delta in (0, 1)")
-    if sensitivity == 0:
-        return 0.0
-    return _smallest(lambda sigma: delta_of(epsilon, sensitivity, sigma, releases) <= delta)
-
-
-def _smallest(holds: Callable[[float], bool]) -> float:
-    """Smallest positive number from which `holds` is true, by bisection."""
     low, high = 0.0, 1.0
-    while not holds(high):
+    while delta_of(high, sensitivity, sigma, releases) > delta:
         high *= 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if middle > 0 and holds(middle):
+        if middle > 0 and delta_of(middle, sensitivity, sigma, releases) <= delta:
             high = middle
         else:
             low = middle

@@ -19,21 +19,10 @@ A missing label (-1) stays missing: abstention is not protected.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
-
-
-def keep_probability(epsilon: float, rows: int, num_classes: int) -> float:
-    """Probability of keeping the true label if up to `rows` labels depend on one example.
-
-    Raises:
-        UsageError: epsilon that is not positive, no rows, or fewer than two classes.
-    """
-    return rr.answer_probabilities(row_epsilon(epsilon, rows), num_classes)[0]
 
 
 def row_epsilon(epsilon: float, rows: int) -> float:
@@ -45,21 +34,6 @@ def row_epsilon(epsilon: float, rows: int) -> float:
     if rows < 1:
         raise UsageError(f"rows={rows}: use integers from 1 on")
     return epsilon / rows
-
-
-def epsilon_of(keep_probability: float, rows: int, num_classes: int) -> float:
-    """eps of labels kept with this probability; the inverse of `keep_probability`.
-
-    Raises:
-        UsageError: a probability outside of (1 / C, 1), no rows, or fewer than two classes.
-    """
-    if num_classes < 2 or rows < 1 or not 1 / num_classes < keep_probability < 1:
-        raise UsageError(
-            f"keep_probability={keep_probability}, rows={rows}, num_classes={num_classes}: use "
-            "numbers between 1 / C and 1, 1 row or more, 2 classes or more"
-        )
-    odds = math.log(keep_probability) - math.log1p(-keep_probability)
-    return rows * (odds + math.log(num_classes - 1))
 
 
 def release(

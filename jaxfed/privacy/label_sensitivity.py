@@ -21,8 +21,6 @@ It assumes more than the paper states:
   * It is a quantile over random neighbors, not the supremum that pure differential privacy requires: with
     probability delta more labels change, and for a chosen data set nothing holds.
 
-`tikhonov_rate` is a case in which the rate is known (Shalev-Shwartz, Ben-David, 2014, Corollary 13.6).
-
 `estimate` does what the paper's experiments do: it trains on D and on neighbors drawn at random, and takes
 the largest difference. The next neighbor may change more. An epsilon computed from it is not a guarantee.
 """
@@ -68,20 +66,6 @@ def stability_bound(num_public: int, rate: float, delta: float) -> int:
     quantile, mean = -float(ndtri(delta)), num_public * rate
     bound = mean + quantile * math.sqrt(mean * (1 - rate)) + quantile**2 / 3
     return min(math.ceil(bound), trivial_rows(num_public))
-
-
-def tikhonov_rate(lipschitz: float, regularization: float, num_examples: int) -> float:
-    """2 L^2 / (lambda n): stability of argmin_w (mean loss + lambda |w|^2), convex losses with constant L.
-
-    Raises:
-        UsageError: a number that is not positive.
-    """
-    if min(lipschitz, regularization, num_examples) <= 0:
-        raise UsageError(
-            f"lipschitz={lipschitz}, regularization={regularization}, num_examples={num_examples}: allowed "
-            "are numbers above 0"
-        )
-    return 2 * lipschitz**2 / (regularization * num_examples)
 
 
 class SensitivityEstimate(NamedTuple):

@@ -43,7 +43,6 @@ import math
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +50,6 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import lsh
-from jaxfed.privacy import composition
 
 # (rows, words) -> uniform uint32 [rows, words], the random words for the noise of these rows.
 DrawUniform = Callable[[range, int], jax.Array]
@@ -59,35 +57,6 @@ DrawUniform = Callable[[range, int], jax.Array]
 _BLOCK = 256  # codes randomized at a time: 4 L bytes of random words each
 _MARKS = 1 << 20  # marks randomized at a time, or one row of them: 4 bytes of random words each
 _BIT_WORD, _LABEL_WORD = 32, 64  # bits of randomness that a bit's, a label's answer takes
-
-
-class BitBudget(NamedTuple):
-    """Privacy budget of one release of randomized codes, from the weakest claim to the strongest.
-
-    Fields:
-        bit: eps of a single bit.
-        record_zcdp: rho = L eps^2 / 2 of a whole code.
-        record_approximate: eps of a whole code at the given delta, rho + 2 sqrt(rho ln(1 / delta)), or
-            the pure one if that is smaller.
-        record_pure: L eps of a whole code, delta = 0.
-    """
-
-    bit: float
-    record_zcdp: float
-    record_approximate: float
-    record_pure: float
-
-
-def bit_budget(epsilon: float, num_bits: int, delta: float) -> BitBudget:
-    """The budget of codes of `num_bits` bits, each randomized at `epsilon`.
-
-    Raises:
-        UsageError: `epsilon` is not positive, or `delta` is not strictly between 0 and 1.
-    """
-    _check_epsilon(epsilon)
-    pure = num_bits * epsilon
-    rho = composition.zcdp(epsilon, num_bits)
-    return BitBudget(epsilon, rho, composition.approximate(epsilon, num_bits, delta), pure)
 
 
 def flip_probability(epsilon: float) -> float:
@@ -224,13 +193,6 @@ def unbiased_distances(distances: jax.Array, num_bits: int, epsilon: float) -> j
     q = flip_probability(epsilon)
     s = 2 * q * (1 - q)
     return (jnp.asarray(distances).astype(jnp.float32) - num_bits * s) / (1 - 2 * s)
-
-
-def distance_deviation(num_bits: int, epsilon: float) -> float:
-    """Standard deviation of h_hat, sqrt(L s (1 - s)) / (1 - 2 s), for any h."""
-    q = flip_probability(epsilon)
-    s = 2 * q * (1 - q)
-    return math.sqrt(num_bits * s * (1 - s)) / (1 - 2 * s)
 
 
 def answer_probabilities(epsilon: float, num_classes: int) -> tuple[float, float]:

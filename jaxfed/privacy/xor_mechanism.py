@@ -72,21 +72,6 @@ def bit_epsilon(
     return epsilon / (sensitivity * _norm(num_classes, condition))
 
 
-def epsilon_of(
-    flip_probability: float, sensitivity: int, num_classes: int, condition: Condition = "exact"
-) -> float:
-    """eps of bits flipped with this probability; the inverse of `flip_probability`.
-
-    Raises:
-        UsageError: a probability outside of (0, 1/2), no bits, or no classes.
-    """
-    _check(sensitivity, num_classes)
-    if not 0 < flip_probability < 0.5:
-        raise UsageError(f"flip_probability={flip_probability}: use numbers between 0 and 1/2")
-    log_odds = math.log1p(-flip_probability) - math.log(flip_probability)
-    return sensitivity * _norm(num_classes, condition) * log_odds
-
-
 def one_hot(labels: np.ndarray, num_classes: int) -> np.ndarray:
     """F, bool [U, C] of labels int [U]; a row of zeros for -1."""
     return np.asarray(labels)[:, None] == np.arange(num_classes)
@@ -123,12 +108,6 @@ def release(
 def unbiased_counts(sums: np.ndarray, num_clients: int, flip_probability: float) -> np.ndarray:
     """n_hat, float64 [U, C], from summed bits B, integers [U, C], over `num_clients` clients."""
     return (np.asarray(sums) - num_clients * flip_probability) / (1 - 2 * flip_probability)
-
-
-def count_deviation(num_clients: int, flip_probability: float) -> float:
-    """Standard deviation of an entry of n_hat, for any n."""
-    spread = num_clients * flip_probability * (1 - flip_probability)
-    return math.sqrt(spread) / (1 - 2 * flip_probability)
 
 
 def _norm(num_classes: int, condition: Condition) -> float:

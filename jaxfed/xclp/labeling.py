@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.rules import fields_as_keywords
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.later_points.out_of_sample import label_later
 from jaxfed.xclp.result import Result
@@ -41,7 +40,6 @@ class Labeling(list[Prediction]):
         return label_later(self._result, vectors, self._p, self._execution)
 
 
-@fields_as_keywords(Parameters)
 def propagate_labels(
     vectors: Sequence[np.ndarray],
     labels: Sequence[np.ndarray],

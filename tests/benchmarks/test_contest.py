@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.timing import contest
 from benchmarks.timing.contest import Contest, run_contest
-from launch.bench import as_line
+from benchmarks.timing.record import as_line
 
 
 def seconds(duration, result=None):

@@ -16,10 +16,10 @@ from benchmarks.methods import experiment
 from benchmarks.peers import jax_network, played, task
 from benchmarks.timing import contest
 from benchmarks.timing.contest import optional_peer
+from benchmarks.timing.record import as_line
 from jaxfed.config import file as config_file
 from jaxfed.config.build.networks import make_model
 from jaxfed.config.data.simulation import Simulation
-from launch.bench import as_line
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.methods import labeling_cost, start
 from benchmarks.timing.contest import run_contest
-from launch.bench import as_line
+from benchmarks.timing.record import as_line
 
 
 @pytest.mark.slow

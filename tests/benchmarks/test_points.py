@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from benchmarks import bench
 from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE
 from benchmarks.timing import limits
 from benchmarks.timing.contest import OTHERS_ALLOWED, Contest
@@ -15,7 +16,7 @@ from benchmarks.timing.limits import Limits
 from benchmarks.timing.patience import Patience
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interrupted
-from launch import bench
+from launch import bench as entry
 
 
 def contest(n, *peers, task="search", parts=None, **case):
@@ -89,7 +90,7 @@ def benched(monkeypatch, tmp_path):
     def run(**given):
         out = tmp_path / "out.json"
         with flagsaver.flagsaver(**{"out": str(out), **given}):
-            bench.main([], [], None)
+            entry.main([], [], None)
         return json.loads(out.read_text())["contests"]
 
     return run
@@ -127,7 +128,7 @@ def test_a_signal_leaves_what_has_ended(benched, monkeypatch, tmp_path, capsys):
         "the same command begins anew\n"
     )
     with flagsaver.flagsaver(points=["3000"], out=None):
-        assert bench.main([], [], None) == 130
+        assert entry.main([], [], None) == 130
     assert capsys.readouterr().err == "jaxfed: stopped by SIGINT; the same command begins anew\n"
 
 
@@ -135,7 +136,7 @@ def test_what_is_no_file_is_written_once_and_stays(benched, monkeypatch, tmp_pat
     written = []
     monkeypatch.setattr(bench.Path, "write_text", lambda path, text: written.append((path, text)))
     with flagsaver.flagsaver(points=["1000", "2000"], kernel=["knn"], out="/dev/null"):
-        assert bench.main([], [], None) == 0
+        assert entry.main([], [], None) == 0
     ((path, text),) = written
     assert path == Path("/dev/null")
     assert path.is_char_device()
@@ -146,11 +147,11 @@ def test_a_file_is_written_whole_and_a_link_stays(tmp_path, full_disk):
     (tmp_path / "there").mkdir()
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "there" / "file.json")
-    bench._write({"contests": []}, link)
+    bench.write({"contests": []}, link)
     assert link.is_symlink()
     assert json.loads(link.read_text()) == {"contests": []}
     with full_disk(after=10), pytest.raises(UsageError, match=r"link.json: File too large$"):
-        bench._write({"contests": ["long"]}, link)
+        bench.write({"contests": ["long"]}, link)
     assert json.loads(link.read_text()) == {"contests": []}, "what was there stays"
 
 
@@ -219,11 +220,11 @@ def test_mistakes(benched, monkeypatch, given, told):
     ],
 )
 def test_no_contest_is_run_twice(names, expected):
-    assert bench._without_parts(names) == expected
+    assert bench.without_parts(names) == expected
 
 
 def test_all_are_those_that_are_no_others_part():
-    chosen = bench._without_parts(BENCHMARKS)
+    chosen = bench.without_parts(BENCHMARKS)
     assert set(BENCHMARKS) - set(chosen) == {"experiment_mlp", "experiment_cnn"}
     assert "experiment" in chosen
 

@@ -20,7 +20,7 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
     for name, size in {**small, "ROWS": 20, "TAUGHT": 40, "TREES": 2}.items():
         monkeypatch.setattr(learners, name, size)
     monkeypatch.setattr(learners, "optional_peer", lambda name, *_: {name: None})
-    monkeypatch.setattr(learners.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(learners, "num_cores", lambda: 2)
     networks, forests = learners.learners(with_peers=True)
     assert networks.targets == {"PyTorch loop": 1.5}
     assert forests.targets == {"one after another": 1.6}

@@ -66,12 +66,15 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
             ["learner.decision_tree.max_depth=-1"],
             "config.learner.decision_tree.max_depth=-1: use integers from 0 on",
         ),
-        (["federation.public_size=0"], "config.federation.public_size=0: 'fedct' teaches clients"),
+        (
+            ["federation.public_size=0"],
+            "config.federation.public_size=0: 'fedct' has clients learn",
+        ),
         (
             ["baselines=distributed_distillation"],
-            "config.learner.name='decision_tree': 'distributed_distillation' teaches probabilities",
+            "config.learner.name='decision_tree': 'distributed_distillation' shares probabilities",
         ),
-        (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' teaches"),
+        (["baselines=fedmd"], "config.learner.name='decision_tree': 'fedmd' shares"),
         (["fedct.consensus=mode"], "config.fedct.consensus='mode': choose one of 'majority'"),
         (["fedct.threshold=0.8"], "config.fedct.threshold=0.8: consensus='majority' has no"),
         (["fedct.consensus=staple", "fedct.sums=masked"], "config.fedct.sums='masked': consensus="),
@@ -81,7 +84,10 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         ),
         (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: use numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
-        (["federation.test=clients"], "config.federation.test='clients': clients of 'fedct' have"),
+        (
+            ["federation.test=clients"],
+            "config.federation.test='clients': the clients' models of 'fedct'",
+        ),
         (["learner.name=estimator"], "config.learner.estimator"),
         (
             ["baselines=pate", "rounds=2", "pate.teacher_rounds=3"],
@@ -192,7 +198,7 @@ def test_factories_get_what_they_ask_for():
 
 def test_there_are_no_costs_of_clients_with_models_of_their_own():
     config = load("federation.labeled_fraction=0.5", "baselines=", variant="smoke")
-    with pytest.raises(UsageError, match="models of their own"):
+    with pytest.raises(UsageError, match="has a model for each client"):
         list(method_costs(config))
 
 

@@ -70,8 +70,8 @@ def test_more_than_there_is(tmp_path, keys, told):
             ["federation.num_labeled_clients=2"],
             r"num_labeled_clients=2: .*; use 0",
         ),
-        ("labels_at_server.py", ["xclp.hamming=masked"], r"a party of XCLP"),
-        ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"a party of XCLP"),
+        ("labels_at_server.py", ["xclp.hamming=masked"], r"takes part in XCLP"),
+        ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"takes part in XCLP"),
         (
             "labels_at_server.py",
             ["federation.labels_at=clients"],

@@ -364,7 +364,11 @@ def test_keys_that_nobody_has_set_are_counted_only(tmp_path, changes, end):
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
-        ("JAX_PLATFORMS", "nonsense", "JAX finds no such device; unset, it takes what there is"),
+        (
+            "JAX_PLATFORMS",
+            "nonsense",
+            "JAX finds no such device; unset it to use the available ones",
+        ),
         ("JAX_NUM_CPU_DEVICES", "abc", "use integers from 1 on"),
         ("JAX_NUM_CPU_DEVICES", "0", "use integers from 1 on"),
     ],

@@ -93,7 +93,7 @@ def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
     ]
     done = launch(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "client_knn: xclp.num_bits=64 runs it for 2 points, where it is the same" in done.stderr
+    assert "client_knn: xclp.num_bits=64 runs it for 2 points that do not change it" in done.stderr
     rows = {(row["point"], row["algorithm"]): row for row in read_csv(directory)}
     first, second = "xclp.num_bits=64", "xclp.num_bits=128"
     assert list(rows) == [(at, name) for at in (first, second) for name in ("xclp", "client_knn")]
@@ -143,7 +143,7 @@ def test_a_grid_over_what_is_a_methods_own(config):
     [
         (["xclp.alpha="], "--sweep.xclp.alpha: values are missing"),
         (["xclp.alpha"], "--sweep.xclp.alpha: values are missing"),
-        (["seed=1", "seed=2"], "--sweep.seed: is there twice"),
+        (["seed=1", "seed=2"], "--sweep.seed: is given twice"),
         (["seed=1,1"], "sweep adds the point seed=1 twice"),
         (["sede=1,2"], "sweep point sede=1: config.sede: unknown key"),
         (["xclp.alpha=0.5,high"], "config.xclp.alpha=high: must be a number"),

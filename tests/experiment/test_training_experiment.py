@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from rich.console import Console
+from whole_figures import run_figures
 
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm, make_training
@@ -31,7 +32,6 @@ from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel.prefetch import prefetched
-from jaxfed.reports.figures.plots import run_figures
 from jaxfed.training.pseudo_labels import pseudo_label
 
 CONFIG = "ml_collections_configs/fedavg_xclp.py"

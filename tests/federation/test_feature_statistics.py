@@ -3,7 +3,20 @@
 import numpy as np
 import pytest
 
-from jaxfed.federation.feature_statistics import mean_and_deviation
+from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
+
+
+def computed(x, rows):
+    return mean_and_deviation(feature_sums(x, rows), of_bytes=x.dtype == np.uint8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_sums_of_parties_give_what_all_examples_give(dtype):
+    x = np.random.default_rng(1).integers(0, 256, (50, 3, 3, 2)).astype(dtype)
+    parts = [feature_sums(x, rows) for rows in np.split(np.arange(50), [7, 7, 31])]
+    found = mean_and_deviation(added(parts), of_bytes=dtype == np.uint8)
+    for one, expected in zip(found, computed(x, np.arange(50)), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(600, 5, 5, 1), (600, 5, 5, 3), (600, 7), (40, 96, 96, 3)])
@@ -18,19 +31,19 @@ def test_they_are_those_of_the_rows_that_count(shape, dtype):
     mean = values.mean(axis=axes)
     deviation = np.sqrt(np.square(values).mean(axis=axes) - np.square(mean))
     unit = 255 if dtype == np.uint8 else 1
-    for found, expected in zip(mean_and_deviation(x, rows), (mean, deviation), strict=True):
+    for found, expected in zip(computed(x, rows), (mean, deviation), strict=True):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected / unit, rtol=1e-7)
 
 
 def test_white_images_do_not_overflow_and_deviate_by_nothing():
-    mean, deviation = mean_and_deviation(np.full((2000, 64, 64, 1), 255, np.uint8), np.arange(2000))
+    mean, deviation = computed(np.full((2000, 64, 64, 1), 255, np.uint8), np.arange(2000))
     np.testing.assert_array_equal(mean, [1])
     np.testing.assert_array_equal(deviation, [1])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_nobody_has_a_mean(dtype):
-    mean, deviation = mean_and_deviation(np.zeros((3, 4), dtype), np.zeros(0, int))
+    mean, deviation = computed(np.zeros((3, 4), dtype), np.zeros(0, int))
     np.testing.assert_array_equal(mean, np.zeros(4))
     np.testing.assert_array_equal(deviation, np.ones(4))

@@ -91,7 +91,7 @@ def test_the_final_table_in_every_encoding(encoding, cell):
         {"num_repeats": 2, "rounds": 1, "baselines": ()}, Console(file=stream, width=80)
     )
     accuracy = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}
-    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w")
+    progress.show_results({"xclp": {"test_accuracy": accuracy}}, "w", {})
     stream.flush()
     assert cell in stream.buffer.getvalue().decode(encoding)
 
@@ -102,7 +102,7 @@ OF_THE_REPOSITORY = {"jaxfed-bench", "jaxfed-growth", "jaxfed-accelerator"}
 def called(script, tmp_path):
     """The script with --help as installed, but for its module: `launch` in place of `jaxfed.launch`."""
     module, function = SCRIPTS[script].removeprefix("jaxfed.").split(":")
-    program = f"from {module} import {function}; {function}()"
+    program = f"import sys; sys.argv[0] = {script!r}; from {module} import {function}; {function}()"
     return subprocess.run(
         [sys.executable, "-c", program, "--help"],
         cwd=tmp_path,  # not the repository

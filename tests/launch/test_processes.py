@@ -103,7 +103,7 @@ with Interruption() as interruption:
     else:
         raise AssertionError("nobody heard")
 text = problem(agree, interruption, {"round": 3, "loss": float(number)})
-assert text.startswith("process 1 has come to loss=1.0 in round 3, process 0 to 0.0")
+assert text.startswith("process 1 computed loss=1.0 in round 3, process 0 0.0")
 print("done", number)
 """
 
@@ -254,14 +254,14 @@ def test_a_signal_for_one_stops_both_and_they_go_on(tmp_path):
 
 
 MISTAKES = {
-    "--process_id=0: goes with --coordinator=HOST:PORT alone": ["--process_id=0"],
-    "--num_processes=2: goes with --coordinator=HOST:PORT": [
+    "--process_id=0: needs --coordinator=HOST:PORT": ["--process_id=0"],
+    "--num_processes=2: needs --coordinator=HOST:PORT": [
         "--coordinator=auto",
         "--num_processes=2",
     ],
     "--coordinator=here: use HOST:PORT, or 'auto' on a cluster": ["--coordinator=here"],
     "--coordinator=a:99999: use HOST:PORT": ["--coordinator=a:99999"],
-    "--num_processes is missing, which goes with --coordinator": ["--coordinator=a:1"],
+    "--num_processes is missing; --coordinator=HOST:PORT needs it": ["--coordinator=a:1"],
     "--coordinator=no.such.host.invalid:9: the host is not found: ": [
         "--coordinator=no.such.host.invalid:9",
         "--num_processes=2",
@@ -272,7 +272,7 @@ MISTAKES = {
         "--num_processes=0",
         "--process_id=0",
     ],
-    "--process_id is missing, which goes with --coordinator": [
+    "--process_id is missing; --coordinator=HOST:PORT needs it": [
         "--coordinator=a:1",
         "--num_processes=2",
     ],

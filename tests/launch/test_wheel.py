@@ -37,7 +37,8 @@ def test_entries_and_configs_are_within_it(given):
     folders = {"jaxfed.launch": "launch", "jaxfed.ml_collections_configs": "ml_collections_configs"}
     assert given["package_dir"] == folders
     assert all(Path(folder, "__init__.py").is_file() for folder in folders.values())
-    assert {script.partition(":")[0] for script in SCRIPTS.values()} == {"jaxfed.launch.commands"}
+    assert set(SCRIPTS.values()) == {"jaxfed.launch.commands:main"}
+    assert all(Path("launch", f"{name.removeprefix('jaxfed-')}.py").is_file() for name in SCRIPTS)
 
 
 @pytest.mark.parametrize("folder", ["launch", "ml_collections_configs", "jaxfed"])

@@ -102,7 +102,8 @@ def test_distances_are_unbiased_with_the_stated_deviation(epsilon):
             rr.randomize_bits(np.repeat(other, draws, 0), rr.from_key(jax.random.key(4)), epsilon),
         ).diagonal()
         estimate = np.asarray(rr.unbiased_distances(seen, num_bits, epsilon), np.float64)
-        deviation = rr.distance_deviation(num_bits, epsilon)
+        seen_as = 2 * rr.flip_probability(epsilon) * (1 - rr.flip_probability(epsilon))
+        deviation = math.sqrt(num_bits * seen_as * (1 - seen_as)) / (1 - 2 * seen_as)
         z = (estimate.mean() - distance) / (deviation / math.sqrt(draws))
         assert 2 * stats.norm.sf(abs(z)) > SIGNIFICANCE
         chi2 = np.sum((estimate - distance) ** 2) / deviation**2
@@ -207,24 +208,12 @@ def test_one_word_decides_keeping_and_shift():
     assert stats.binomtest(int(changed.sum()), 30000, 7 / (math.exp(3) + 7)).pvalue > SIGNIFICANCE
 
 
-def test_budget_says_what_a_record_costs():
-    budget = rr.bit_budget(1.0, 4096, 1e-6)
-    assert budget.bit == 1.0
-    assert budget.record_pure == 4096.0
-    assert budget.record_zcdp == 2048.0
-    expected = 2048 + 2 * math.sqrt(2048 * math.log(1e6))
-    assert budget.record_approximate == pytest.approx(expected)
-    large = rr.bit_budget(4.0, 4096, 1e-6)
-    assert large.record_approximate == large.record_pure  # the approximate form is the weaker one
-
-
 @pytest.mark.parametrize(
     ("function", "arguments", "named"),
     [
         (rr.flip_probability, (0.0,), "epsilon=0.0"),
         (rr.flip_probability, (math.nan,), "epsilon=nan"),
         (rr.flip_probability, (math.inf,), "epsilon=inf"),
-        (rr.bit_budget, (1.0, 64, 0.0), "delta=0.0"),
         (rr.answer_probabilities, (1.0, 1), "num_classes=1"),
         (rr.answer_probabilities, (-1.0, 2), "epsilon=-1.0"),
     ],

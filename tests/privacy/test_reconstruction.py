@@ -1,4 +1,18 @@
-"""The attack on H: solved as stated, as strong as docs/threat-model.md says, weaker with randomized bits."""
+"""The attack on H: solved as stated, as strong as docs/threat-model.md says, weaker with randomized bits.
+
+A server that colludes with one client has H (Algorithm 1, line 5) and the client's vectors a_1 ... a_m. For
+another client's vector v, the two together know
+
+    c_i = cos(pi h_i / L),     h_i the distance of v's code to that of a_i,     E[c_i] ~ <a_i, v> / |a_i| |v|
+
+m noisy linear measurements of the direction v / |v|. Let A have the rows a_i / |a_i|. For a uniform prior on
+the direction and independent errors of variance pi^2 / (4 L), the best linear estimate is
+
+    v_hat = (A^T A + d pi^2 / (4 L) I)^-1 A^T c.
+
+No protocol prevents this, as each gives H to the server. m < d alone is no protection: m measurements
+determine the part of v in the span of the a_i. Plaintext codes with known Pi are the limit for large m.
+"""
 
 import jax
 import numpy as np
@@ -8,13 +22,41 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from threat_model import table
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh
-from jaxfed.privacy import randomized_response, reconstruction
+from jaxfed.privacy import randomized_response
 from jaxfed.secure.hamming import masked_distances
 
 NUM_BITS = 4096
 NUM_ATTACKED = 50
+
+
+def directions_from_distances(known, distances, num_bits):
+    """v_hat of every attacked point, unit rows [n, d], from a_i [m, d] and h [n, m]."""
+    rows = unit_rows(known)
+    cosines = np.cos(np.pi / num_bits * np.clip(distances, 0, num_bits))
+    num_known, dim = rows.shape
+    ridge = dim * np.pi**2 / (4 * num_bits)
+    if num_known < dim:
+        fitted = np.linalg.solve(rows @ rows.T + ridge * np.eye(num_known), cosines.T)
+        return unit_rows(fitted.T @ rows)
+    fitted = np.linalg.solve(rows.T @ rows + ridge * np.eye(dim), rows.T @ cosines.T)
+    return unit_rows(fitted.T)
+
+
+def directions_from_codes(bits, planes):
+    """sum_l (2 b_l - 1) u_l, normalized; its cosine with the truth is about (1 + pi d / (2 L))^-1/2."""
+    return unit_rows((2 * bits.astype(np.float64) - 1) @ planes)
+
+
+def recovery(directions, vectors):
+    """Cosines of recovered directions with the true vectors: 1 = found, 0 = a guess."""
+    return np.sum(directions * unit_rows(vectors), axis=1)
+
+
+def unit_rows(rows):
+    rows = np.asarray(rows, np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)
 
 
 def gaussian_points(num_known, dim):
@@ -39,7 +81,7 @@ def attacked(known, codes, epsilon=0.0):
     h = hamming.distances(*codes)
     if epsilon:
         h = randomized_response.unbiased_distances(h, NUM_BITS, epsilon)
-    return reconstruction.directions_from_distances(known, np.asarray(h), NUM_BITS)
+    return directions_from_distances(known, np.asarray(h), NUM_BITS)
 
 
 def guessed(known, vectors):
@@ -63,10 +105,10 @@ def test_figures_of_the_threat_model(row):
     directions = [
         attacked(known, codes),
         attacked(known, codes, epsilon=2.0),
-        reconstruction.directions_from_codes(bits, np.asarray(planes)),
+        directions_from_codes(bits, np.asarray(planes)),
         guessed(known, vectors),
     ]
-    measured = [np.mean(reconstruction.recovery(found, vectors)) for found in directions]
+    measured = [np.mean(recovery(found, vectors)) for found in directions]
     np.testing.assert_allclose([float(figure) for figure in figures], measured, atol=0.006)
 
 
@@ -76,7 +118,7 @@ def test_the_estimate_solves_its_equations(num_known, dim, num_attacked, seed):
     rng = np.random.default_rng(seed)
     known = rng.normal(size=(num_known, dim))
     h = rng.integers(0, 65, (num_attacked, num_known))
-    found = reconstruction.directions_from_distances(known, h, 64)
+    found = directions_from_distances(known, h, 64)
     a = known / np.linalg.norm(known, axis=1, keepdims=True)
     normal = a.T @ a + dim * np.pi**2 / (4 * 64) * np.eye(dim)
     expected = np.linalg.solve(normal, a.T @ np.cos(np.pi * h.T / 64)).T
@@ -92,24 +134,15 @@ def test_exact_angles_give_exact_directions():
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (vectors, known)]
     num_bits = 10**12
     h = np.arccos(unit[0] @ unit[1].T) * num_bits / np.pi
-    found = reconstruction.directions_from_distances(known, h, num_bits)
+    found = directions_from_distances(known, h, num_bits)
     np.testing.assert_allclose(found, unit[0], atol=1e-6)
 
 
 def test_zero_vectors_and_no_points():
     known = np.zeros((3, 4))
-    found = reconstruction.directions_from_distances(known, np.full((2, 3), 7), 32)
+    found = directions_from_distances(known, np.full((2, 3), 7), 32)
     np.testing.assert_array_equal(found, np.zeros((2, 4)))
-    assert reconstruction.directions_from_distances(known, np.zeros((0, 3)), 32).shape == (0, 4)
-
-
-@pytest.mark.parametrize(
-    ("known", "distances", "num_bits"),
-    [((3, 4), (2, 4), 32), ((3,), (2, 3), 32), ((3, 4), (3,), 32), ((3, 4), (2, 3), 0)],
-)
-def test_what_does_not_fit_is_refused(known, distances, num_bits):
-    with pytest.raises(UsageError, match=": use "):
-        reconstruction.directions_from_distances(np.ones(known), np.ones(distances), num_bits)
+    assert directions_from_distances(known, np.zeros((0, 3)), 32).shape == (0, 4)
 
 
 def test_one_message_distances_hide_nothing_from_server_and_client_together():

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from small_workdirs import ACCURACIES, make_run, make_sweep
-from whole_figures import assert_nothing_is_cut
+from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.errors import UsageError
@@ -53,7 +53,7 @@ def test_a_table_of_many_methods_fits_on_a_screen(tmp_path):
 
 def test_letters_are_alike_in_all_plots(tmp_path):
     run = read_run(make_run(tmp_path / "r", {"xclp": (0.1, 0.3)}, rounds=3))
-    shown = plots.run_figures(run)
+    shown = run_figures(run)
     widths = re.findall(r'<img [^>]* width="(\d+)"', render(build([tmp_path])))
     assert list(map(int, widths)) == [
         round(_PIXELS_PER_INCH * figure.get_figwidth()) for figure in shown.values()

@@ -4,11 +4,10 @@ import json
 
 import pytest
 from small_workdirs import make_run, make_sweep
-from whole_figures import assert_nothing_is_cut
+from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import read_run, sort_algorithms
 from jaxfed.reports.documents.report import build
-from jaxfed.reports.figures.plots import run_figures
 from jaxfed.reports.figures.style import LIGHT
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.method_names import method_names

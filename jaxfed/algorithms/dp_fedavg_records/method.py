@@ -193,4 +193,4 @@ def dp_fedavg_records(
         after, metrics = plain.round(state, cohort, key)
         return after, {**metrics, "epsilon": spent(after.clients)} if noise else metrics
 
-    return plain._replace(round=round_)
+    return plain._replace(round=round_, sides=None)

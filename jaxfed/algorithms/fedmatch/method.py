@@ -192,7 +192,7 @@ def fedmatch(
             two_part_model.received_bytes(psi_threshold),
         ),
         server_part=ServerPart(server_update),
-    )
+    )._replace(sides=None)  # the server compares what clients have sent in `ServerState.clients`
 
 
 def fedmatch_loss(by_labels: Loss, by_agreement: Loss) -> Loss:

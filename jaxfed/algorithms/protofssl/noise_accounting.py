@@ -42,4 +42,4 @@ def with_epsilon(
         epsilon = epsilon_of(delta, sensitivity, noise, releases=int(after.round))
         return after, {**metrics, "prototype_epsilon": epsilon}
 
-    return algorithm._replace(round=round)
+    return algorithm._replace(round=round, sides=None)

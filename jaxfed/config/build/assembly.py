@@ -69,10 +69,12 @@ def make_algorithm(
         UsageError: the method or its ingredients cannot work with a value.
     """
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
+    strategy = config.execution.strategy
     execution = Execution(
         config.execution.workers,
         progress,
-        num_devices=_graph_devices(config.execution.strategy),
+        # Of a graph; 0 selects the fastest number.
+        num_devices={"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1),
         tell=tell,
         memory_limit=config.execution.memory_limit,
     )
@@ -158,6 +160,9 @@ def make_training(
     wanted = config.training
     model = make_model(config, federation)
     augment = augmentation.compose(wanted.augmentation)
+    pointwise = losses.POINTWISE[wanted.loss]
+    if wanted.class_weights:
+        pointwise = losses.class_weighted(pointwise, wanted.class_weights)
     return Training(
         model=model,
         local=LocalTraining(
@@ -165,8 +170,13 @@ def make_training(
             client_optimizer=wanted.client_optimizer,
             learning_rate=optimizers.schedule(wanted, config.rounds),
             batches=_batches(wanted, federation),
-            labeled_batches=_labeled_batches(wanted, federation),
-            pointwise=_pointwise(wanted),
+            labeled_batches=Batches(  # of the given labels alone
+                "joint",
+                _at_most(wanted.batch_size, federation.max_labels),
+                wanted.epochs,
+                wanted.local_steps,
+            ),
+            pointwise=pointwise,
             augment=augment,
             strong_augment=augmentation.compose(wanted.strong_augmentation),
             batch_statistics=wanted.batch_statistics,
@@ -175,7 +185,11 @@ def make_training(
             aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
             weighting=aggregate.WEIGHTINGS[wanted.weighting],
             examples=federation.server_examples,
-            batches=_server_batches(wanted, federation),
+            batches=Batches(
+                "joint",
+                _at_most(wanted.server_batch_size, len(federation.server)),
+                wanted.server_epochs,
+            ),
         ),
         labels=_label_sources(config, augment, federation),
         execution=_client_execution(config, federation, execution, map_clients),
@@ -242,18 +256,6 @@ def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
     return (strategy, num_devices) if num_devices > 1 else ("map", 1)
 
 
-def _pointwise(wanted: ConfigDict) -> losses.Pointwise:
-    pointwise = losses.POINTWISE[wanted.loss]
-    if not wanted.class_weights:
-        return pointwise
-    return losses.class_weighted(pointwise, wanted.class_weights)
-
-
-def _graph_devices(strategy: str) -> int:
-    """Return the number of devices for a graph with this strategy; 0 selects the fastest."""
-    return {"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1)
-
-
 def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
     """Return the chunk size of the loop over clients: the config's, else None for one client.
 
@@ -270,18 +272,6 @@ def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
         most = federation.max_labels or federation.capacity
     size = _at_most(wanted.batch_size, most)
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
-
-
-def _labeled_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """Return batches of the given labels alone, of the same size as those with pseudo-labels."""
-    size = _at_most(wanted.batch_size, federation.max_labels)
-    return Batches("joint", size, wanted.epochs, wanted.local_steps)
-
-
-def _server_batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    """Return the server's batches of its own labels."""
-    size = _at_most(wanted.server_batch_size, len(federation.server))
-    return Batches("joint", size, wanted.server_epochs)
 
 
 def _at_most(size: int, most: int) -> int:

@@ -30,12 +30,7 @@ class Demand(NamedTuple):
 
 
 def check(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse a config that cannot fit into memory.
-
-    Args:
-        config: of the experiment.
-        federation: its clients; only their numbers of examples count.
-        num_features: entries of an example.
+    """Refuse a config that cannot fit into memory, by its clients' numbers of examples and of features.
 
     Raises:
         UsageError: names the key, the required bytes and the available ones.

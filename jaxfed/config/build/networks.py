@@ -51,12 +51,10 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     return model
 
 
-def check_models(config: ConfigDict, federation: Federation) -> None:
+def check_start(config: ConfigDict, federation: Federation) -> None:
     """Check that training can start in every repeat, from scratch or from `training.initial_model`.
 
-    Args:
-        config: of the experiment.
-        federation: examples of the shape that the model takes; any number.
+    The federation has any number of examples of the shape that the model takes.
 
     Raises:
         UsageError: as `check_model`; weights or a state are missing, damaged, or of a model with other leaves
@@ -94,16 +92,16 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     return normalized(model, *_normalization(config, federation))
 
 
+def without_clients(x: np.ndarray, num_classes: int) -> Federation:
+    """Return a federation that has no clients, for a model of examples of this shape and type."""
+    nobody = (np.zeros(0, np.int64),)
+    partition = Partition(nobody, nobody, nobody)
+    return Federation(x, np.zeros(len(x), np.int32), partition, num_classes)
+
+
 def feature_shape(config: ConfigDict, shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the shape of the network's features of one example; nothing is computed."""
-    nobody = (np.zeros(0, np.int64),)
-    examples = Federation(
-        np.zeros((0, *shape), np.float32),
-        np.zeros(0, np.int32),
-        Partition(nobody, nobody, nobody),
-        num_classes,
-    )
-    model = make_model(config, examples)
+    model = make_model(config, without_clients(np.zeros((0, *shape), np.float32), num_classes))
     state = jax.eval_shape(model.init, jax.random.key(0))
     example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
     return jax.eval_shape(model.features, state, example).shape[1:]

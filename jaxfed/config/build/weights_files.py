@@ -39,7 +39,11 @@ def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
     root = config.dataset.root or None
     if kind == "pretrained":
         yield "preprocessing.weights", find_weights(config.preprocessing.network, weights, root)
-    seen = {methods.training_key(config, name, "initial_model"): s for name, s in _trained(config)}
+    seen = {
+        methods.training_key(config, name, "initial_model"): methods.with_own_training(config, name)
+        for name in methods.chosen(config)
+        if methods.uses_training(config, name)
+    }
     if kind == "federated_features":
         seen["training.initial_model"] = config
     for key, own in seen.items():
@@ -49,10 +53,3 @@ def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
             with naming_initial_model(own):
                 for repeat in repeats_that_differ(own):
                     yield f"{key} of repeat {repeat}", saved_model(own, repeat).file
-
-
-def _trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
-    """Yield the methods that train a network, each with the config as it sees it."""
-    for name in methods.chosen(config):
-        if methods.uses_training(config, name):
-            yield name, methods.with_own_training(config, name)

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import settings_to_try
-from jaxfed.config.checks.method_check import check_method, check_section
+from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
-from jaxfed.config.keys import check_value, flatten, unknown_key
+from jaxfed.config.keys import check_own, check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
@@ -68,8 +68,8 @@ def check(config: ConfigDict) -> None:
             raise unknown_key(key, {*RULES, *methods.own_keys(config)})
     for name, factory in plugins.items():
         check_plugin(name, factory, config.get(name, {}))
-    for name in names:
-        check_section(config, name)
+    for name in names:  # also those outside the run: a sweep may use them
+        check_own(name, config.get(name, {}), methods.factory_of(config, name))
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):
@@ -141,7 +141,7 @@ def _check_together(config: ConfigDict) -> None:
     num_clients = federation.num_clients
     if num_clients == 0 and federation.partition != "natural":
         raise UsageError(
-            f"goes with partition='natural' only, which is {federation.partition!r}",
+            f"needs partition='natural', not {federation.partition!r}",
             key="config.federation.num_clients",
             value=0,
             allowed="use integers from 1 on",
@@ -177,14 +177,14 @@ def _check_together(config: ConfigDict) -> None:
             value=federation.num_labeled,
             allowed="use 0",
         )
-    check_rounds(config)
+    _check_last_round(config)
     check_labels_at(config)
     check_public(config)
     check_learner(config)
     for name in methods.chosen(config):
         if federation.test == "clients" and methods.has_learners(config, name):
             raise UsageError(
-                f"clients of {name!r} have models to be tested on what nobody holds",
+                f"the clients' models of {name!r} are tested on examples that nobody holds",
                 key="config.federation.test",
                 value="clients",
                 allowed="use 'central'",
@@ -201,12 +201,8 @@ def _check_together(config: ConfigDict) -> None:
                 raise UsageError(wrong, key=f"config.{key}", value=value)
 
 
-def check_rounds(config: ConfigDict) -> None:
-    """Check the rounds of an audit and the round in which teachers vote.
-
-    Raises:
-        UsageError: a round is later than the last one.
-    """
+def _check_last_round(config: ConfigDict) -> None:
+    """Check that the rounds of an audit and the round in which teachers vote exist."""
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(
             key="config.audit.rounds",

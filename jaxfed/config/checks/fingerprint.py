@@ -14,7 +14,7 @@ from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
 from jaxfed.xclp.settings import disclosure
 
-_OF_NO_METHOD = ("algorithm", "baselines", "paper_table")
+_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment")
 _OF_TRAINING = ("model", "training", "pseudo_label")
 # Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
 _OF_LEARNING_NETWORKS = (

@@ -16,33 +16,14 @@ from jaxfed.config.build.networks import (
     starts_from_state,
 )
 from jaxfed.config.build.optimizers import check_momentum
-from jaxfed.config.keys import TYPES, check_value
 from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds
-from jaxfed.rules import Rule, check_keywords, check_values, rules_of
+from jaxfed.rules import check_keywords
 from jaxfed.training.needs import needs_of
 from jaxfed.training.pseudo_labels.label_sources import check_source
 
 _ANY = {"num_classes": 2}  # no rule and no condition depends on it
-
-
-def check_section(config: ConfigDict, name: str) -> None:
-    """Check a method's keywords one by one, by their defaults' types and its factory's rules.
-
-    It is also done for methods outside the run, whose sections a sweep may use.
-
-    Raises:
-        UsageError: a value of another type, or out of range.
-    """
-    factory = methods.factory_of(config, name)
-    known, rules = inspect.signature(factory).parameters, rules_of(factory)
-    for key, value in config.get(name, {}).items():
-        default = known[key].default if key in known else None
-        if type(default) in TYPES:
-            check_value(f"{name}.{key}", value, Rule(type(default), TYPES[type(default)]))
-        if key in rules:
-            check_values(f"config.{name}", {key: rules[key]}, {key: value})
 
 
 def check_method(config: ConfigDict, name: str) -> None:

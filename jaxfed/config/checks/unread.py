@@ -5,7 +5,7 @@
 A key is in effect in a run if a method of the run reads it (`jaxfed.config.checks.fingerprint`) and other
 keys do not disable it (`COUNTS_WITH`). An override is in effect if it changes the value of such a key: its
 own, or one that refers to it. Two kinds of override are always accepted: those that change nothing, and those
-of keys for execution and monitoring (`_OF_THE_RUN`).
+of keys for execution, deployment and monitoring (`_OF_THE_RUN`, `_WAYS_TO_RUN`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
+from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.fingerprint import keys_seen_by
 from jaxfed.config.data.partitioning import FIELDS, schemes_with
@@ -32,6 +33,7 @@ _OF_THE_RUN = (
     *("algorithm", "baselines", "paper_table", "dataset.root"),
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
 )
+_WAYS_TO_RUN = ("execution.", "deployment.")
 _OF_AN_AUDIT = "audit."
 
 
@@ -65,6 +67,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "preprocessing.rounds": _LEARNED,
     "preprocessing.cohort_size": _LEARNED,
     "preprocessing.network": _PRETRAINED,
+    "preprocessing.weights": _PRETRAINED,
     "preprocessing.image_size": _PRETRAINED,
     "preprocessing.batch_size": _PRETRAINED,
     **{
@@ -186,7 +189,7 @@ def counting_keys(
 ) -> set[str]:
     """Return all keys in effect for a method of the run, or for the run as a whole."""
     flat = dict(flatten(config.to_dict()))
-    found = {key for key in flat if key in _OF_THE_RUN or key.startswith("execution.")}
+    found = {key for key in flat if key in _OF_THE_RUN or key.startswith(_WAYS_TO_RUN)}
     if audited:
         found |= {key for key in flat if key.startswith(_OF_AN_AUDIT)}
     for seen in views.values():
@@ -201,6 +204,8 @@ def counting_keys(
 
 def _against(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     """Yield the keys that disable this one, with the values that would put it into effect."""
+    if key == "preprocessing.weights" and values.get("training.initial_model") == PRETRAINED:
+        return  # networks that start from released weights read it too
     section, _, leaf = key.rpartition(".")
     conditions = _CHOSEN if key.startswith(CANDIDATES) else COUNTS_WITH.get(key)
     beside = ""

@@ -8,12 +8,9 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.data.preprocessing import (
-    PREPROCESSING,
-    Parts,
-    pretrained_part,
-    to_nobody,
-)
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.networks import check_start, feature_shape, without_clients
+from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
 from jaxfed.config.learner_section import names_of
 from jaxfed.config.methods import (
     all_keywords,
@@ -25,8 +22,9 @@ from jaxfed.config.methods import (
     trains,
     with_own_training,
 )
-from jaxfed.data import Dataset, Partition
+from jaxfed.data import Dataset
 from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import check_rounds as check_stages
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
@@ -36,29 +34,22 @@ from jaxfed.xclp.settings import departures
 
 def check_models(dataset: Dataset, config: ConfigDict) -> None:
     """Check that models fit the examples and the memory, and can start from the config's initial states."""
-    # Imported here, as in `pretrained_part`.
-    from jaxfed.config.build.networks import check_models
-
     training = list(differently_trained(config))
     if not training:
         return
-    x = _preprocessed(dataset, config)
-    nobody = (np.zeros(0, np.int64),)
-    partition = Partition(nobody, nobody, nobody)
-    federation = Federation(x, dataset.y[: len(x)], partition, dataset.num_classes)
+    federation = without_clients(_preprocessed(dataset, config), dataset.num_classes)
     for name, seen in training:
         with naming_own_training(config, name):
-            check_models(seen, federation)
+            check_start(seen, federation)
 
 
 def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
     """Return at most one example as models take it, [0 or 1, ...]."""
-    kind = config.preprocessing.kind
-    if kind == "pretrained":
-        return pretrained_part(dataset.x[:0], config, lambda done: None)
+    nothing = dataset.x[:0]
+    if config.preprocessing.kind == "pretrained":
+        return pretrained_part(nothing, config)
     first = np.flatnonzero(dataset.is_labeled)[:1]
-    one = Parts(dataset.x[first], dataset.x[:0], dataset.x[:0])
-    return PREPROCESSING[kind](one, config, to_nobody)
+    return preprocessed(Parts(dataset.x[first], nothing, nothing), config)
 
 
 class _Shapes(Federation):
@@ -77,10 +68,7 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     Methods of jaxfed have declared most of their conditions (`jaxfed.config.checks.method_check`). What is
     left depends on network, clients and rounds: a network without noise-free statistics, a reachable epsilon.
 
-    Args:
-        dataset: as subsampled.
-        config: of the experiment.
-        dealt: the clients of the first repeat, without their examples.
+    `dealt` are the clients of the first repeat, without their examples.
 
     Raises:
         UsageError: a method or a learner refuses a value.
@@ -88,11 +76,6 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     names = [name for name in chosen(config) if trains(config, name)]
     if not names:
         return
-    # Imported here, as in `pretrained_part`.
-    from jaxfed.config.build.assembly import make_algorithm
-    from jaxfed.config.build.networks import feature_shape
-    from jaxfed.federation.algorithm import check_rounds
-
     x = _preprocessed(dataset, config)
     shape = x.shape[1:]
     if config.preprocessing.kind == "federated_features":
@@ -105,7 +88,7 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
         with naming_own_training(config, name):
             algorithm = make_algorithm(seen, name, _Shapes(**given))
         stage_1 = f"config.{training_key(config, name, 'labeled_only_rounds')}"
-        check_rounds(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
+        check_stages(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
 
 
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
@@ -202,7 +185,7 @@ def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:
         given = all_keywords(config, name)
         for key, allowed, why in (
             ("support", most - 1, "a query needs one more"),
-            ("min_labels", most, "nobody would show a prototype"),
+            ("min_labels", most, "no client would share a prototype"),
         ):
             if key in given and given[key] > allowed:
                 wrong = (

@@ -10,7 +10,6 @@ model of `training.initial_model` is used unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import check_model, make_model, repeats_that_differ
+from jaxfed.config.data.preprocessing import Report
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import has_diverged
@@ -35,8 +35,6 @@ from jaxfed.models import Model
 
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
 _BATCH = 256
-
-Report = Callable[[int, int], None]  # rounds done, rounds in all
 
 
 def with_learned_features(

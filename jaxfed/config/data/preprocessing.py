@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,18 +11,17 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.methods import chosen, heeds_scales
-from jaxfed.data import Dataset, Partition
+from jaxfed.data import Dataset
 from jaxfed.data.dataset import standardization
+from jaxfed.data.features import ExtractionProgress, pretrained_features
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
+
+# The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
+KINDS = ("identity", "images", "standardized", "pretrained", "federated_features")
 
 _LARGEST_RATIO = 100  # of feature scales without a warning
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
-
-
-def to_nobody(done: int, total: int) -> None:
-    """Ignore progress reports."""
 
 
 class Parts(NamedTuple):
@@ -42,40 +40,35 @@ class Parts(NamedTuple):
     is_seen: np.ndarray | slice = slice(None)
 
 
-def _identity(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Return the examples unchanged, flattened to float32 [n, d]."""
-    examples = _images(parts, config, report)
-    return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
+def preprocessed(
+    parts: Parts, config: ConfigDict, report: Report = lambda done, total: None
+) -> np.ndarray:
+    """Return all examples as the config's methods take them.
 
-
-def _images(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Return the examples as stored, bytes as bytes; models normalize them."""
-    del config, report
-    others = [part for part in (parts.test, parts.public) if len(part)]
-    return np.concatenate([parts.train, *others]) if others else parts.train
-
-
-def _standardized(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Scale every feature to mean 0 and variance 1 over the training examples.
-
-    These include the clients', the server's, validation examples, and public ones of the same set. They
-    exclude test examples drawn from the training split.
+    `images` and `federated_features` are as stored, bytes as bytes; models normalize them. All others are
+    float32 [n, d]. `standardized` scales every feature to mean 0 and variance 1 over the training examples:
+    the clients', the server's, validation examples, and public ones of the same set, without test examples
+    drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
+    has its own files in the cache.
     """
-    transform = standardization(parts.train[parts.is_seen])
-    return _identity(Parts(*map(transform, parts[:3])), config, report)
-
-
-def _pretrained(parts: Parts, config: ConfigDict, report: Report) -> np.ndarray:
-    """Compute features of a network trained on ImageNet; each part has its own files in the cache."""
+    kind = config.preprocessing.kind
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
-    total = sum(map(len, there))
+    if kind == "pretrained":
+        parts_there, total = there, sum(map(len, there))
 
-    def features(place: int) -> np.ndarray:
-        before = sum(map(len, there[:place]))
-        return pretrained_part(there[place], config, lambda done: report(before + done, total))
+        def features(place: int) -> np.ndarray:
+            before = sum(map(len, parts_there[:place]))
+            return pretrained_part(
+                parts_there[place], config, lambda progress: report(before + progress.done, total)
+            )
 
-    made = [features(place) for place in range(len(there))]
-    return np.concatenate(made) if len(made) > 1 else made[0]
+        there = list(map(features, range(len(there))))
+    elif kind == "standardized":
+        there = list(map(standardization(parts.train[parts.is_seen]), there))
+    examples = np.concatenate(there) if len(there) > 1 else there[0]
+    if kind in ("identity", "standardized"):
+        return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
+    return examples
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
@@ -113,39 +106,15 @@ def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
             f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
             f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
         )
-    pretrained_part(dataset.x[:0], config, lambda done: None)
-
-
-def with_learned_features(
-    federation: Federation, config: ConfigDict, seed: int, report: Report, folder: Path | None
-) -> Federation:
-    """Return the clients with features of a model that they train first; it is saved under `folder`."""
-    # Imported here, as in `pretrained_part`.
-    from jaxfed.config.data import federated_features
-    from jaxfed.host.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(folder) if folder else None
-    return federated_features.with_learned_features(
-        config, federation, seed - config.seed, checkpoints, report
-    )
-
-
-def check_learned(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the model can be built for examples of this shape, and its method for such clients."""
-    from jaxfed.config.data.federated_features import check
-
-    nobody = (np.zeros(0, np.int64),)
-    partition = Partition(nobody, nobody, nobody)
-    check(config, Federation(dataset.x[:0], dataset.y[:0], partition, dataset.num_classes))
+    pretrained_part(dataset.x[:0], config)
 
 
 def pretrained_part(
-    images: np.ndarray, config: ConfigDict, report: Callable[[int], None]
+    images: np.ndarray,
+    config: ConfigDict,
+    progress: Callable[[ExtractionProgress], None] | None = None,
 ) -> np.ndarray:
     """Compute features of a network trained on ImageNet for one split."""
-    # Imported here, because Flax takes half a second to import and only this needs it.
-    from jaxfed.data.features import pretrained_features
-
     wanted = config.preprocessing
     return pretrained_features(
         images,
@@ -154,14 +123,5 @@ def pretrained_part(
         root=config.dataset.root or None,
         image_size=wanted.image_size or None,
         batch_size=wanted.batch_size or None,
-        progress=lambda progress: report(progress.done),
+        progress=progress,
     )
-
-
-PREPROCESSING: dict[str, Callable[[Parts, ConfigDict, Report], np.ndarray]] = {
-    "identity": _identity,
-    "images": _images,
-    "standardized": _standardized,
-    "pretrained": _pretrained,
-    "federated_features": _images,  # inputs of the model; see `jaxfed.config.data.federated_features`
-}

@@ -122,7 +122,7 @@ def check_public(config: ConfigDict) -> None:
     for name in methods.chosen(config):
         if methods.is_public(config, name):
             raise UsageError(
-                f"{name!r} teaches clients labels of public examples",
+                f"{name!r} has clients learn labels of public examples",
                 key="config.federation.public_size",
                 value=0,
                 allowed=f"use 1 or more, or {_OTHERS}",

@@ -28,6 +28,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.build import memory_demand
+from jaxfed.config.build.networks import without_clients
+from jaxfed.config.build.weights_files import weights_checksums
+from jaxfed.config.data import federated_features
 from jaxfed.config.data.feasibility import (
     check_class_weights,
     check_clients,
@@ -43,14 +46,11 @@ from jaxfed.config.data.feasibility import (
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
 from jaxfed.config.data.preprocessing import (
-    PREPROCESSING,
     Parts,
     Report,
-    check_learned,
     check_pretrained,
-    to_nobody,
+    preprocessed,
     warn_of_scales,
-    with_learned_features,
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
 from jaxfed.config.data.sources import clients_set, public_set
@@ -60,6 +60,7 @@ from jaxfed.data import Dataset, class_counts
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.host.checkpoint import Checkpoints
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
@@ -110,7 +111,8 @@ class Simulation:
             for dataset in filter(None, (self._dataset, self._public)):
                 check_pretrained(dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
-            check_learned(self._dataset, self._config)
+            examples = without_clients(self._dataset.x[:0], self._dataset.num_classes)
+            federated_features.check(self._config, examples)
         else:
             check_models(self._dataset, self._config)
         check_class_weights(self._dataset, self._config)
@@ -149,20 +151,28 @@ class Simulation:
         return self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
 
     def federation(
-        self, seed: int, report: Report = to_nobody, folder: Path | None = None
+        self,
+        seed: int,
+        report: Report = lambda done, total: None,
+        folder: Path | None = None,
     ) -> Federation:
         """Return the clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
         `report` receives the progress of long preprocessing. `folder` stores its resumable state, the model
         of 'federated_features'.
         """
-        kind = self._config.preprocessing.kind
         if self._vectors is None:
-            self._vectors = PREPROCESSING[kind](self._parts(), self._config, report)
+            self._vectors = preprocessed(self._parts(), self._config, report)
         federation = self._federation(self._vectors, seed)
-        if kind == "federated_features":
-            return with_learned_features(federation, self._config, seed, report, folder)
-        return federation
+        if self._config.preprocessing.kind != "federated_features":
+            return federation
+        return federated_features.with_learned_features(
+            self._config,
+            federation,
+            seed - self._config.seed,
+            Checkpoints(folder) if folder else None,
+            report,
+        )
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
@@ -178,9 +188,6 @@ class Simulation:
 
         Checksums of weights files are included (`jaxfed.config.build.weights_files`).
         """
-        # Imported here, because Flax takes half a second to import and errors should show before that.
-        from jaxfed.config.build.weights_files import weights_checksums
-
         data = self._dataset
         arrays = {
             "x": data.x,

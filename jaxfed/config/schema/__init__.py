@@ -14,14 +14,15 @@ from typing import Any
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.methods import own_keywords
 from jaxfed.config.schema.data import DATASET, FEDERATION, PREPROCESS
-from jaxfed.config.schema.experiment import AUDIT, EXECUTION, EXPERIMENT, SELECTION
+from jaxfed.config.schema.experiment import AUDIT, DEPLOYMENT, EXECUTION, EXPERIMENT, SELECTION
 from jaxfed.config.schema.setting import Setting
 from jaxfed.config.schema.training import LEARNER, MODEL, PSEUDO_LABEL, TRAINING
 from jaxfed.xclp import Parameters
 
 _DATA = {**EXPERIMENT, **DATASET, **PREPROCESS, **FEDERATION}
-_METHODS = {**SELECTION, **MODEL, **TRAINING, **LEARNER, **PSEUDO_LABEL, **AUDIT, **EXECUTION}
-SHARED: dict[str, Setting] = _DATA | _METHODS
+_METHODS = {**SELECTION, **MODEL, **TRAINING, **LEARNER, **PSEUDO_LABEL}
+_RUN = {**AUDIT, **EXECUTION, **DEPLOYMENT}
+SHARED: dict[str, Setting] = _DATA | _METHODS | _RUN
 
 
 def defaults() -> dict[str, Any]:
@@ -32,7 +33,7 @@ def defaults() -> dict[str, Any]:
     config["xclp"] = {key: own_keywords(ALGORITHMS["xclp"])[key] for key in xclp_fields()}
     for name in ("per_client_lp", "pooled_lp", "client_knn"):
         config[name] = own_keywords(ALGORITHMS[name])
-    _put(config, _METHODS)
+    _put(config, _METHODS | _RUN)
     return config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from jaxfed.config.data.partitioning import FIELDS, schemes_with
-from jaxfed.config.data.preprocessing import PREPROCESSING
+from jaxfed.config.data.preprocessing import KINDS
 from jaxfed.config.data.simulation import GRAPHS, TESTS
 from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
@@ -47,7 +47,7 @@ DATASET = in_section(
         "client_key": Setting(
             "",
             TEXT,
-            "CSV column or .npz array that says whose each row is; '': the usual one",
+            "CSV column or .npz array with the client of each row; '': the usual one",
         ),
         "drop": Setting(
             (),
@@ -60,9 +60,7 @@ DATASET = in_section(
             "missing cells of a CSV file: the training rows' median and an indicator, or an error",
         ),
         "image_size": Setting(
-            0,
-            at_least(0, ", 0 is their own size"),
-            "pixels a side of an image folder; 0: as they are",
+            0, at_least(0, ", 0 is their own size"), "pixels a side of an image folder"
         ),
         "image_bits": Setting(
             8,
@@ -70,17 +68,17 @@ DATASET = in_section(
             "bits in use of images deeper than 8 bits (12, for example); 8 refuses such images",
         ),
         "train_size": Setting(
-            0, at_least(0, ", 0 is all"), "training examples taken, stratified by class; 0: all"
+            0, at_least(0, ", 0 is all"), "training examples taken, stratified by class"
         ),
-        "test_size": Setting(0, at_least(0, ", 0 is all"), "test examples taken; 0: all"),
+        "test_size": Setting(0, at_least(0, ", 0 is all"), "test examples taken"),
         "unlabeled_size": Setting(
             0,
             at_least(0, ", 0 counts them in train_size"),
-            "examples without a label, beside train_size; 0: counted in train_size",
+            "examples without a label, beside train_size",
         ),
-        "balanced": Setting(False, SWITCH, "take as many examples of each class"),
+        "balanced": Setting(False, SWITCH, "take the same number of examples of each class"),
         "pooled": Setting(
-            False, SWITCH, "pool the set's own training and test split, then split anew"
+            False, SWITCH, "pool the set's training and test split, and draw a new test split"
         ),
         "test_fraction": Setting(
             0.2,
@@ -88,34 +86,30 @@ DATASET = in_section(
             "share for testing of a set without a test split; the same examples in every repeat",
         ),
         "validation_fraction": Setting(
-            0.0, BELOW_ONE, "share of the rest that selects trained models; drawn in every repeat"
+            0.0,
+            BELOW_ONE,
+            "share of the training examples for validation, which selects models; drawn in every repeat",
         ),
     },
 )
 PREPROCESS = in_section(
     "preprocessing",
     {
-        "kind": Setting(
-            "identity", one_of(PREPROCESSING), "what methods get in place of raw examples"
-        ),
+        "kind": Setting("identity", one_of(KINDS), "preprocessing of all examples"),
         "rounds": Setting(
             0,
             at_least(0, ", 0 keeps training.initial_model as it is"),
-            "FedAvg rounds of kind='federated_features'; 0: the initial model as it is",
+            "FedAvg rounds of kind='federated_features'",
         ),
         "cohort_size": Setting(
-            0, at_least(0, ", 0 is all clients"), "clients in each of these rounds; 0: all"
+            0, at_least(0, ", 0 is all clients"), "clients in each of these rounds"
         ),
         "network": Setting("efficientnet_lite0", TEXT, "network of kind='pretrained'"),
         "weights": Setting("", TEXT, "its weights; '': NETWORK.safetensors in the data folder"),
         "image_size": Setting(
-            0,
-            at_least(0, ", 0 is what the network was trained on"),
-            "pixels a side of its input; 0: what the network was trained on",
+            0, at_least(0, ", 0 is what the network was trained on"), "pixels a side of its input"
         ),
-        "batch_size": Setting(
-            0, at_least(0, ", 0 is what the device likes"), "images in a batch of it; 0: by device"
-        ),
+        "batch_size": Setting(0, at_least(0, ", 0 is by device"), "images in a batch of it"),
     },
 )
 FEDERATION = in_section(
@@ -124,7 +118,7 @@ FEDERATION = in_section(
         "num_clients": Setting(
             10,
             at_least(0, ", 0 (with 'natural') is one a client id"),
-            "number of clients; 0, with partition='natural': one for each client id",
+            "number of clients",
         ),
         "partition": Setting(
             "iid", one_of(SCHEMES), "scheme by which examples are distributed to clients"
@@ -155,7 +149,7 @@ FEDERATION = in_section(
         "public_size": Setting(
             0,
             at_least(0, ", 0 is none, or all of public_dataset"),
-            "unlabeled examples that everybody has; 0: none, or all of public_dataset",
+            "unlabeled examples that everybody has",
         ),
         "public_fraction": Setting(
             0.0, BELOW_ONE, "the same as a share of the training examples, where public_size is 0"
@@ -166,7 +160,7 @@ FEDERATION = in_section(
         "own_size": Setting(
             0,
             at_least(0, ", 0 is all that are not public"),
-            "training examples distributed to clients; 0: all that are not public",
+            "training examples distributed to clients",
         ),
         "public_labeled": Setting(
             False, SWITCH, "public examples keep their labels, which everybody has (FedMD)"
@@ -175,7 +169,9 @@ FEDERATION = in_section(
             False, SWITCH, "reveal all labels once examples are distributed: full supervision"
         ),
         "test": Setting(
-            "clients", one_of(TESTS), "whose test examples are: clients' new points, or central"
+            "clients",
+            one_of(TESTS),
+            "holder of the test examples: clients (as new points) or nobody (central)",
         ),
         "graph": Setting(
             "labeled+unlabeled", one_of(GRAPHS), "training points in XCLP's graph (its Table 3)"
@@ -183,7 +179,7 @@ FEDERATION = in_section(
         "left_out_client": Setting(
             -1,
             at_least(-1, ", -1 is none"),
-            "client that gives no labels and whose points are new (XCLP, Table 2); -1: none",
+            "client that gives no labels and whose points are new (XCLP, Table 2)",
         ),
     },
 )

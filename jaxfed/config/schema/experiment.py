@@ -1,12 +1,15 @@
-"""Settings of an experiment as a whole: methods, rounds, selection of settings, audits, execution."""
+"""Settings of an experiment as a whole: methods, rounds, selection, audits, execution, deployment."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import get_args
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build.assembly import SETTINGS
+from jaxfed.config.deployment import Deployment
+from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
 from jaxfed.federation.execution import memory_limit
 from jaxfed.federation.execution.client_map import STRATEGIES
@@ -50,7 +53,7 @@ EXPERIMENT = {
         at_least(1),
         "number of rounds; a one-shot method over all clients always has one",
     ),
-    "cohort_size": Setting(0, at_least(0, ", 0 is all clients"), "clients in a round; 0: all"),
+    "cohort_size": Setting(0, at_least(0, ", 0 is all clients"), "clients in a round"),
     "sampling": Setting(
         "uniform",
         one_of(SAMPLINGS),
@@ -64,12 +67,10 @@ EXPERIMENT = {
     "labeled_cohorts": Setting(
         True,
         SWITCH,
-        "draw clients with labels alone where others would be idle (rounds on given labels, per-client LP)",
+        "draw only clients with labels where others would be idle (rounds on given labels, per-client LP)",
     ),
     "evaluate_every": Setting(
-        0,
-        at_least(0, ", 0 is after the last round only"),
-        "rounds between evaluations; 0: at the end",
+        0, at_least(0, ", 0 is after the last round only"), "rounds between evaluations"
     ),
     "evaluate_test": Setting(
         False, SWITCH, "evaluate the test set at these rounds too, for curves; it selects nothing"
@@ -77,7 +78,7 @@ EXPERIMENT = {
     "checkpoint_every": Setting(
         0,
         at_least(0, ", 0 is by the clock"),
-        "rounds between checkpoints; 0: by the clock, at most 3 % of the time",
+        "rounds between checkpoints; by the clock they take at most 3 % of the time",
     ),
     "paper_table": Setting(
         "", one_of(["", *PAPER_TABLES]), "table of a paper to print beside the results"
@@ -110,10 +111,10 @@ AUDIT = in_section(
         "members": Setting(
             0,
             at_least(0, ", 0 is all of a client's labels"),
-            "labeled examples of a client that the attack asks about; 0: all",
+            "labeled examples of each client whose membership is inferred",
         ),
         "population": Setting(
-            200, at_least(1), "held-out examples that the attacker knows not to be members"
+            200, at_least(1), "held-out examples that the attacker knows as non-members"
         ),
         "shadows": Setting(
             64,
@@ -150,8 +151,19 @@ EXECUTION = in_section(
         "compilation_cache": Setting(
             "auto",
             Rule(str, "'auto', 'off' or a folder", bool),
-            "where compiled programs are kept: 'auto', 'off' or a folder",
+            "folder of compiled programs, 'auto' or 'off'",
         ),
         "plots": Setting(True, SWITCH, "draw plots at the end; launch.report draws them as well"),
+    },
+)
+DEPLOYMENT = in_section(
+    "deployment",
+    {
+        field.name: Setting(
+            field.default,
+            Deployment.rules[field.name],
+            meanings(Deployment)[field.name].rstrip("."),
+        )
+        for field in fields(Deployment)
     },
 )

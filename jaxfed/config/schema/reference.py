@@ -36,8 +36,13 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """Return all keys by section: shared settings, then those of methods, learners and networks."""
-    shared = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
-    return [*shared, *_of_methods(), *_of_learners(), *_of_networks()]
+    found = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
+    for name, factory in _own(ALGORITHMS):
+        plain, _, own = _taken_apart(factory)
+        found += _of_factory(f"{name}.", plain, own)
+    for name, factory in _own(LEARNERS):
+        found += _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
+    return [*found, *_of_networks()]
 
 
 def help_text(prefix: str = "") -> str:
@@ -100,12 +105,15 @@ def methods_page() -> str:
         module = sys.modules[plain.__module__]
         file = module.__name__.rpartition(".")[2]
         said = (plain.__doc__ or "", module.__doc__ or "")
-        title = _title(said[1] if file in (plain.__name__, "method") else said[0])
+        titled = said[1] if file in (plain.__name__, "method") else said[0]
+        title = titled.strip().split("\n")[0].rstrip(".")
         title += "".join(f", {key}={value!r}" for key, value in given.items())
         keys = ", ".join(f"`{key}`" for key in own) or "none"
         link = f"[`{name}`](../{module.__name__.replace('.', '/')}.py)"
         leaves = next(filter(None, map(_leaves, said)), "")
-        lines.append(_row(link, title, _needs(factory), leaves, keys))
+        taken = inspect.signature(factory).parameters
+        needs = ", ".join(text for key, text in _NEEDS.items() if key in taken) or "features"
+        lines.append(_row(link, title, needs, leaves, keys))
     return "\n".join(lines) + "\n"
 
 
@@ -115,17 +123,6 @@ PAGES = {"page": keys_page, "methods": methods_page}  # values of `--help_keys`
 def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
     """Names and factories of jaxfed itself, not those that were registered from outside."""
     return ((n, registry[n]) for n in registry if n not in registry.from_outside())
-
-
-def _of_methods() -> Iterator[Entry]:
-    for name, factory in _own(ALGORITHMS):
-        plain, _, own = _taken_apart(factory)
-        yield from _of_factory(f"{name}.", plain, own)
-
-
-def _of_learners() -> Iterator[Entry]:
-    for name, factory in _own(LEARNERS):
-        yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
 
 
 def _of_networks() -> Iterator[Entry]:
@@ -162,11 +159,6 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _title(docstring: str) -> str:
-    """Return the first line of a docstring."""
-    return docstring.strip().split("\n")[0].rstrip(".")
-
-
 def _leaves(docstring: str) -> str:
     """Return the first sentence of a docstring's "Leaves a client" statement; "" if there is none."""
     begins = r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))"
@@ -182,11 +174,6 @@ _NEEDS = {
     "public": "public examples",
     "public_labels": "with labels",
 }
-
-
-def _needs(factory: Callable[..., Any]) -> str:
-    known = inspect.signature(factory).parameters
-    return ", ".join(text for key, text in _NEEDS.items() if key in known) or "features"
 
 
 def _paragraph(entry: Entry) -> str:

@@ -68,14 +68,12 @@ TRAINING = in_section(
         "client_optimizer": Setting(
             LocalTraining.client_optimizer,
             one_of(get_args(ClientOptimizer)),
-            "its state: 'fresh' in every round, or 'kept' by each client",
+            "state of clients' optimizer: 'fresh' in every round, or 'kept' by each client",
         ),
         "learning_rate": Setting(LEARNING_RATE, POSITIVE, "clients' learning rate"),
         "schedule": Setting("constant", one_of(SCHEDULES), "learning rate over rounds"),
         "schedule_rounds": Setting(
-            0,
-            at_least(0, ", 0 is the experiment's rounds"),
-            "rounds until a cosine reaches 0; 0: the experiment's",
+            0, at_least(0, ", 0 is the experiment's rounds"), "rounds until a cosine reaches 0"
         ),
         "momentum": Setting(0.0, SHARE, "momentum of clients' SGD"),
         "nesterov": Setting(False, SWITCH, "Nesterov's momentum"),
@@ -84,7 +82,7 @@ TRAINING = in_section(
         "local_steps": Setting(
             Batches.steps,
             at_least(0, ", 0 is training.epochs epochs"),
-            "local steps in a round, in place of epochs; 0: epochs",
+            "local steps in a round, in place of epochs",
         ),
         "batches": Setting(
             "paired",
@@ -94,12 +92,12 @@ TRAINING = in_section(
         "batch_size": Setting(
             50,
             at_least(0, ", 0 is all that a client has"),
-            "largest batch, with 'paired' of labeled examples; 0: all",
+            "largest batch, with 'paired' of labeled examples",
         ),
         "unlabeled_ratio": Setting(
             Batches.unlabeled_ratio,
             at_least(1),
-            "unlabeled examples beside each labeled one of a batch",
+            "unlabeled examples for each labeled one of a batch",
         ),
         "loss": Setting("cross_entropy", one_of(POINTWISE), "loss of an example"),
         "class_weights": Setting(
@@ -132,9 +130,7 @@ TRAINING = in_section(
         "server_tau": Setting(_ADAPTIVE["tau"], POSITIVE, "tau of adaptive server optimizers"),
         "server_epochs": Setting(5, at_least(1), "server's epochs on labels that it holds"),
         "server_batch_size": Setting(
-            50,
-            at_least(0, ", 0 is all that the server has"),
-            "largest batch of the server; 0: all its examples",
+            50, at_least(0, ", 0 is all that the server has"), "largest batch of the server"
         ),
         "batch_statistics": Setting(
             LocalTraining.batch_statistics,
@@ -181,7 +177,7 @@ LEARNER = {
     "learner.name": Setting(
         "network",
         _LEARNERS["learner.name"],
-        "what clients train where methods share labels; learner.NAME has its own keys",
+        "model of each client in methods that share labels; learner.NAME has its own keys",
     ),
     "learner.names": Setting(
         (), _LEARNERS["learner.names"], "learners of name='mixed', cycled over the clients"

@@ -116,7 +116,7 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
     federation = simulation.federation(config.seed)
     if not len(federation.public_examples):
         raise UsageError(
-            "costs of answers are of public examples",
+            "these costs are counted on public examples",
             key="config.federation.public_size",
             value=0,
             allowed="use 1 or more",

@@ -33,7 +33,6 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.devices.operations import operations
-from jaxfed.models import Model
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
@@ -71,9 +70,7 @@ def cohort_of(config: ConfigDict) -> Federation:
     partition = Partition(*(clients[:number] for clients in federation.partition))
     cohort = Federation(federation.x, federation.y, partition, federation.num_classes)
     if not all(map(len, (*partition.labeled, *partition.unlabeled))):
-        raise UsageError(
-            "costs are of clients with labels and with unlabeled examples, all of them"
-        )
+        raise UsageError("config: costs need labeled and unlabeled examples at all clients")
     return cohort
 
 
@@ -88,7 +85,7 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
         methods.check_trains(config, name, "costs")
         if methods.has_learners(config, name):
             raise UsageError(
-                f"config: clients of {name!r} have models of their own; costs are of methods with one network"
+                f"config: {name!r} has a model for each client; operations are counted for one shared network"
             )
         seen = methods.with_own_training(config, name)
         row = PAPER_COSTS.get(methods.algorithm_of(config, name))
@@ -145,7 +142,8 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
     """Return the variables of the paper's formulas."""
     keywords = methods.all_keywords(config, name)
     model = make_model(config, cohort, head=not _draws_episodes(keywords))
-    state, image = _shapes(model, cohort)
+    state = jax.eval_shape(model.init, jax.random.key(0))
+    image = jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)
     sizes = ([len(own) for own in part] for part in cohort.partition[:2])
     labeled, unlabeled = (float(np.mean(of_clients)) for of_clients in sizes)
     return CostSetting(
@@ -158,8 +156,3 @@ def _setting(config: ConfigDict, name: str, cohort: Federation) -> CostSetting:
         prototype_bytes=4 * embedding_size(model, state, cohort),
         classes=cohort.num_classes,
     )
-
-
-def _shapes(model: Model, cohort: Federation) -> tuple[Any, jax.ShapeDtypeStruct]:
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    return state, jax.ShapeDtypeStruct((1, *cohort.x.shape[1:]), jnp.float32)

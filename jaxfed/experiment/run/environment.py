@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shlex
 import subprocess
 import sys
@@ -56,12 +57,8 @@ def processor() -> str:
     return f"{model}, {os.cpu_count()} cores"
 
 
-def peak_memory_bytes() -> int | None:
-    """Return the peak host memory of this process; None if the system does not report it."""
-    try:
-        import resource
-    except ImportError:
-        return None
+def peak_memory_bytes() -> int:
+    """Return the peak host memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

@@ -66,7 +66,7 @@ from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.run.save_outputs import leave_predictions, leave_states
+from jaxfed.experiment.run.save_outputs import save_predictions, save_states
 from jaxfed.experiment.run.summary import divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
@@ -241,10 +241,14 @@ class Experiment:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
-                        whose_end = self.workdir, leg.name, leg.repeat
-                        leave_states(*whose_end, config, selected)
-                        numbers = self.simulation.numbers
-                        leave_predictions(*whose_end, algorithm, federation, numbers, selected)
+                        save_states(self.workdir, leg.name, leg.repeat, config, selected)
+                        if algorithm.predictions is not None:
+                            save_predictions(
+                                self.workdir.predictions(leg.name, leg.repeat),
+                                algorithm.predictions(selected.final, federation),
+                                federation.y,
+                                self.simulation.numbers,
+                            )
                     step = leg.last_step if is_last else leg.first_step + round_number - 1
                     ends = self.interruption.is_pending or step == num_steps(self.config)
                     if ends or saves.are_due(round_number, is_last=is_last):

@@ -68,9 +68,9 @@ def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
         for name, value in first["record"].items():
             if other["record"].get(name) != value:
                 raise UsageError(
-                    f"process {number} has come to {name}={other['record'].get(name)} in round "
-                    f"{record['round']}, process 0 to {value}: processes have to compute the same, by one "
-                    "kind of device and without randomness of the system's"
+                    f"process {number} computed {name}={other['record'].get(name)} in round "
+                    f"{record['round']}, process 0 {value}: all must compute the same numbers; use one kind "
+                    "of device and no randomness of the system"
                 )
     interruption.settle(max(said["signal"] for said in (first, *others)))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich import box
@@ -53,9 +52,6 @@ _OF_A_ROUND = (
     ("round_test_accuracy", "this round's test accuracy"),
     ("test_accuracy", "test accuracy"),
 )
-
-
-_AS_IN_CONFIG: Mapping[str, str] = MappingProxyType({})  # names of methods
 
 
 class RunProgress(Terminal):
@@ -118,30 +114,47 @@ class RunProgress(Terminal):
         self,
         algorithms: Mapping[str, Any],
         where: str,
-        names: Mapping[str, str] = _AS_IN_CONFIG,
+        names: Mapping[str, str],
         *,
         remarks: Sequence[str] = (),
     ) -> None:
         """Print the final table with these method names, then the remarks and the location of the results."""
-        self.show(results_table(algorithms, "±" if self.can_print("±") else "+-", names))
+        self._show(*results_table(algorithms, names))
         for line in remarks:
             self.say(line)
         self.say(f"results are in {where}")
 
     def show_audit(
         self,
-        methods: Sequence[Mapping[str, Any]],
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        notes: Sequence[str],
         where: str,
-        names: Mapping[str, str] = _AS_IN_CONFIG,
     ) -> None:
-        """Print each method's vulnerability under these names, and the location of the audit."""
-        sign = "†" if self.can_print("†") else "*"
-        self.show(audit_table(methods, sign, names))
-        if any(row.get("accuracy_on") == "asked" for row in methods):
-            self.say(
-                f"{sign} tested on nothing held out: of its answers to those that attacks ask about"
-            )
+        """Print the table of vulnerabilities, its footnotes, and the location of the audit."""
+        self._show(headings, rows, num_texts=2, title="membership inference, strongest attack")
+        for line in notes:
+            self.say(self.printable(line))
         self.say(f"the audit is in {where}")
+
+    def _show(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        num_texts: int = 1,
+        title: str | None = None,
+    ) -> None:
+        """Print a table whose first columns are texts; the others are numbers, which do not wrap."""
+        table = Table(box=box.SIMPLE, title=title)
+        for place, heading in enumerate(headings):
+            is_text = place < num_texts
+            table.add_column(
+                heading, justify="left" if is_text else "right", no_wrap=not is_text or place == 0
+            )
+        for row in rows:
+            table.add_row(*map(self.printable, row))
+        self.console.print(table)
 
     def _line(self, record: Mapping[str, Any], rounds: int) -> str:
         return "  ".join(
@@ -162,62 +175,19 @@ def _measured(record: Mapping[str, Any]) -> list[str]:
 
 
 def results_table(
-    algorithms: Mapping[str, Mapping[str, Any]],
-    sign: str = "±",
-    names: Mapping[str, str] = _AS_IN_CONFIG,
-) -> Table:
-    """Return the table of final metrics, mean ± deviation, from `algorithms` of summary.json."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("algorithm", no_wrap=True)
+    algorithms: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of final metrics, mean ± deviation, from `algorithms` of summary.json."""
     shown = [
         column
         for column in _COLUMNS
         if any(_entry(metrics, column.metric) for metrics in algorithms.values())
     ]
-    for column in shown:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    for name, metrics in algorithms.items():
-        cells = [_cell(_entry(metrics, column.metric), column, sign) for column in shown]
-        table.add_row(names.get(name, name), *cells)
-    return table
-
-
-def audit_table(
-    methods: Sequence[Mapping[str, Any]],
-    sign: str = "†",
-    names: Mapping[str, str] = _AS_IN_CONFIG,
-) -> Table:
-    """Return the table of accuracy and vulnerability from `methods` of audit.json, least vulnerable first.
-
-    Methods that reveal nothing to anybody have no attack and come first. `sign` marks accuracies that were
-    not measured on the test set.
-    """
-    table = Table(box=box.SIMPLE, title="membership inference, strongest attack")
-    texts = ("algorithm", "adversary")
-    for heading in (
-        "algorithm",
-        "accuracy, %",
-        "AUC",
-        "95 % interval",
-        "TPR at 1 % FPR, %",
-        "adversary",
-    ):
-        table.add_column(
-            heading,
-            justify="left" if heading in texts else "right",
-            no_wrap=heading != "adversary",
-        )
-    for row in sorted(methods, key=lambda row: row.get("auc", 0.0)):
-        accuracy = "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
-        if row.get("accuracy_on") == "asked":
-            accuracy += f" {sign}"
-        seen = ("-", "-", "-")
-        if "auc" in row:
-            interval = f"{row['low']:.3f} to {row['high']:.3f}"
-            seen = (f"{row['auc']:.3f}", interval, f"{100 * row['tpr_at_1_percent']:.1f}")
-        adversary = row["adversary"] or "-"
-        table.add_row(names.get(row["method"], row["method"]), accuracy, *seen, adversary)
-    return table
+    rows = [
+        [names.get(name, name), *(_cell(_entry(m, column.metric), column) for column in shown)]
+        for name, m in algorithms.items()
+    ]
+    return ["algorithm", *(column.heading for column in shown)], rows
 
 
 def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
@@ -227,11 +197,11 @@ def _entry(metrics: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     return entry
 
 
-def _cell(entry: Mapping[str, Any] | None, column: _Column, sign: str) -> str:
-    """Return the mean, followed by the sign and the deviation if the column shows deviations."""
+def _cell(entry: Mapping[str, Any] | None, column: _Column) -> str:
+    """Return the mean, with the deviation if the column shows deviations."""
     if entry is None or entry["mean"] is None:
         return "-"
     mean = column.text(entry["mean"])
     if not column.has_deviation or entry["std"] is None:
         return mean
-    return f"{mean} {sign} {column.text(entry['std'])}"
+    return f"{mean} ± {column.text(entry['std'])}"

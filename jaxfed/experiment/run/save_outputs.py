@@ -6,34 +6,46 @@
 
 All are complete before the checkpoint of that round begins. A process that is killed in between plays the
 last rounds again and writes the same files once more.
+
+A table of predictions, `pandas.read_csv("runs/x/predictions/xclp-0.csv.gz")`, has one row for each point.
+One-shot methods have a row for every point of every client, including points whose label was given. Methods
+that train have a row for every test point.
+
+    client       the client that holds the point, -1 for none; for methods with per-client models the client
+                 whose model predicts, with a row for each client
+    index        index in the data set: training split from 0 on, then the test split
+    role         "labeled", "unlabeled" or "new" at its client; "test" if it was held out
+    label        the predicted class, -1 for none; for "labeled" points the method's own prediction
+    confidence   of the label, as the method defines it: XCLP's 1 - entropy / log C; a model's probability
+    truth        the true class; empty if it is unknown
+
+Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import shutil
+from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.experiment.run.best_checkpoint import Selected
-from jaxfed.experiment.run.prediction_table import write_predictions
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
+from jaxfed.federation.algorithm import Predictions
+from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
 
+COLUMNS = ("client", "index", "role", "label", "confidence", "truth")
 
-def leave_states(
+
+def save_states(
     workdir: Workdir, name: str, repeat: int, config: ConfigDict, selected: Selected
 ) -> None:
-    """Save the states for later experiments (`training.initial_model`).
-
-    Args:
-        workdir: of the experiment.
-        name: the method's.
-        repeat: from 0 on.
-        config: the method's own.
-        selected: after its last round.
+    """Save a method's selected and last state for later experiments (`training.initial_model`).
 
     Raises:
         OSError: the disk is full, for example.
@@ -50,33 +62,33 @@ def leave_states(
         Checkpoints(folder).save(round_number, state, record)
 
 
-def leave_predictions(
-    workdir: Workdir,
-    name: str,
-    repeat: int,
-    algorithm: FederatedAlgorithm,
-    federation: Federation,
-    numbers: np.ndarray,
-    selected: Selected,
+def save_predictions(
+    path: Path, predictions: Predictions, truth: np.ndarray, number: np.ndarray
 ) -> None:
-    """Save the predictions of the final state; nothing for a method without predictions.
+    """Write one table atomically; the same predictions produce the same bytes.
 
     Args:
-        workdir: of the experiment.
-        name: the method's.
-        repeat: from 0 on.
-        algorithm: the method.
-        federation: its clients.
-        numbers: int [N], indices of the federation's examples in the data set.
-        selected: after its last round.
+        path: of the file; its folder is created.
+        predictions: of n points.
+        truth: int [N], the class of every example of the federation, -1 unknown.
+        number: int [N], the index of every example in the data set.
 
     Raises:
         OSError: the disk is full, for example.
     """
-    if algorithm.predictions is not None:
-        write_predictions(
-            workdir.predictions(name, repeat),
-            algorithm.predictions(selected.final, federation),
-            federation.y,
-            numbers,
-        )
+    rows = zip(
+        predictions.client.tolist(),
+        number[predictions.example].tolist(),
+        predictions.role.tolist(),
+        predictions.label.tolist(),
+        (f"{value:.6g}" for value in predictions.confidence.tolist()),
+        ("" if label < 0 else label for label in truth[predictions.example].tolist()),
+        strict=True,
+    )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage.whole_file(path, "wb") as stream:
+        stream.write(gzip.compress(text.getvalue().encode(), mtime=0))

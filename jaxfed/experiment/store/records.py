@@ -336,6 +336,12 @@ def algorithms_of(runs: Iterable[Run]) -> dict[str, str]:
     return {name: min(of) if len(of) == 1 else name for name, of in found.items()}
 
 
+def ordered_methods(runs: Iterable[Run]) -> list[str]:
+    """Return all methods with results in the runs, in the order of `sort_algorithms`."""
+    algorithms = algorithms_of(runs)
+    return sort_algorithms(algorithms, algorithms)
+
+
 def sort_algorithms(
     names: Iterable[str], algorithms: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:

@@ -9,7 +9,7 @@
     preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
     states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
-    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.prediction_table`)
+    predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
     plots/           pictures made at the end
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
@@ -28,16 +28,16 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.records import Run
+from jaxfed.experiment.store.records import Run, read_metrics
 from jaxfed.host import storage
 
-_CONFIG, _METRICS, _SUMMARY, _LOCK = "config.json", "metrics.jsonl", "summary.json", ".lock"
+_CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
 _MOST_NAMED = 4  # keys that differ
 _OF_REPORTS = ("paper_table",)
@@ -46,6 +46,7 @@ _OF_REPORTS = ("paper_table",)
 _FREE = tuple(
     f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
+_OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 # Keys of earlier versions, with the value that is now the only one: a config that has it is the same config.
 _GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
@@ -97,7 +98,7 @@ class Workdir:
         return self.path / _STATES / f"{method}-{repeat}{'-last' if last else ''}"
 
     def predictions(self, method: str, repeat: int) -> Path:
-        """Return the path of a method's predictions in a repeat (`run.prediction_table`)."""
+        """Return the path of a method's predictions in a repeat (`run.save_outputs`)."""
         return self.path / _PREDICTIONS / f"{method}-{repeat}.csv.gz"
 
     def preprocessing(self, repeat: int) -> Path:
@@ -120,7 +121,7 @@ class Workdir:
             there = None
         if not isinstance(there, dict):
             raise Unresumable(
-                f"--workdir={self.path}: {_DATA} is damaged, which said what data its rounds were computed on"
+                f"--workdir={self.path}: {_DATA} is damaged; it identifies the data of the finished rounds"
             )
         for name in [*checksums, *there]:
             if there.get(name) != checksums.get(name):
@@ -135,10 +136,7 @@ class Workdir:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return all lines of metrics.jsonl, in the order they were written."""
-        file = self.path / _METRICS
-        if not file.exists():
-            return []
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return read_metrics(self.path)
 
     def is_without_rounds(self) -> bool:
         """True if no round, checkpoint or preprocessing model has been computed yet."""
@@ -216,15 +214,7 @@ def open_workdir(
         _check_contents(path)
     else:
         _check_owner(path, config)
-    with ExitStack() as stack:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(storage.lock(path / _LOCK))
-        except BlockingIOError:
-            raise UsageError(f"--workdir={path}: another process is running here") from None
-        except OSError as error:
-            raise UsageError(f"--workdir={path}: {error.filename}: {error.strerror}") from error
-        storage.remove_partial_files(path)
+    with storage.claimed(path, "another process is running here"):
         if overwrite and (path / _CONFIG).exists():
             (path / _CONFIG).replace(path / _DELETED)
         if (path / _DELETED).exists():  # renamed just now, or by a process that was killed
@@ -261,7 +251,7 @@ def plain(value: Any) -> Any:
 def _is_empty(path: Path) -> bool:
     """True if a directory is empty, or contains only files of an interrupted start."""
     return all(
-        entry.name == _LOCK
+        entry.name == storage.LOCK
         or (entry.name.startswith(f".{_CONFIG}.") and entry.name.endswith(".partial"))
         for entry in path.iterdir()
     )
@@ -308,7 +298,11 @@ def _check_owner(path: Path, config: Mapping[str, Any]) -> None:
     there, given = _flat(owner), _flat(config)
     free = () if _has_summary(path) else _FREE
     differing = [
-        key for key in {**given, **there} if there.get(key) != given.get(key) and key not in free
+        key
+        for key in {**given, **there}
+        if there.get(key) != given.get(key)
+        and key not in free
+        and not key.startswith(_OF_A_NETWORK)
     ]
     if differing:
         told: dict[str, str] = {}

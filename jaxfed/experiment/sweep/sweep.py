@@ -17,16 +17,15 @@ Finished points are skipped and unfinished ones resume, so the same command cont
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
@@ -36,21 +35,11 @@ from jaxfed.experiment.store.records import read_json, read_run, read_sweep
 from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
 from jaxfed.experiment.sweep.point_process import PointProcess, stop
 from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
+from jaxfed.experiment.sweep.sweep_progress import SweepProgress
 from jaxfed.host import csv_file, storage
 from jaxfed.host.interruption import Interrupted, Interruption
 
 _POLL_SECONDS = 0.1
-_LOCK = ".lock"
-
-
-class PointListener(Protocol):
-    """Receiver of the events of a running sweep."""
-
-    def started(self, point: Point) -> None:
-        """Called when the process of a point has started."""
-
-    def ended(self, point: Point, seconds: float, failure: str) -> None:
-        """Called when the process of a point has ended; `failure` is "" if it succeeded."""
 
 
 Command = Callable[[Point, Path], list[str]]
@@ -103,21 +92,10 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
                     f"--workdir={directory}: holds another sweep: {key} is {there.get(key)!r} "
                     f"there, {content[key]!r} now; give another --workdir"
                 )
-    elif directory.is_dir() and any(entry.name != _LOCK for entry in directory.iterdir()):
+    elif directory.is_dir() and any(entry.name != storage.LOCK for entry in directory.iterdir()):
         raise UsageError(f"--workdir={directory}: is no workdir of launch.sweep; give a new one")
-    with ExitStack() as stack:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(storage.lock(directory / _LOCK))
-            with storage.whole_file(file) as stream:
-                json.dump(content, stream, indent=2)
-                stream.write("\n")
-        except BlockingIOError:
-            raise UsageError(f"--workdir={directory}: another sweep is running here") from None
-        except OSError as error:
-            raise UsageError(
-                f"--workdir={directory}: {error.filename}: {error.strerror}"
-            ) from error
+    with storage.claimed(directory, "another sweep is running here"):
+        workdir.write_json(file, content)
         yield
 
 
@@ -147,7 +125,7 @@ def run(
     command: Command,
     *,
     jobs: int,
-    progress: PointListener,
+    progress: SweepProgress,
     interruption: Interruption,
 ) -> list[str]:
     """Run points, `jobs` at a time; a failing point does not stop the others.

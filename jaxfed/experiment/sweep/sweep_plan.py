@@ -151,12 +151,7 @@ def _shared(
 ) -> Iterator[Point]:
     """Yield the points, each without the baselines that another point runs for it.
 
-    Args:
-        config: as given.
-        overrides: as given.
-        points: by name, with all their baselines.
-        seen: point -> method -> config fingerprint of the method there, as text.
-        directory: as given.
+    `seen` maps point -> method -> config fingerprint of the method there, as text.
     """
     started = {name: _started_with(directory, name) for name in points}
     runs: dict[str, str] = {}  # fingerprint of a method -> the point that runs it
@@ -204,7 +199,7 @@ def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
         if not listed:
             raise UsageError(f"--sweep.{key}: values are missing, write --sweep.{key}=VALUE,VALUE")
         if key in values:
-            raise UsageError(f"--sweep.{key}: is there twice; write all its values in one")
+            raise UsageError(f"--sweep.{key}: is given twice; write all its values in one list")
         values[key] = _listed(listed)
     return [
         dict(zip(values, combination, strict=True)) for combination in product(*values.values())

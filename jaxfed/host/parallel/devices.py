@@ -45,7 +45,7 @@ def check_platform() -> None:
     except (AssertionError, RuntimeError) as error:  # the first: JAX has no plugin for them
         why = " ".join(str(error).partition(" (")[0].split())
         raise UsageError(
-            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset, it takes what there is"
+            f"$JAX_PLATFORMS={asked}: JAX finds no such device; unset it to use the available ones"
             f"{f': {why}' * bool(why)}"
         ) from error
 
@@ -55,7 +55,7 @@ def _ask_for_cores() -> None:
     if asked or jax.distributed.is_initialized():
         return
     try:
-        jax.config.update("jax_num_cpu_devices", _num_cores())
+        jax.config.update("jax_num_cpu_devices", num_cores())
     except RuntimeError:  # JAX has started
         return
 
@@ -73,7 +73,8 @@ def _num_asked() -> int:
     return number
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

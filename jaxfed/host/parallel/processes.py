@@ -52,9 +52,7 @@ def connect(
     given = [flag for flag, number in numbers.items() if number is not None]
     if coordinator is None or coordinator == FROM_CLUSTER:
         if given:
-            raise UsageError(
-                f"{given[0]}={numbers[given[0]]}: goes with --coordinator=HOST:PORT alone"
-            )
+            raise UsageError(f"{given[0]}={numbers[given[0]]}: needs --coordinator=HOST:PORT")
         if coordinator is None:
             return
     else:
@@ -65,7 +63,7 @@ def connect(
             )
         for flag, number in numbers.items():
             if number is None:
-                raise UsageError(f"{flag} is missing, which goes with --coordinator")
+                raise UsageError(f"{flag} is missing; --coordinator=HOST:PORT needs it")
         assert num_processes is not None
         assert process_id is not None
         if num_processes < 1:

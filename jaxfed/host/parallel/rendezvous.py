@@ -76,7 +76,9 @@ class _Patience:
         """
         waited = time.monotonic() - self._begun
         if waited > LONGEST_WAIT:
-            raise UsageError(f"{self._asked}: {whom} did not come in {LONGEST_WAIT:g} seconds")
+            raise UsageError(
+                f"{self._asked}: {whom} did not connect within {LONGEST_WAIT:g} seconds"
+            )
         if waited > _QUIET and not self._has_told:
             self._has_told = True
             self._tell(f"{self._asked}: waiting for {whom}")
@@ -94,7 +96,7 @@ def _gather(asked: str, port: int, num_processes: int, until: _Patience) -> None
                 until.wait_for(_named(missing, num_processes))
                 with suppress(OSError):  # none has connected yet, or one has left again
                     guest = stack.enter_context(listening.accept()[0])
-                    _welcome(asked, guest, num_processes, there)
+                    _welcome(guest, num_processes, there)
                 for number in [number for number, guest in there.items() if _has_left(guest)]:
                     del there[number]
         except UsageError as error:
@@ -115,9 +117,7 @@ def _listening(asked: str, port: int) -> socket.socket:
         raise UsageError(f"{asked}: {error.strerror or error}") from error
 
 
-def _welcome(
-    asked: str, guest: socket.socket, num_processes: int, there: dict[int, socket.socket]
-) -> None:
+def _welcome(guest: socket.socket, num_processes: int, there: dict[int, socket.socket]) -> None:
     """Read the greeting and register the process; ignore clients of other protocols."""
     match _line(guest, _GREETING_WAIT).split():
         case [greeting, number, process] if greeting == _GREETING and process.isdecimal():
@@ -130,7 +130,7 @@ def _welcome(
             if int(process) in there and not _has_left(there[int(process)]):
                 _say(
                     guest,
-                    f"--process_id={process}: that one is at {asked.partition('=')[2]} already",
+                    f"--process_id={process}: another process with this number has connected",
                 )
             else:
                 there[int(process)] = guest
@@ -151,7 +151,9 @@ def _report(asked: str, address: tuple[str, int], greeting: str, until: _Patienc
             break
         if answer:
             is_ours = answer.startswith("--")
-            raise UsageError(answer if is_ours else f"{asked}: is no port of jaxfed's process 0")
+            raise UsageError(
+                answer if is_ours else f"{asked}: process 0 of jaxfed does not listen there"
+            )
         time.sleep(_LOOK_AGAIN)  # it has ended, and may start again
     while not _is_open(address):  # JAX's service opens at the same port
         until.wait_for("process 0's service")

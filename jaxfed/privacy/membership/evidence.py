@@ -16,31 +16,14 @@ from scipy.special import logsumexp
 
 from jaxfed.errors import UsageError
 
-_TINY = 1e-45  # the smallest float32, for probabilities rounded to 0
-
-
-def true_class_probability(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """p, float64 [..., n], from probabilities [..., n, C] and labels int [n]."""
-    values = np.asarray(probabilities, np.float64)
-    return _of_label(values, label)
-
-
-def cross_entropy(probability: np.ndarray) -> np.ndarray:
-    """-log p, float64 of the shape of p."""
-    return -np.log(np.maximum(np.asarray(probability, np.float64), _TINY))
-
-
-def log_odds(probability: np.ndarray) -> np.ndarray:
-    """phi of p, float64; large and finite where p is 0 or 1."""
-    p = np.asarray(probability, np.float64)
-    return np.log(np.maximum(p, _TINY)) - np.log(np.maximum(1 - p, _TINY))
-
 
 def log_odds_of_logits(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
     """phi of logits [..., n, C] with labels int [n], float64 [..., n]."""
     z = np.asarray(logits, np.float64)
     is_own = np.arange(z.shape[-1]) == np.asarray(label)[:, None]
-    return _of_label(z, label) - logsumexp(np.where(is_own, -np.inf, z), axis=-1)
+    index = np.broadcast_to(np.asarray(label)[:, None], (*z.shape[:-1], 1))
+    of_label = np.take_along_axis(z, index, axis=-1)[..., 0]
+    return of_label - logsumexp(np.where(is_own, -np.inf, z), axis=-1)
 
 
 def outside(reference: np.ndarray, is_in: np.ndarray | None) -> np.ndarray:
@@ -65,11 +48,6 @@ def inside(reference: np.ndarray, is_in: np.ndarray) -> np.ndarray:
 def mean_over(reference: np.ndarray, used: np.ndarray) -> np.ndarray:
     """Mean over the references in use, float64 [n] from [R, n] and bool [R, n]."""
     return np.mean(np.asarray(reference, np.float64), axis=0, where=used)
-
-
-def _of_label(values: np.ndarray, label: np.ndarray) -> np.ndarray:
-    index = np.broadcast_to(np.asarray(label)[:, None], (*values.shape[:-1], 1))
-    return np.take_along_axis(values, index, axis=-1)[..., 0]
 
 
 def _checked(reference: np.ndarray, used: np.ndarray, what: str) -> np.ndarray:

@@ -1,6 +1,6 @@
 """RMIA, the robust membership inference attack (Zarifzadeh, Liu, Shokri, ICML 2024).
 
-    ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) >= gamma
+    ratio(x) = p(x) / P(x),        score(x) = share of a population Z with ratio(x) / ratio(z) >= 1
 
 p is the target's probability of the example's class, P its mean over models with and without x. x is compared
 with the same model's outputs for non-members: what all models, or this one, find easy cancels.
@@ -10,13 +10,12 @@ with the same model's outputs for non-members: what all models, or this one, fin
 
 Offline, the first mean is replaced by the line a P_out + (1 - a): references trained on x have a larger
 probability than those without, at most 1. a in [0, 1] is tuned with reference models as targets, whose
-members are known (`tuned_a`); the default of the authors' code is 0.3. Their code counts > gamma where the
+members are known (`tuned_a`); the default of the authors' code is 0.3. Their code counts > 1 where the
 paper has >=. The two differ for ties, which are frequent with trees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,16 +42,13 @@ class Evidence(NamedTuple):
     is_in: np.ndarray | None = None
 
 
-def offline(
-    examples: Evidence, population: Evidence, *, a: float = 0.3, gamma: float = 1.0
-) -> np.ndarray:
+def offline(examples: Evidence, population: Evidence, *, a: float = 0.3) -> np.ndarray:
     """Scores by references that were not trained on the example, float64 of the targets' shape.
 
     Args:
         examples: n of them.
         population: m others, non-members of the target.
         a: slope of the line above.
-        gamma: minimum quotient of two ratios.
 
     Raises:
         UsageError: shapes that do not fit, an example without such references, or a number out of its range.
@@ -66,10 +62,10 @@ def offline(
         is_out = outside(evidence.reference, evidence.is_in)
         return ((1 + a) * mean_over(evidence.reference, is_out) + (1 - a)) / 2
 
-    return _scores(examples, population, marginal(examples), marginal(population), gamma)
+    return _scores(examples, population, marginal(examples), marginal(population))
 
 
-def online(examples: Evidence, population: Evidence, *, gamma: float = 1.0) -> np.ndarray:
+def online(examples: Evidence, population: Evidence) -> np.ndarray:
     """Scores by references of both kinds, float64; arguments and errors as `offline`.
 
     P of a population that no reference was trained on (`is_in` None) is the mean of all of them.
@@ -85,19 +81,17 @@ def online(examples: Evidence, population: Evidence, *, gamma: float = 1.0) -> n
             mean_over(evidence.reference, inside(evidence.reference, evidence.is_in)) + without
         ) / 2
 
-    return _scores(examples, population, marginal(examples), marginal(population), gamma)
+    return _scores(examples, population, marginal(examples), marginal(population))
 
 
-def tuned_a(
-    examples: Evidence, population: Evidence, *, grid: Sequence[float] = GRID, gamma: float = 1.0
-) -> float:
-    """The a with the largest mean AUC when each reference in turn is attacked by the others.
+def tuned_a(examples: Evidence, population: Evidence) -> float:
+    """The a of `GRID` with the largest mean AUC when each reference in turn is attacked by the others.
+
+    Ties go to the first.
 
     Args:
         examples: each reference was trained on some of them and not on others; the target is unused.
         population: likewise; examples that the attacked reference was trained on are left out.
-        grid: values of a; ties go to the first.
-        gamma: as `offline`.
 
     Raises:
         UsageError: fewer than three references, no `is_in`, and as `offline`.
@@ -107,15 +101,11 @@ def tuned_a(
     number = len(examples.reference)
     if examples.is_in is None or number < 3:
         raise UsageError(f"{number} references: tuning needs 3 or more, and is_in")
-    areas = [
-        [_area_against(row, examples, population, a, gamma) for row in range(number)] for a in grid
-    ]
-    return grid[int(np.argmax(np.round(np.mean(areas, axis=1), 12)))]
+    areas = [[_area_against(row, examples, population, a) for row in range(number)] for a in GRID]
+    return GRID[int(np.argmax(np.round(np.mean(areas, axis=1), 12)))]
 
 
-def _area_against(
-    row: int, examples: Evidence, population: Evidence, a: float, gamma: float
-) -> float:
+def _area_against(row: int, examples: Evidence, population: Evidence, a: float) -> float:
     """AUC of the attack on one reference by the others, on examples that some of these never saw."""
     others = np.arange(len(examples.reference)) != row
 
@@ -134,7 +124,7 @@ def _area_against(
 
     own, member = attacked(examples, but_members=False)
     others_own, _ = attacked(population, but_members=True)
-    return area_under_curve(offline(own, others_own, a=a, gamma=gamma), member).auc
+    return area_under_curve(offline(own, others_own, a=a), member).auc
 
 
 def _scores(
@@ -142,10 +132,7 @@ def _scores(
     population: Evidence,
     marginal: np.ndarray,
     population_marginal: np.ndarray,
-    gamma: float,
 ) -> np.ndarray:
-    if not gamma > 0:
-        raise UsageError(f"gamma={gamma}: use numbers above 0")
     ratio, others = (
         np.asarray(evidence.target, np.float64) / np.maximum(below, _TINY)
         for evidence, below in ((examples, marginal), (population, population_marginal))
@@ -156,5 +143,5 @@ def _scores(
             "or [S, n] and [S, m], m >= 1"
         )
     pairs = zip(np.atleast_2d(ratio), np.sort(np.atleast_2d(others), axis=-1), strict=True)
-    below = [np.searchsorted(ordered, row / gamma, side="right") for row, ordered in pairs]
+    below = [np.searchsorted(ordered, row, side="right") for row, ordered in pairs]
     return np.reshape(below, ratio.shape) / others.shape[-1]

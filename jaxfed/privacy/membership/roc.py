@@ -1,4 +1,4 @@
-"""Evaluation of membership scores: ROC curve, AUC with a confidence interval, and TPR at low FPR.
+"""Evaluation of membership scores: AUC with a confidence interval, and TPR at low FPR.
 
 With m members and n others, scores s and t,
 
@@ -29,19 +29,7 @@ from scipy.stats import beta, norm, rankdata
 
 from jaxfed.errors import UsageError
 
-
-class Roc(NamedTuple):
-    """A curve, one point for each distinct score, from the largest on; before them (0, 0).
-
-    Fields:
-        false_positive_rate: float64 [T + 1], ascending.
-        true_positive_rate: float64 [T + 1], ascending.
-        threshold: float64 [T + 1]; scores at or above it count as members. The first is infinity.
-    """
-
-    false_positive_rate: np.ndarray
-    true_positive_rate: np.ndarray
-    threshold: np.ndarray
+_LEVEL = 0.95  # of confidence intervals
 
 
 class Area(NamedTuple):
@@ -75,42 +63,19 @@ class Vulnerability(NamedTuple):
     tpr_at_none: float
 
 
-def roc_curve(score: np.ndarray, is_member: np.ndarray) -> Roc:
-    """The curve of scores [n]; equal scores share one point.
-
-    Raises:
-        UsageError: scores that are not numbers, or no members or no others.
-    """
-    scores, member = _checked(score, is_member)
-    if scores.ndim != 1:
-        raise UsageError(f"scores {list(scores.shape)}: a curve is of scores [n]")
-    order = np.argsort(-scores, kind="stable")
-    ordered, hits = scores[order], member[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)
-    true, false = np.cumsum(hits)[is_last], np.cumsum(~hits)[is_last]
-    return Roc(
-        np.append(0, false / (~member).sum()),
-        np.append(0, true / member.sum()),
-        np.append(np.inf, ordered[is_last]),
-    )
-
-
-def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float = 0.95) -> Area:
-    """AUC with DeLong's interval.
+def area_under_curve(score: np.ndarray, is_member: np.ndarray) -> Area:
+    """AUC with DeLong's interval of 95 percent.
 
     Args:
         score: real [n], or [S, n] for the same examples.
         is_member: bool [n].
-        level: confidence level of the interval.
 
     Raises:
-        UsageError: scores that are not numbers, fewer than two members or others, a level outside of (0, 1).
+        UsageError: scores that are not numbers, fewer than two members or others.
 
     Cost: S n log n.
     """
     scores, member = _checked(score, is_member)
-    if not 0 < level < 1:
-        raise UsageError(f"level={level}: use numbers above 0 and below 1")
     num_members, num_others = int(member.sum()), int((~member).sum())
     if min(num_members, num_others) < 2:
         raise UsageError(
@@ -126,7 +91,7 @@ def area_under_curve(score: np.ndarray, is_member: np.ndarray, *, level: float =
     auc = float(of_members.mean())
     variance = of_members.var(ddof=1) / num_members + of_others.var(ddof=1) / num_others
     deviation = float(np.sqrt(variance))
-    reach = float(norm.ppf((1 + level) / 2)) * deviation
+    reach = float(norm.ppf((1 + _LEVEL) / 2)) * deviation
     return Area(auc, max(0.0, auc - reach), min(1.0, auc + reach), deviation)
 
 
@@ -136,16 +101,21 @@ def tpr_at_fpr(score: np.ndarray, is_member: np.ndarray, rate: float) -> float:
     Without interpolation. For [S, n] it is the mean over S.
 
     Raises:
-        UsageError: a rate outside of [0, 1], and as `roc_curve`.
+        UsageError: a rate outside of [0, 1], scores that are not numbers, or no members or no others.
     """
     scores, member = _checked(score, is_member)
     if not 0 <= rate <= 1:
         raise UsageError(f"rate={rate}: use 0 to 1")
-    curves = [roc_curve(row, member) for row in np.atleast_2d(scores)]
-    reached = [
-        curve.true_positive_rate[curve.false_positive_rate <= rate].max() for curve in curves
-    ]
-    return float(np.mean(reached))
+    return float(np.mean([_tpr_at_fpr(row, member, rate) for row in np.atleast_2d(scores)]))
+
+
+def _tpr_at_fpr(scores: np.ndarray, member: np.ndarray, rate: float) -> float:
+    """`tpr_at_fpr` of scores [n]; equal scores are on the same side of every threshold."""
+    order = np.argsort(-scores, kind="stable")
+    ordered, hits = scores[order], member[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)
+    true, false = np.cumsum(hits)[is_last], np.cumsum(~hits)[is_last]
+    return float((true / member.sum())[false / (~member).sum() <= rate].max(initial=0))
 
 
 def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
@@ -161,9 +131,9 @@ def vulnerability(score: np.ndarray, is_member: np.ndarray) -> Vulnerability:
     )
 
 
-def exact_interval(hits: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a rate, from `hits` in one or more `trials`."""
-    tail = (1 - level) / 2
+def exact_interval(hits: int, trials: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a rate, 95 percent, from `hits` in one or more `trials`."""
+    tail = (1 - _LEVEL) / 2
     low = beta.ppf(tail, hits, trials - hits + 1) if hits else 0.0
     high = beta.ppf(1 - tail, hits + 1, trials - hits) if hits < trials else 1.0
     return float(low), float(high)

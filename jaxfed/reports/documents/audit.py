@@ -40,7 +40,7 @@ _WHICH_ACCURACY = (
     f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
     "message on the held-out examples that the attacks ask about."
 )
-_HEADINGS = (
+HEADINGS = (
     *("Method", "Adversary", "Test accuracy [%]", "AUC", "95 % interval", "TPR at 1 % FPR [%]"),
     *("TPR at no false positive among n [%]", "Strongest attack"),
 )
@@ -63,8 +63,8 @@ def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> Non
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:
     """Return the vulnerability table in Markdown."""
-    lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-    lines += ["| " + " | ".join(cells) + " |" for cells in _table_rows(rows, methods)]
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in table_rows(rows, methods)]
     return "\n".join([*lines, *(f"\n{line}" for line in which_accuracy(rows))]) + "\n"
 
 
@@ -83,9 +83,9 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
     return Table(
         name=name,
         title=f"{run.name}: membership inference",
-        columns=_HEADINGS,
+        columns=HEADINGS,
         rows=tuple(
-            tuple(map(Cell, cells)) for cells in _table_rows(audit["methods"], methods_of([run]))
+            tuple(map(Cell, cells)) for cells in table_rows(audit["methods"], methods_of([run]))
         ),
         num_settings=1,
         caption=(
@@ -102,7 +102,7 @@ def _in_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {column: row.get(column) for column in COLUMNS}
 
 
-def _table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[list[str]]:
+def table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[list[str]]:
     """Yield rows, least vulnerable first; methods that reveal nothing to anybody come before all others."""
     for row in sorted(rows, key=lambda row: row.get("auc", 0.0)):
         accuracy = _percent(row["accuracy"], row["accuracy_spread"]) + f" {_ASKED}" * _is_asked(row)

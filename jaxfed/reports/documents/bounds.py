@@ -22,8 +22,11 @@ from jaxfed.experiment.store.records import read_json, read_metrics, read_run
 from jaxfed.host.csv_file import write_csv
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
 from jaxfed.reports.figures import plots, png
-from jaxfed.reports.figures.consensus_bound_figure import consensus_bound_figure
-from jaxfed.reports.figures.sensitivity_bound_figure import RATES, sensitivity_bound_figure
+from jaxfed.reports.figures.bound_figures import (
+    RATES,
+    consensus_bound_figure,
+    sensitivity_bound_figure,
+)
 from jaxfed.reports.figures.style import LIGHT, LINE_STYLES
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
 
@@ -43,11 +46,11 @@ class Wanted(NamedTuple):
         changes: (round, share of labels that changed), measured in a run.
     """
 
-    clients: tuple[int, ...] = (5, 50, 100)
-    rates: tuple[float, ...] = (1.0, 2.0, 10.0)
-    public: tuple[int, ...] = (10_000, 50_000)
-    deltas: tuple[float, ...] = (0.05, 1e-5)
-    estimate: int = 1500
+    clients: tuple[int, ...]
+    rates: tuple[float, ...]
+    public: tuple[int, ...]
+    deltas: tuple[float, ...]
+    estimate: int
     changes: tuple[tuple[int, float], ...] = ()
 
 
@@ -67,27 +70,19 @@ def of_run(workdir: Path, wanted: Wanted) -> Wanted:
     labels = read_json(workdir / "partition.json").get("public") if told else None
     if not labels or voters < 3:
         raise UsageError(
-            f"{workdir}: Proposition 1 is of 3 clients or more that agree on labels of public examples; this "
-            "run has none"
+            f"{workdir}: Proposition 1 needs 3 or more clients that agree on labels of public examples; this "
+            "run has no such consensus"
         )
     changes = tuple((number, measured.mean) for number, measured in next(iter(told.values())))
     return wanted._replace(clients=(voters,), public=(int(np.sum(labels)),), changes=changes)
 
 
-class Bounds(NamedTuple):
-    """Printed lines of the two bounds.
+def write_bounds(folder: Path, wanted: Wanted) -> tuple[list[str], list[str]]:
+    """Write plots and tables into `folder`; return printable lines of the two bounds.
 
-    Fields:
-        settled: Proposition 1: the least t_0 for each m, c, |U| and delta.
-        changed: Proposition 2: r for each |U|, delta and some stability rates e.
-    """
-
-    settled: list[str]
-    changed: list[str]
-
-
-def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
-    """Write plots and tables into `folder`.
+    Returns:
+        Proposition 1: the least t_0 for each m, c, |U| and delta. Proposition 2: r for each |U|, delta and
+        some stability rates e.
 
     Raises:
         UsageError: a number is out of its range, there are more numbers than distinguishable colors or line
@@ -121,28 +116,19 @@ def write_bounds(folder: Path, wanted: Wanted) -> Bounds:
         {"|U|": size, "delta": delta, "e": rate, "r": stability_bound(size, rate, delta)}
         for size, delta, rate in product(wanted.public, wanted.deltas, _PRINTED_RATES)
     ]
-    sensitivities = list(_sensitivities(wanted))
     try:
         for size in wanted.public:
-            figure = consensus_bound_figure(
-                num_clients=wanted.clients,
-                rates=wanted.rates,
-                num_public=size,
-                changes=wanted.changes,
-            )
+            figure = consensus_bound_figure(wanted.clients, wanted.rates, size, wanted.changes)
             png.write(figure, folder / f"convergence-{size}.png")
-        figure = sensitivity_bound_figure(
-            num_public=wanted.public, deltas=wanted.deltas, estimate=wanted.estimate
-        )
+        figure = sensitivity_bound_figure(wanted.public, wanted.deltas, wanted.estimate)
         png.write(figure, folder / "sensitivity.png")
-        for name, rows in (
-            ("convergence", list(_convergence(wanted))),
-            ("sensitivity", sensitivities),
-        ):
-            write_csv(folder / f"{name}.csv", rows[0], rows)
+        tables = {"convergence": _convergence(wanted), "sensitivity": _sensitivities(wanted)}
+        for name, rows in tables.items():
+            listed = list(rows)
+            write_csv(folder / f"{name}.csv", listed[0], listed)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
-    return Bounds(*(list(map(_line, rows)) for rows in (settled, changed)))
+    return list(map(_line, settled)), list(map(_line, changed))
 
 
 def _line(row: dict[str, Any]) -> str:

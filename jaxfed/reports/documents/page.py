@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import io
-import warnings
 from collections.abc import Sequence
 
 from jaxfed.errors import UsageError
 from jaxfed.reports.documents.sections import Picture, Section
+from jaxfed.reports.figures.png import save
 from jaxfed.reports.figures.style import DARK, LIGHT, Theme
 from jaxfed.reports.tables.tables import Table
 
@@ -148,9 +148,7 @@ def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
     """Return a plot as a data URI with its size on the page; all plots have the same scale and font size."""
     figure = picture.draw(theme)
     stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
-        figure.savefig(stream, format="png")
+    save(figure, stream)
     width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
 

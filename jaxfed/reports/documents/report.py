@@ -15,10 +15,9 @@ from jaxfed.experiment.store.records import (
     PointRecord,
     Run,
     Sweep,
-    algorithms_of,
     find,
+    ordered_methods,
     read_audit,
-    sort_algorithms,
 )
 from jaxfed.host import storage
 from jaxfed.host.location import location
@@ -241,7 +240,7 @@ def _family_pictures(
     sweep: Sweep, family: Sequence[Curve], metric: str, names: _Names
 ) -> Iterator[Picture]:
     """Yield a figure for each curve; for a single method one figure with a line for each curve."""
-    algorithms = {name for curve in family for name in _algorithms(curve)}
+    algorithms = {name for curve in family for name in ordered_methods(_runs(curve))}
     if len(algorithms) != 1 or not 1 < len(family) <= MOST_LINES:
         for curve in family:
             yield from _curve_pictures(sweep, curve, metric, names)
@@ -264,11 +263,6 @@ def _family_pictures(
     )
 
 
-def _algorithms(curve: Curve) -> list[str]:
-    algorithms = algorithms_of(_runs(curve))
-    return sort_algorithms(algorithms, algorithms)
-
-
 def _runs(curve: Curve) -> list[Run]:
     return [point.run for point in curve.points if point.run is not None]
 
@@ -287,7 +281,7 @@ def _settings_text(settings: Mapping[str, Any]) -> str:
 def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> Iterator[Picture]:
     fixed = _settings_text(curve.fixed)
     parts = ["plots", sweep.name, curve.key, fixed]
-    series = {algorithm: _measured(curve, algorithm, metric) for algorithm in _algorithms(curve)}
+    series = {m: _measured(curve, m, metric) for m in ordered_methods(_runs(curve))}
     composed = _composed(curve)
     methods = methods_of(_runs(curve))
     on_top = f"On top: {composed[0]}. " if composed else ""
@@ -319,7 +313,7 @@ _PROMISES = {
 def _composed(curve: Curve) -> tuple[str, list[float]] | None:
     """Return label and total epsilon at each value if noise or the epsilon of one release is swept."""
     method, _, leaf = curve.key.rpartition(".")
-    methods = [method] if leaf == "epsilon" else _algorithms(curve)
+    methods = [method] if leaf == "epsilon" else ordered_methods(_runs(curve))
     for metric, name in itertools.product(_PROMISES.get(leaf, ()), methods):
         told = [m and m.mean for m in _measured(curve, name, metric)]
         if leaf == "noise":  # without noise epsilon is infinite

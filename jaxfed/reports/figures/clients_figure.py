@@ -58,7 +58,6 @@ def clients_figure(
     clients: Mapping[str, ClientAccuracies],
     means: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
-    *,
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:

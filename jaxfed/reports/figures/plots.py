@@ -1,13 +1,11 @@
 """Plots of results as functions from numbers to matplotlib Figures, without pyplot or global state."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from absl import logging
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
@@ -30,13 +28,9 @@ from jaxfed.reports.figures.axes import (
     place_values,
     thin_log_ticks,
 )
-from jaxfed.reports.figures.clients_figure import (
-    ClientAccuracies,
-    accuracies_of_clients,
-    clients_figure,
-)
+from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
 from jaxfed.reports.figures.partition_figure import partition_figure
-from jaxfed.reports.figures.png import try_to_write, write
+from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.reliability_figure import reliabilities, reliability_figure
 from jaxfed.reports.figures.style import (
     LIGHT,
@@ -70,13 +64,8 @@ _OVER_CLIENTS = {
 }
 
 
-def run_figures(run: Run, theme: Theme = LIGHT) -> dict[str, Figure]:
-    """Return the plots that one run has data for, by file name without extension."""
-    return {name: draw(theme) for name, draw in run_plots(run).items()}
-
-
 def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
-    """Return a drawing function for each plot that one run has data for; `run_figures` calls them."""
+    """Return file name -> a function that draws it, for each plot that one run has data for."""
     drawings: dict[str, Callable[[Theme], Figure]] = {}
     methods = methods_of([run])
     metrics = [
@@ -85,24 +74,20 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
         if any(name in measurements for measurements in run.results.values())
     ]
     if metrics:
-        drawings["algorithms"] = lambda theme: algorithms_figure(
-            run.results, metrics, methods=methods, theme=theme
-        )
+        drawings["algorithms"] = partial(algorithms_figure, run.results, metrics, methods)
     lines = read_metrics(run.workdir)
     for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
         rounds = rounds_by_algorithm(lines, metric, methods.algorithms)
         if rounds:
-            drawings[name] = partial(_rounds_of, rounds, metric, methods)
+            drawings[name] = partial(rounds_figure, rounds, metric, methods)
     for name, (each, mean) in _OVER_CLIENTS.items():
         clients = accuracies_of_clients(lines, each)
         if clients:
             means = rounds_by_algorithm(lines, mean, methods.algorithms)
-            drawings[name] = partial(_clients_of, clients, means, mean, methods)
+            drawings[name] = partial(clients_figure, clients, means, mean, methods)
     bins = reliabilities(run)
     if bins:
-        drawings["reliability"] = lambda theme: reliability_figure(
-            bins, methods=methods, theme=theme
-        )
+        drawings["reliability"] = partial(reliability_figure, bins, methods)
     if (run.workdir / "partition.json").is_file():
         drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
     return drawings
@@ -123,25 +108,6 @@ def _partition_of(file: Path, theme: Theme) -> Figure:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
 
-def _rounds_of(
-    rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
-    metric: str,
-    methods: Methods,
-    theme: Theme,
-) -> Figure:
-    return rounds_figure(rounds, metric, methods=methods, theme=theme)
-
-
-def _clients_of(
-    clients: Mapping[str, ClientAccuracies],
-    means: Mapping[str, Sequence[tuple[int, Measurement]]],
-    metric: str,
-    methods: Methods,
-    theme: Theme,
-) -> Figure:
-    return clients_figure(clients, means, metric, methods=methods, theme=theme)
-
-
 def draw_plots(run: Run, folder: Path) -> None:
     """Draw all plots that one run has data for as PNG files in a folder; log a warning for each failure."""
     for name, draw in run_plots(run).items():
@@ -155,7 +121,6 @@ def draw_plots(run: Run, folder: Path) -> None:
 def algorithms_figure(
     results: Mapping[str, Mapping[str, Measurement]],
     metrics: Sequence[str],
-    *,
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
@@ -180,7 +145,7 @@ def algorithms_figure(
             ax.errorbar(
                 scale * measurement.mean,
                 row,
-                xerr=_error(measurement, scale),
+                xerr=None if measurement.std is None else scale * measurement.std,
                 fmt=marker,
                 color=color,
                 markersize=7,
@@ -291,7 +256,6 @@ def rounds_by_algorithm(
 def rounds_figure(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
-    *,
     methods: Methods = USUAL,
     theme: Theme = LIGHT,
 ) -> Figure:
@@ -319,19 +283,6 @@ def rounds_figure(
     _end_at_limits(ax, metric, "y")
     legend(figure, ax, theme)
     return figure
-
-
-def partition_plot(
-    labeled: npt.ArrayLike,
-    unlabeled: npt.ArrayLike,
-    new: npt.ArrayLike | None = None,
-    *,
-    path: str | os.PathLike[str],
-    class_names: Sequence[str] | None = None,
-) -> Path:
-    """Write `partition_figure` as PNG to `path`."""
-    figure = partition_figure(labeled, unlabeled, new, class_names=class_names)
-    return write(figure, Path(path))
 
 
 def _draw_series(
@@ -379,7 +330,3 @@ def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
     ends_of_bars = {cap for bar in bars for cap in bar.lines[1]}
     for line in set(ax.lines) - ends_of_bars:
         line.set_clip_on(False)
-
-
-def _error(measurement: Measurement, scale: float) -> float | None:
-    return None if measurement.std is None else scale * measurement.std

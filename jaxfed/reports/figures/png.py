@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from absl import logging
 from matplotlib.figure import Figure
@@ -33,7 +34,12 @@ def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
 def write(figure: Figure, path: Path) -> Path:
     """Save a figure as PNG; create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, path)
+    return path
+
+
+def save(figure: Figure, place: Path | IO[bytes]) -> None:
+    """Save a figure as PNG to a file or a stream."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
-        figure.savefig(path)
-    return path
+        figure.savefig(place, format="png")

@@ -64,7 +64,7 @@ def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reliability_figure(
-    bins: Mapping[str, Reliability], *, methods: Methods = USUAL, theme: Theme = LIGHT
+    bins: Mapping[str, Reliability], methods: Methods = USUAL, theme: Theme = LIGHT
 ) -> Figure:
     """Plot a line for each method with a point for each bin; on the diagonal confidence equals accuracy.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxfed.experiment.store.records import Measurement, algorithms_of, sort_algorithms
+from jaxfed.experiment.store.records import Measurement, ordered_methods
 from jaxfed.reports.tables.comparison import (
     LEAST_REPEATS,
     main_and_baseline,
@@ -32,18 +32,11 @@ def gains_table(
 ) -> Table | None:
     """Return MAIN minus every other method; None with fewer than two others or without one main method.
 
-    Args:
-        name: of the CSV file.
-        title: the settings that vary.
-        keys: the settings' headings, as config keys.
-        rows: the settings; those without results are omitted.
-        metric: an accuracy.
-        command: the command that made the runs; by default the runs' own.
+    Arguments as for `jaxfed.reports.tables.tables.settings_table`; rows without results are omitted.
     """
     rows = [row for row in rows if row.run is not None and row.run.finished]
     runs = [row.run for row in rows if row.run is not None]
-    methods = algorithms_of(runs)
-    ordered = sort_algorithms(methods, methods)
+    ordered = ordered_methods(runs)
     main, _ = main_and_baseline(runs, ordered)
     others = [method for method in ordered if method != main]
     if not main or len(others) < 2:

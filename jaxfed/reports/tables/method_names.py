@@ -72,7 +72,7 @@ def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
 def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
     is_untitled = method != algorithm and method == algorithm_label(method)
     name = algorithm_label(algorithm if is_untitled else method)
-    labelers = {_labeler(run, method) for run in runs}
+    labelers = {str(_value(run, method, "pseudo_label", "none")) for run in runs}
     says_labeler = len(labelers) == 1 and " + " not in name
     if says_labeler and labelers != {"none"}:
         (labeler,) = labelers
@@ -99,11 +99,6 @@ def _own_label(key: str, method: str, algorithm: str) -> str:
     """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
     label = setting_label(f"{algorithm}{key.removeprefix(method)}")
     return label.removesuffix(f" of {algorithm_label(algorithm)}")
-
-
-def _labeler(run: Run, method: str) -> str:
-    """Return the source of a method's pseudo-labels."""
-    return str(_value(run, method, "pseudo_label", "none"))
 
 
 def _value(run: Run, method: str, key: str, default: Any = None) -> Any:

@@ -9,6 +9,7 @@ from jaxfed.experiment.store.records import (
     Run,
     Sweep,
     algorithms_of,
+    ordered_methods,
     sort_algorithms,
 )
 from jaxfed.reports.tables.comparison import paired_difference
@@ -50,7 +51,8 @@ def chosen_settings(
 
     Arguments as `jaxfed.reports.tables.tables.settings_table`; rows without a selection are omitted.
     """
-    found = [(row, row.run) for row in rows if row.run is not None and _has_chosen(row.run)]
+    there = [(row, row.run) for row in rows if row.run is not None]
+    found = [(row, run) for row, run in there if any(_chosen(run, a) for a in run.results)]
     if not found:
         return None
     runs = [run for _, run in found]
@@ -84,10 +86,6 @@ def chosen_settings(
         provenance=provenance(runs, command),
         records=tuple(numbers),
     )
-
-
-def _has_chosen(run: Run) -> bool:
-    return any(_chosen(run, algorithm) for algorithm in run.results)
 
 
 def _chosen(run: Run, algorithm: str) -> str:
@@ -127,7 +125,11 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
     numbers: list[dict[str, Any]] = []
     for finished in _alike(sweep, problem):
         values = {key: sweep.value(finished[0].point, key) for key in problem}
-        given = [each for each in finished if _is_given(sweep, each.point, choices)]
+        given = [
+            each
+            for each in finished
+            if all(sweep.value(each.point, key) == sweep.base.get(key) for key in choices)
+        ]
         before = given[0].run.results if given else {}
         best = dict(_best(given + [each for each in finished if each not in given]))
         after = {algorithm: each.run.results[algorithm] for algorithm, each in best.items()}
@@ -188,18 +190,13 @@ def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
 
 def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
     """Yield each method that validates with its best point; the first one in a tie."""
-    algorithms = algorithms_of(run for _, run in points)
-    for algorithm in sort_algorithms(algorithms, algorithms):
+    for algorithm in ordered_methods(run for _, run in points):
         validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
         if validated:
             yield (
                 algorithm,
                 max(validated, key=lambda p: p.run.results[algorithm][_VALIDATION].mean),
             )
-
-
-def _is_given(sweep: Sweep, point: PointRecord, choices: Sequence[str]) -> bool:
-    return all(sweep.value(point, key) == sweep.base.get(key) for key in choices)
 
 
 def _gain(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxfed.experiment.store.records import Measurement, Run, algorithms_of, sort_algorithms
+from jaxfed.experiment.store.records import Measurement, Run, algorithms_of, ordered_methods
 from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
@@ -185,8 +185,7 @@ def settings_table(
     """
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
-    columns = algorithms_of(runs)
-    algorithms = sort_algorithms(columns, columns)
+    algorithms = ordered_methods(runs)
     main, baseline = main_and_baseline(runs, algorithms)
     settings = [*setting_labels(keys), *["state"] * any_unfinished]
     names = method_names(runs)

@@ -25,7 +25,7 @@ from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batch_statistics import measured_statistics
-from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
@@ -168,13 +168,13 @@ def with_clients(
 
 
 def metrics_of(
-    updates: ClientUpdate, data: ClientData, model: nnx.State, learning_rate: jax.Array
+    updates: ClientUpdate, trains: jax.Array, model: nnx.State, learning_rate: jax.Array
 ) -> dict[str, jax.Array]:
-    """Return the round's metrics: means over the clients that trained, by their weights.
+    """Return the round's metrics: means over the clients that trained (bool [K]), by their weights.
 
     The loss is NaN if the new model is not finite: a step may spoil it after its loss has been taken.
     """
-    trained = jnp.where(jnp.any(usable(data), axis=1), in_all(updates.weight), 0)
+    trained = jnp.where(trains, in_all(updates.weight), 0)
     metrics = weighted_mean(updates.metrics, trained)
     metrics["train_loss"] = jnp.where(is_finite(model), metrics["train_loss"], jnp.nan)
     return metrics | {"clients": jnp.sum(trained > 0), "learning_rate": learning_rate}

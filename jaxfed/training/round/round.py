@@ -5,9 +5,9 @@
     3. each client trains on them                     (jaxfed.training.round.cohort_step)
     4. the server takes the mean's step               (jaxfed.training.server.aggregate)
 
-`round_by` has them in this order; 3 and 4 are one compiled program, `_stage_program`. A method is a
-`LocalUpdate`, the name of its source of labels, and the parts that it adds
-(`jaxfed.training.round.server_hooks`).
+`round_by` has them in this order; 3 and 4 are one compiled program (`jaxfed.training.round.stage_program`). A
+method is a `LocalUpdate`, the name of its source of labels, and the parts that it adds
+(`jaxfed.training.round.server_hooks`). On a network the same round asks clients (`jaxfed.training.round.network`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,13 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.chunk_size import MapClients
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
-from jaxfed.training.local.client_data import ClientData
+from jaxfed.federation.sides import Sides
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel, PseudoLabels
+from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
 from jaxfed.training.round.client_round import LocalUpdate
-from jaxfed.training.round.cohort_step import (
-    CohortStep,
-    executed,
-    labeled_cohort,
-    metrics_of,
-    with_clients,
-)
+from jaxfed.training.round.cohort_step import executed
 from jaxfed.training.round.evaluation import evaluation_by
 from jaxfed.training.round.labels_at_server import (
     ServerPart,
@@ -56,26 +49,11 @@ from jaxfed.training.round.server_hooks import (
     Messages,
     network_classifier,
 )
+from jaxfed.training.round.stage_program import StageProgram, Trained
 from jaxfed.training.round.update_views import RECORDING, parameter_views
-from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.server_state import ServerState, stacked_for
 from jaxfed.training.specification import Training
-
-
-class Trained(NamedTuple):
-    """Result of the compiled part of a round.
-
-    Fields:
-        state: the state after the server's step.
-        metrics: of the clients, and of a server that trained beside them.
-        sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
-        uploads: `ClientUpdate.upload`, [K, ...].
-    """
-
-    state: ServerState
-    metrics: dict[str, jax.Array]
-    sent: Any
-    uploads: Any
 
 
 class Stage(NamedTuple):
@@ -129,25 +107,18 @@ def federated_training(
     classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
     program = partial(
-        _stage_program, local_update=local_update, control=control, messages=messages, server=server
+        StageProgram, local_update=local_update, control=control, messages=messages, server=server
     )
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
+    init_rows = partial(_first_state, training, control, init_client, hooks)
+
     def init(key: jax.Array, federation: Federation) -> ServerState:
         _check(federation, server)
-        given = training.initial_model
-        model = training.model.init(key) if given is None else given
-        state = _first_state(training, model, federation.num_clients)
-        state = state._replace(
-            control=control.init(nnx.filter_state(model, nnx.Param)),
-            clients=stacked_for(federation.num_clients, init_client(model, federation)),
-        )
-        for hook in hooks:
-            state = hook.init(state, federation, key)
-        return state
+        return init_rows(federation.num_clients, key, federation)
 
     def round_by(
         stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
@@ -164,10 +135,11 @@ def federated_training(
         # 2. Where the labels of the round come from.
         labels = stage.label(state, cohort, label_key, communication)
         received = messages.send(state, cohort, communication)
-        # 3. and 4. Local updates, and the server's step by their mean: `_stage_program`.
-        after, metrics, sent, uploads = stage.train(
+        # 3. and 4. Local updates, and the server's step by their mean.
+        after, metrics, sent, uploads, ids = stage.train(
             state, cohort, labels, received, server.examples, train_key
         )
+        cohort = cohort._replace(client_id=ids)
         for hook in hooks:
             after = hook.after(after, cohort, uploads, train_key, communication)
         statistics = training.local.batch_statistics
@@ -181,6 +153,11 @@ def federated_training(
         is_within = round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
         return is_within and server.examples is None
 
+    def sides() -> Sides:
+        from jaxfed.training.round.network.sides import training_sides
+
+        return training_sides(training, program, pseudo_label, init_rows, round_by)
+
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
@@ -190,6 +167,7 @@ def federated_training(
             lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
+        sides=sides,
         **evaluation_by(classifier)._asdict(),
     )
 
@@ -199,12 +177,15 @@ def _stages(
     server: ServerWithoutLabels,
     pseudo_label: str,
     sources: Mapping[str, PseudoLabel],
-    program: Callable[..., Callable[..., Trained]],
+    program: Callable[..., StageProgram],
 ) -> tuple[Stage, Stage]:
     """The two stages of a run; without pseudo-labels both are the first one."""
 
     def stage(number: int, source: str, first_round: int) -> Stage:
-        train = executed(partial(program, training, stage=number), training.execution)
+        train = executed(
+            lambda map_clients: jitted(program(training, map_clients, stage=number).whole),
+            training.execution,
+        )
         label = server.label(source, sources[source])
         return Stage(source, label, server.turn(first_round), train)
 
@@ -212,70 +193,6 @@ def _stages(
     if pseudo_label == "none":
         return first, first
     return first, stage(2, pseudo_label, training.labeled_only_rounds)
-
-
-def _stage_program(
-    training: Training,
-    map_clients: MapClients,
-    *,
-    local_update: LocalUpdate,
-    control: Control,
-    messages: Messages,
-    server: ServerWithoutLabels,
-    stage: int,
-) -> Callable[..., Trained]:
-    """The compiled part of a round in one stage; arguments as those of `federated_training`."""
-    step = CohortStep(training, local_update, messages.after_mean, map_clients, stage=stage)
-    batch_statistics = training.local.batch_statistics
-
-    @jitted
-    def train_round(
-        state: ServerState,
-        cohort: Cohort,
-        labels: PseudoLabels,
-        received: Any,
-        own: ClientData | None,
-        key: jax.Array,
-    ) -> Trained:
-        clients, ids = labeled_cohort(cohort, labels), cohort.client_id
-        shared = step.shared(state)
-        updates = step.updates(state, shared, clients, received, key)
-        # FedAvg: the server's step by the weighted mean of the clients' changes.
-        deltas, weights, server_metrics = server.joined(
-            updates.delta, updates.weight, state, shared, own, key
-        )
-        model, optimizer = training.server.aggregate.apply(
-            state.model, deltas, weights, state.optimizer
-        )
-        model, new_control = control.moved(model, state, updates.correction, jnp.any(weights > 0))
-        metrics = metrics_of(updates, clients.data, model, shared.learning_rate) | server_metrics
-        if batch_statistics == "static":
-            measured, counts = step.measured(model, clients, key)
-            measured, counts = server.measured(measured, counts, model, own, key)
-            model = _with_mean_statistics(model, measured, counts)
-        after = state._replace(
-            model=model, optimizer=optimizer, control=new_control, round=state.round + 1
-        )
-        after = with_clients(after, state, ids, updates, is_local=batch_statistics == "local")
-        uploads, sent = updates.upload, updates.sent
-        if messages.after_mean is not None:
-            uploads, sent_after = step.shown(after, clients, key)
-            sent = dict(sent) | sent_after
-        sent = jax.tree.map(lambda count: jnp.where(jnp.asarray(ids) >= 0, count, 0), sent)
-        return Trained(after, metrics, sent, uploads)
-
-    return train_round
-
-
-def _with_mean_statistics(model: nnx.State, measured: nnx.State, counts: jax.Array) -> nnx.State:
-    """The model with the mean of the measured statistics [K, ...]; without examples it stays as it is."""
-    parameters, statistics = nnx.split_state(model, nnx.Param, ...)
-    statistics = jax.tree.map(
-        lambda new, old: jnp.where(jnp.any(counts > 0), new, old),
-        weighted_mean(measured, counts),
-        statistics,
-    )
-    return nnx.merge_state(parameters, statistics)
 
 
 def _check(federation: Federation, server: ServerWithoutLabels) -> None:
@@ -290,23 +207,36 @@ def _check(federation: Federation, server: ServerWithoutLabels) -> None:
         )
 
 
-def _first_state(training: Training, model: nnx.State, num_clients: int) -> ServerState:
-    """The state before the first round, without the parts that a method adds.
+def _first_state(
+    training: Training,
+    control: Control,
+    init_client: Callable[[nnx.State, Federation], Any],
+    hooks: Sequence[Hook],
+    num_rows: int,
+    key: jax.Array,
+    federation: Federation,
+) -> ServerState:
+    """The state before the first round, with so many rows of clients' states.
 
     A client's optimizer state is there if it is kept; each round sets its learning rate.
     """
+    given = training.initial_model
+    model = training.model.init(key) if given is None else given
     parameters, statistics = nnx.split_state(model, nnx.Param, ...)
     keeps_statistics = training.local.batch_statistics == "local"
     optimizer: Any = ()
     if training.local.client_optimizer == "kept":
         optimizer = training.local.optimizer(jnp.float32(0)).init(parameters)
-    return ServerState(
+    state = ServerState(
         model=model,
         optimizer=training.server.aggregate.init(model),
         teacher=(),
-        control=(),
-        statistics=stacked_for(num_clients, statistics) if keeps_statistics else (),
-        clients=(),
+        control=control.init(parameters),
+        statistics=stacked_for(num_rows, statistics) if keeps_statistics else (),
+        clients=stacked_for(num_rows, init_client(model, federation)),
         round=jnp.int32(0),
-        client_optimizers=stacked_for(num_clients, optimizer),
+        client_optimizers=stacked_for(num_rows, optimizer),
     )
+    for hook in hooks:
+        state = hook.init(state, federation, key)
+    return state

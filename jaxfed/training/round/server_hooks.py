@@ -107,7 +107,12 @@ class Control(NamedTuple):
     is_sent: bool = True
 
     def moved(
-        self, model: nnx.State, state: ServerState, corrections: Any, anyone: jax.Array
+        self,
+        model: nnx.State,
+        state: ServerState,
+        corrections: Any,
+        anyone: jax.Array,
+        num_clients: int,
     ) -> tuple[nnx.State, Any]:
         """Return the model after this step, and the new control; jit-traceable.
 
@@ -116,9 +121,8 @@ class Control(NamedTuple):
             state: the state before the round.
             corrections: the clients' corrections [K, ...].
             anyone: bool scalar; False leaves the model as it is.
+            num_clients: M, the number of all clients.
         """
-        stacked = jax.tree.leaves(state.clients)
-        num_clients = len(stacked[0]) if stacked else 1
         control = jax.tree.map(
             lambda control, change: control + change.sum(axis=0) / num_clients,
             state.control,

@@ -42,9 +42,12 @@ class ServerState(NamedTuple):
 
 
 def gather(stacked: Any, client_id: Array) -> Any:
-    """The cohort's rows of states [M, ...]; a padding client (id -1) gets client 0's."""
+    """The cohort's rows of states [M, ...]; a padding client (id -1) gets client 0's.
+
+    A client that holds its own state alone, [1, ...], has it in row 0 whatever its number is.
+    """
     rows = jnp.maximum(jnp.asarray(client_id), 0)
-    return jax.tree.map(lambda leaf: leaf[rows], stacked)
+    return jax.tree.map(lambda leaf: leaf[rows if len(leaf) > 1 else 0 * rows], stacked)
 
 
 def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:

@@ -318,7 +318,7 @@ def test_a_part_of_configs_is_none_and_a_variant_needs_a_place():
     parts = Path(base.__file__).parent
     with pytest.raises(UsageError, match=r"get_config\(dataset: str, variant: str\)"):
         config_file.load(str(parts / "papers" / "xclp_prediction.py"))
-    with pytest.raises(UsageError, match=r"get_config\(\).*does not do for \('smoke',\)"):
+    with pytest.raises(UsageError, match=r"get_config\(\).*does not take \('smoke',\)"):
         config_file.load(f"{parts / 'base.py'}:smoke")
 
 

@@ -63,6 +63,7 @@ def given(spec, *overrides, audited=False):
         (DIGITS, ["selection.folds=3"], "with selection.settings='given'"),
         (DIGITS, ["selection.candidates.xclp.alpha=0.5"], "with selection.settings='given'"),
         (DIGITS, ["preprocessing.network=x"], "with preprocessing.kind="),
+        (DIGITS, ["preprocessing.weights=x"], "with preprocessing.kind='identity'"),
         (DIGITS, ["training.learning_rate=1"], "no method of this run reads it (xclp, "),
         (DIGITS, ["fedprox.mu=1"], "'fedprox' is not among the methods of this run (xclp, "),
         (DIGITS, ["baselines=", "per_client_lp.alpha=0.5"], "'per_client_lp' is not among"),
@@ -104,6 +105,7 @@ def test_what_nothing_reads_is_one_line(spec, overrides, words):
             ["checkpoint_every=3", "paper_table=xclp/1", "dataset.root=x", "execution.plots=false"],
         ),
         (DIGITS, ["execution.workers=1", "execution.chunk_size=3", "execution.memory_limit=4 GiB"]),
+        (DIGITS, ["deployment.deadline=5", "deployment.nodes=3"]),  # of a network's server
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
         (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072"]),
@@ -113,6 +115,7 @@ def test_what_nothing_reads_is_one_line(spec, overrides, words):
         (TRAINING, [*FEDADAM, ADAM]),
         (TRAINING, ["model.name=cnn", "model.hidden=16", "pseudo_label.confidence=logits"]),
         (TRAINING, ["baselines=fixmatch", "training.strong_augmentation=translate:2"]),
+        (TRAINING, ["training.initial_model=pretrained", "preprocessing.weights=x"]),
         ("protofssl.py", ["training.epochs=3", "training.local_steps=9"]),
         (f"{FEDCT}:network", ["training.learning_rate=1e-4", "training.batch_size=16"]),
     ],
@@ -155,7 +158,7 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
     config = file.load(f"{name}.py:smoke")
     views, flat = views_of(config), dict(flatten(config.to_dict()))
     counting = counting_keys(config, views)
-    free = [key for key in flat if key.startswith("execution.") or key in unread._OF_THE_RUN]
+    free = [key for key in flat if key.startswith(unread._WAYS_TO_RUN) or key in unread._OF_THE_RUN]
     assert counting.issuperset([*free, "seed", "num_repeats", "cohort_size", "dataset.name"])
     ours = methods.chosen(config)
     for method in ours:

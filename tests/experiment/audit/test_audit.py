@@ -13,7 +13,7 @@ from invoking import invoke
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.api.conduct import conduct
+from jaxfed.api.conduct import conduct, present
 from jaxfed.config import file as config_file
 from jaxfed.config.build.attacker import shadow_plan, student_plan
 from jaxfed.config.checks import check
@@ -24,6 +24,7 @@ from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
+from jaxfed.reports.documents.audit import HEADINGS
 from jaxfed.reports.documents.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
@@ -163,29 +164,28 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(RunProgress, "show_audit", lambda _, *told: shown.append(told))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
     assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
-    ((methods, where, names),) = shown
-    assert (methods, where) == (found(place)["methods"], str(again / "audit"))
-    assert names["xclp"] == "XCLP"
+    ((headings, rows, _, where),) = shown
+    assert (headings[:3], where) == (HEADINGS[:3], str(again / "audit"))
+    assert len(rows) == len(found(place)["methods"])
+    assert "XCLP" in {row[0] for row in rows}
 
 
 def test_the_console_table(audited):
     _, place = audited
     with io.StringIO() as stream:
-        RunProgress(
-            {"num_repeats": 1, "rounds": 1, "baselines": ()}, Console(file=stream)
-        ).show_audit(found(place)["methods"], "DIR/audit")
-        text = stream.getvalue()
-    rows = {row["method"]: row for row in found(place)["methods"]}
-    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    assert "the audit is in DIR/audit" in text
-    assert lines["per_client_lp"][2] == "-"
-    assert lines["xclp"].pop(2) == "†"
-    assert "† tested on nothing held out" in text
-    for name in ("fedct", "local_learning", "xclp"):
-        assert lines[name][1:3] == [
-            f"{100 * rows[name]['accuracy']:.2f}",
-            f"{rows[name]['auc']:.3f}",
-        ]
+        console = Console(file=stream, width=200)
+        progress = RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}, console)
+        present(progress, place, audited=True)
+        text = stream.getvalue().partition("strongest attack")[2]
+    assert f"the audit is in {place / 'audit'}" in text
+    assert "† Of a method that is tested on nothing held out" in text
+    for row in found(place)["methods"]:
+        if row["method"] in ("fedct", "xclp"):
+            name = {"fedct": "FedCT", "xclp": "XCLP"}[row["method"]]
+            cells = f" {100 * row['accuracy']:.1f} ± ", f" {row['auc']:.3f} "
+            own = [line for line in text.splitlines() if line.strip().startswith(f"{name}  ")]
+            (line,) = [line for line in own if all(cell in line for cell in cells)]
+            assert ("†" in line) == (row["method"] == "xclp")
 
 
 def test_the_report_shows_it(audited, tmp_path):

@@ -42,7 +42,7 @@ def test_who_has_no_labels_is_refused():
     config = config_file.load(
         str(ROOT / CONFIG), [*SMALL, "federation.num_labeled_clients=1", "baselines=()"]
     )
-    with pytest.raises(UsageError, match="clients with labels"):
+    with pytest.raises(UsageError, match="labeled and unlabeled examples"):
         next(method_costs(config))
 
 

@@ -329,3 +329,15 @@ def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, v
     line = 'config.fedct.decode is "votes" there, absent now'
     with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
         pass
+
+
+def test_limits_of_a_network_make_no_other_experiment(tmp_path):
+    """A config.json from before they existed, and one with others, are the same experiment's."""
+    limits = {**CONFIG, "deployment": {"deadline": 5.0}}
+    with open_workdir(tmp_path / "w", CONFIG) as files:
+        assert not is_finished(files.path, limits)
+    with open_workdir(tmp_path / "w", limits):
+        pass
+    with open_workdir(tmp_path / "w", {**CONFIG, "deployment": {"deadline": 9.0}}) as files:
+        files.finish({"algorithms": {}})
+    assert is_finished(tmp_path / "w", CONFIG)

@@ -14,9 +14,9 @@ import jax
 import jaxfed.federation.execution.memory_limit
 from jaxfed.host.parallel import devices
 assert jaxfed.federation.execution.memory_limit.RULE.holds(None)  # a config's default, checked before
-devices._num_cores = lambda: 3
+devices.num_cores = lambda: 3
 devices.one_device_a_core()
-devices._num_cores = lambda: 2
+devices.num_cores = lambda: 2
 devices.one_device_a_core()
 assert jax.device_count() == 3
 assert devices.cores_are_devices()
@@ -25,7 +25,7 @@ assert devices.cores_are_devices()
 OF_SEVERAL_PROCESSES = """
 import jax
 from jaxfed.host.parallel import devices
-devices._num_cores = lambda: 3
+devices.num_cores = lambda: 3
 jax.distributed.is_initialized = lambda: True
 devices.one_device_a_core()
 assert jax.device_count() == 1

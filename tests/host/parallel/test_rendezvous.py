@@ -82,7 +82,7 @@ def test_who_is_there_already_is_not_let_in_twice(port, pool):
     process_0 = pool.submit(first, port, 3)
     guest = greeted(port, b"jaxfed 3 1\n")
     refused = problem(pool.submit(other, port, 3, 1))
-    assert refused == f"--process_id=1: that one is at localhost:{port} already"
+    assert refused == "--process_id=1: another process with this number has connected"
     assert pool.submit(other, port, 3, 2).result(timeout=20) == process_0.result() == "met"
     assert guest.recv(100) == b"go\n"
     guest.close()
@@ -131,11 +131,11 @@ def test_who_waits_says_so_once_and_not_for_ever(port, pool, monkeypatch):
     monkeypatch.setattr(rendezvous, "_QUIET", 0.1)
     told = []
     asked = f"--coordinator=localhost:{port}"
-    late = f"{asked}: process 0 did not come in 0.4 seconds"
+    late = f"{asked}: process 0 did not connect within 0.4 seconds"
     assert problem(pool.submit(other, port, 3, 1, tell=told.append)) == late
     assert told.pop() == f"{asked}: waiting for process 0"
     assert not told
-    late = f"{asked}: processes 1, 2 of 3 did not come in 0.4 seconds"
+    late = f"{asked}: processes 1, 2 of 3 did not connect within 0.4 seconds"
     assert problem(pool.submit(first, port, 3, tell=told.append)) == late
     assert told == [f"{asked}: waiting for processes 1, 2 of 3"]
 
@@ -156,6 +156,7 @@ def test_another_program_at_the_port_is_no_process_0(port, pool):
         guest, _ = listening.accept()
         guest.sendall(b"220 mail\n")
         assert (
-            problem(refused) == f"--coordinator=localhost:{port}: is no port of jaxfed's process 0"
+            problem(refused)
+            == f"--coordinator=localhost:{port}: process 0 of jaxfed does not listen there"
         )
         guest.close()

@@ -13,8 +13,11 @@ from small_workdirs import make_run
 from jaxfed.errors import UsageError
 from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.documents.bounds import Wanted, of_run, write_bounds
-from jaxfed.reports.figures.consensus_bound_figure import consensus_bound_figure
-from jaxfed.reports.figures.sensitivity_bound_figure import RATES, sensitivity_bound_figure
+from jaxfed.reports.figures.bound_figures import (
+    RATES,
+    consensus_bound_figure,
+    sensitivity_bound_figure,
+)
 from jaxfed.training.consensus.consensus_bound import change_probability
 
 SMALL = Wanted(clients=(3, 5), rates=(1.0,), public=(1, 400), deltas=(0.05,), estimate=20)
@@ -48,8 +51,22 @@ def test_files_hold_the_bounds(tmp_path):
     assert change_probability(5, 1, first, 1.0) <= 0.05 < change_probability(5, 1, first - 1, 1.0)
 
 
+def test_lines_of_convergence_are_the_bound():
+    figure = consensus_bound_figure((3, 7), (1.0, 4.0), num_public=50)
+    figure.canvas.draw()
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == [
+        f"m = {m}, c = {c}" for m in (3, 7) for c in (1, 4)
+    ]
+    for line, (m, c) in zip(lines, [(3, 1), (3, 4), (7, 1), (7, 4)], strict=True):
+        rounds, delta = line.get_data()
+        assert rounds[0] >= 2 * c
+        expected = [min(1, change_probability(m, 50, int(t), c)) for t in rounds]
+        np.testing.assert_allclose(delta, np.maximum(expected, 1e-12))
+
+
 def test_lines_of_sensitivity_are_the_bound():
-    figure = sensitivity_bound_figure(num_public=(50, 900), deltas=(0.05, 1e-5), estimate=7)
+    figure = sensitivity_bound_figure((50, 900), (0.05, 1e-5), estimate=7)
     named = {line.get_label(): line for line in figure.axes[0].lines}
     for size in (50, 900):
         for delta in (0.05, 1e-5):
@@ -79,9 +96,7 @@ def test_sizes_and_changes_of_a_run(tmp_path):
     assert wanted == SMALL._replace(
         clients=(5,), public=(70,), changes=((1, 1.0), (2, 0.25), (3, 0.0))
     )
-    figure = consensus_bound_figure(
-        num_clients=wanted.clients, rates=(1.0,), num_public=70, changes=wanted.changes
-    )
+    figure = consensus_bound_figure(wanted.clients, (1.0,), 70, wanted.changes)
     dots = figure.axes[0].lines[-1]
     np.testing.assert_array_equal(dots.get_xdata(), [1, 2])  # no logarithm of what did not change
     np.testing.assert_array_equal(dots.get_ydata(), [1, 0.25])
@@ -112,7 +127,7 @@ def test_runs_without_a_consensus_of_three(tmp_path, voters):
         make_run(path)
     else:
         fedct_run(path, voters)
-    with pytest.raises(UsageError, match=r"Proposition 1 is of 3 clients or more"):
+    with pytest.raises(UsageError, match=r"Proposition 1 needs 3 or more clients"):
         of_run(path, SMALL)
     with pytest.raises(UsageError, match=r"no config.json"):
         of_run(tmp_path, SMALL)

@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 from small_workdirs import make_run
-from whole_figures import assert_nothing_is_cut
+from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.report import build
-from jaxfed.reports.figures import plots
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
 from jaxfed.reports.figures.style import DARK, LIGHT
 
@@ -37,7 +36,7 @@ def written(path, metric="round_client_test_accuracy", mean="round_test_accuracy
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_clients_their_mean_and_their_deviation(tmp_path, theme):
     run = read_run(written(tmp_path / "r"))
-    figures = plots.run_figures(run, theme)
+    figures = run_figures(run, theme)
     assert {"clients", "consensus_change", "agreement"} <= set(figures)
     assert "clients_validation" not in figures
     above, below = figures["clients"].axes
@@ -61,7 +60,7 @@ def test_clients_their_mean_and_their_deviation(tmp_path, theme):
 
 def test_by_validation_where_the_test_set_is_not_looked_at(tmp_path):
     run = read_run(written(tmp_path / "r", "client_validation_accuracy", "validation_accuracy", 1))
-    figures = plots.run_figures(run)
+    figures = run_figures(run)
     assert {"clients_validation", "validation"} <= set(figures)
     assert "clients" not in figures
     assert figures["clients_validation"].axes[0].get_ylabel() == "Validation accuracy [%]"

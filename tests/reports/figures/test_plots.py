@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from small_workdirs import PER_CLIENT, XCLP, make_run, make_sweep
-from whole_figures import assert_nothing_is_cut
+from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import (
     measure,
@@ -95,7 +95,7 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
     assert rounds["xclp"][1][1].mean == pytest.approx(0.4)
     figure = plots.rounds_figure(rounds, "test_accuracy")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [20, 40, 60])
-    assert set(plots.run_figures(run)) == {"algorithms", "rounds", "partition"}
+    assert set(run_figures(run)) == {"algorithms", "rounds", "partition"}
 
 
 def make_training_run(path):
@@ -122,7 +122,7 @@ def make_training_run(path):
 
 def test_validation_and_pseudo_labels_are_shown_over_rounds(tmp_path):
     run = read_run(make_training_run(tmp_path / "r"))
-    figures = plots.run_figures(run)
+    figures = run_figures(run)
     # Tested once: no curve of that. A metric that is never a number: none either.
     assert set(figures) == {
         *("algorithms", "train_loss", "validation", "pseudo_labeled", "partition"),
@@ -183,7 +183,7 @@ def test_a_run_shows_what_everybody_has(tmp_path):
     run = make_run(tmp_path / "run")
     file = run / "partition.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"public": [[5, 7]]}))
-    figure = plots.run_figures(read_run(run))["partition"]
+    figure = run_figures(read_run(run))["partition"]
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["Training data", "Public"]
 
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 from small_workdirs import make_run
+from whole_figures import run_figures
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.prediction_table import write_predictions
+from jaxfed.experiment.run.save_outputs import save_predictions
 from jaxfed.experiment.store.records import read_run
 from jaxfed.federation.algorithm import Predictions
-from jaxfed.reports.figures import plots
 from jaxfed.reports.figures.reliability_figure import reliabilities
 
 
@@ -34,7 +34,7 @@ def workdir(tmp_path):
         )
         truth = np.append(np.ones(202, np.int64), -1)  # of the last nobody knows the class
         file = path / "predictions" / f"xclp-{repeat}.csv.gz"
-        write_predictions(file, said, truth, np.arange(203))
+        save_predictions(file, said, truth, np.arange(203))
     return path
 
 
@@ -47,7 +47,7 @@ def test_bins_are_of_new_points_of_all_repeats(workdir):
 
 
 def test_they_are_drawn_beside_the_diagonal(workdir):
-    figure = plots.run_figures(read_run(workdir))["reliability"]
+    figure = run_figures(read_run(workdir))["reliability"]
     diagonal, own = figure.axes[0].lines[:2]
     np.testing.assert_allclose(diagonal.get_xydata(), [[0, 0], [100, 100]])
     np.testing.assert_allclose(own.get_xydata(), [[50, 50], [90, 90]])
@@ -63,7 +63,7 @@ def test_a_method_whose_points_nobody_can_judge_has_none(workdir):
         confidence=np.ones(1, np.float32),
     )
     file = workdir / "predictions" / "client_knn-0.csv.gz"
-    write_predictions(file, said, np.array([-1]), np.arange(1))
+    save_predictions(file, said, np.array([-1]), np.arange(1))
     assert list(reliabilities(read_run(workdir))) == ["xclp"]
 
 
@@ -77,7 +77,7 @@ def test_predictions_of_methods_that_promise_no_probabilities_are_not_judged(wor
 def test_without_calibration_there_are_none(tmp_path):
     run = read_run(make_run(tmp_path / "run"))
     assert reliabilities(run) == {}
-    assert "reliability" not in plots.run_figures(run)
+    assert "reliability" not in run_figures(run)
 
 
 def test_a_file_that_is_none_is_named(workdir):

@@ -1,9 +1,9 @@
 """A method that trains on another's labels is named so, wherever a report names it."""
 
 from small_workdirs import make_run
+from whole_figures import run_figures
 
 from jaxfed.experiment.store.records import read_run
-from jaxfed.reports.figures.plots import run_figures
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.method_names import method_names
 

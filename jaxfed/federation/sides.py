@@ -1,0 +1,66 @@
+"""The two sides of a method on a network: a server that asks clients, and a client that answers.
+
+    sides = algorithm.sides()                       # `sides` is None: the method runs in one process alone
+    init, round = sides.server(ask, federation)     # at the server; `federation` has a census, no client data
+    own = sides.client.init(key, federation)        # at client j
+    own, reply = sides.client.answer(step, own, request, cohort)
+
+A round of a network is the simulation's round with `ask` in place of the clients' computation. A step is a
+pure function of a client's stored state and one request, so each may be answered by a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+
+from jaxfed.federation.cohort import Cohort
+
+if TYPE_CHECKING:
+    from jaxfed.federation.algorithm import Init, Round
+    from jaxfed.federation.clients import Federation
+
+
+class Ask(Protocol):
+    """Sends one request to each client, and returns the replies that come in time."""
+
+    def __call__(
+        self, step: str, requests: Mapping[int, Any], reply: Any, *, round_number: int
+    ) -> Mapping[int, Any]:
+        """Return {client: reply}; a client that is missing has left the round.
+
+        Args:
+            step: name of the step.
+            requests: {client: pytree of arrays}.
+            reply: the form of a reply, a pytree of `jax.ShapeDtypeStruct`.
+            round_number: from 1.
+        """
+        ...
+
+
+class ClientSide(NamedTuple):
+    """A client's side.
+
+    Fields:
+        init: key of `Init`, federation -> the client's state before its first round, a pytree of arrays.
+        answer: step, own state, request, cohort of this client alone -> own state, reply.
+        form: step, federation -> the form of a request, a pytree of `jax.ShapeDtypeStruct`.
+    """
+
+    init: Callable[[jax.Array, Federation], Any]
+    answer: Callable[[str, Any, Any, Cohort], tuple[Any, Any]]
+    form: Callable[[str, Federation], Any]
+
+
+class Sides(NamedTuple):
+    """Both sides of a method.
+
+    Fields:
+        server: ask, federation -> `Init` and `Round` of the server, whose cohorts have no examples.
+        client: a client's.
+    """
+
+    server: Callable[[Ask, Federation], tuple[Init, Round]]
+    client: ClientSide

@@ -1,0 +1,1 @@
+"""ServerApp and ClientApp of jaxfed."""

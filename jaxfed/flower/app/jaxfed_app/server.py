@@ -1,0 +1,27 @@
+"""The server of a run: reads the run's settings and plays its rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Play the rounds of the config that the run names.
+
+    Settings of the run: `config`, FILE.py[:VARIANT]; `overrides`, a JSON list of KEY=VALUE; `workdir`, where
+    results go; `server`, a folder with what the server holds (`jaxfed.flower.dealing`), or "".
+    """
+    from jaxfed.config import file
+    from jaxfed.flower.server_run import run
+
+    settings = {key: str(value) for key, value in context.run_config.items()}
+    config = file.load(settings["config"], json.loads(settings["overrides"]))
+    held = Path(settings["server"]) if settings["server"] else None
+    run(grid, config, Path(settings["workdir"]), held=held)

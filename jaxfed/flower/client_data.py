@@ -1,0 +1,302 @@
+"""A client's folder: its examples and its settings, checked before anything is sent.
+
+    train.npz      x [n, ...] and y int [n], -1 for unlabeled
+    test.npz       the same; points that this client wants labeled or is measured on; optional
+    public.npz     x [n_u, ...], the examples that everybody has; optional
+    client.toml    fields of `ClientSettings`; number and name are needed
+    state/         written by jaxfed: mode 0700, its files 0600
+    node/          written by `launch.flower client`: logs and Flower's own files, in the same modes
+
+x is uint8, or any numbers, read as float32; uint8 [n, h, w] are grey images and get a channel. Classes are
+numbers, which all clients agree on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from jaxfed.config.keys import check_value
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.readers.npz import plain_arrays
+from jaxfed.errors import UsageError, suggestion
+from jaxfed.federation.clients import Federation
+from jaxfed.rules import Rule, at_least, check_values, one_of
+
+TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
+STATE, NODE = "state", "node"
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+Errors = Literal["class only", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Settings in client.toml: who this client is, and what may leave it.
+
+    Attributes:
+        number: number of this client, from 0 on; no two clients have the same.
+        name: name of this client in the server's lines.
+        counts: true if numbers of examples and labels may leave; methods that need them refuse otherwise.
+        errors: text of this client's errors that the server receives: "class only", or all of it, "full".
+        least_clients: smallest number of clients of a round in which this one takes part.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "number": at_least(0),
+        "name": Rule(
+            str, "a text of one line", lambda value: value.strip() and value.isprintable()
+        ),
+        "counts": Rule(bool, "true or false"),
+        "errors": one_of(get_args(Errors)),
+        "least_clients": at_least(1),
+    }
+
+    number: int
+    name: str
+    counts: bool = True
+    errors: Errors = "class only"
+    least_clients: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`."""
+        check_values("ClientSettings", self.rules, vars(self))
+
+
+class Points(NamedTuple):
+    """Examples [n, ...], uint8 or float32, and classes int32 [n], -1 for unknown."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class ClientData(NamedTuple):
+    """Contents of a client's folder.
+
+    Fields:
+        folder: the folder.
+        settings: client.toml.
+        train: train.npz.
+        test: test.npz; None without the file.
+        public: x of public.npz; None without the file.
+    """
+
+    folder: Path
+    settings: ClientSettings
+    train: Points
+    test: Points | None
+    public: np.ndarray | None
+
+    def federation(self, num_classes: int) -> Federation:
+        """Return a federation of this client alone; its test points are its new ones."""
+        return Federation.from_clients(
+            [self.train],
+            new=None if self.test is None else [self.test],
+            public=self.public,
+            num_classes=num_classes,
+        )
+
+
+def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
+    """Read a client's folder.
+
+    Args:
+        folder: the folder.
+        num_classes: C, if it is known.
+
+    Raises:
+        UsageError: the first thing that is wrong, and the number of others.
+    """
+    found = _Reading(folder, num_classes)
+    if found.wrong:
+        more = len(found.wrong) - 1
+        others = f"; {more} more, see python -m launch.flower check --data={folder}" * bool(more)
+        raise UsageError(f"{found.wrong[0]}{others}")
+    assert found.settings is not None
+    assert found.train is not None
+    return ClientData(folder, found.settings, found.train, found.test, found.public)
+
+
+def problems(folder: Path, *, num_classes: int | None = None) -> list[str]:
+    """Return one line for each thing that is wrong in a client's folder; arguments as for `read`."""
+    return _Reading(folder, num_classes).wrong
+
+
+def private_folder(folder: Path, name: str = STATE) -> Path:
+    """Return a folder within a client's, made or closed to everybody else."""
+    place = folder / name
+    place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    place.chmod(PRIVATE_FOLDER)
+    return place
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read; an existing one is replaced at once."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as stream:
+        os.fchmod(stream.fileno(), PRIVATE_FILE)
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)
+
+
+def as_examples(x: np.ndarray) -> np.ndarray:
+    """Return examples as methods use them: bytes as bytes, grey images with a channel, else float32."""
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):  # to inf, which is refused
+            return x.astype(np.float32, copy=False)
+    return x[..., None] if x.ndim == 3 else x
+
+
+class _Reading:
+    """A folder read as far as possible, with a line for each thing that is wrong."""
+
+    def __init__(self, folder: Path, num_classes: int | None) -> None:
+        self._folder, self._num_classes = folder, num_classes
+        self.wrong: list[str] = []
+        self.settings: ClientSettings | None = None
+        self.train: Points | None = None
+        self.test: Points | None = None
+        self.public: np.ndarray | None = None
+        if not folder.is_dir():
+            self.wrong.append(f"{folder}: no such folder")
+            return
+        self.wrong += _exposed(folder)
+        self.settings = self._settings()
+        self.train = self._points(TRAIN, is_needed=True)
+        self.test = self._points(TEST)
+        arrays = self._arrays(PUBLIC, ("x",))
+        self.public = None if arrays is None else self._examples(PUBLIC, arrays["x"])
+        self._compare()
+
+    def _settings(self) -> ClientSettings | None:
+        file = self._folder / SETTINGS
+        if not file.is_file():
+            self.wrong.append(f"{file}: no such file; write number = 0 and name = 'NAME' into it")
+            return None
+        try:
+            given = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            self.wrong.append(f"{file}: not a readable TOML file ({' '.join(str(error).split())})")
+            return None
+        wrong = list(_wrong_settings(file, given))
+        self.wrong += wrong
+        return None if wrong else ClientSettings(**given)
+
+    def _points(self, name: str, *, is_needed: bool = False) -> Points | None:
+        arrays = self._arrays(name, ("x", "y"), is_needed=is_needed)
+        if arrays is None:
+            return None
+        x, y = self._examples(name, arrays["x"]), self._labels(name, arrays["y"])
+        if x is None or y is None:
+            return None
+        if len(x) != len(y):
+            self._say(name, f"x has {len(x)} examples and y {len(y)} labels; one label an example")
+            return None
+        return Points(x, y)
+
+    def _arrays(
+        self, name: str, wanted: tuple[str, ...], *, is_needed: bool = False
+    ) -> dict[str, np.ndarray] | None:
+        file = self._folder / name
+        if not file.exists():
+            if is_needed:
+                self._say(name, "no such file; it has the arrays x and y")
+            return None
+        try:
+            arrays = plain_arrays(file)
+        except UsageError as error:
+            self.wrong.append(str(error))
+            return None
+        except OSError as error:
+            self._say(name, str(error.strerror))
+            return None
+        if missing := [key for key in wanted if key not in arrays]:
+            names = ", ".join(arrays) or "none"
+            self._say(name, f"no array {' and '.join(missing)}; its arrays are {names}")
+            return None
+        return arrays
+
+    def _examples(self, name: str, x: np.ndarray) -> np.ndarray | None:
+        if x.dtype.kind not in "biuf":
+            self._say(name, f"x has type {x.dtype}; use numbers")
+        elif x.ndim < 2:
+            self._say(name, f"x has shape {list(x.shape)}; use [n, ...], one row an example")
+        elif not np.isfinite(read := as_examples(x)).all():
+            count = int((~np.isfinite(read.reshape(len(read), -1))).any(1).sum())
+            self._say(
+                name, f"x has values that are nan or infinite in float32, in {count} examples"
+            )
+        else:
+            return read
+        return None
+
+    def _labels(self, name: str, y: np.ndarray) -> np.ndarray | None:
+        if y.dtype.kind not in "iu":
+            self._say(name, f"y has type {y.dtype}; use integers, -1 for unlabeled")
+        elif y.ndim != 1:
+            self._say(name, f"y has shape {list(y.shape)}; use [n]")
+        elif len(y) and int(y.min()) < UNLABELED:
+            self._say(name, f"y has the label {y.min()}; use classes from 0 on, -1 for unlabeled")
+        elif len(y) and int(y.max()) >= (self._num_classes or np.iinfo(np.int32).max):
+            most = f"0 to {self._num_classes - 1}" if self._num_classes else "below 2 ** 31"
+            self._say(name, f"y has the label {y.max()}; classes are {most}")
+        else:
+            return y.astype(np.int32)
+        return None
+
+    def _compare(self) -> None:
+        """Compare test and public examples with training examples."""
+        if self.train is None:
+            return
+        if not len(self.train.x) and self.test is None:
+            self._say(TRAIN, "has no examples")
+        others = {TEST: None if self.test is None else self.test.x, PUBLIC: self.public}
+        for name, x in others.items():
+            kinds = [f"{a.dtype}{list(a.shape[1:])}" for a in (x, self.train.x) if a is not None]
+            if x is not None and kinds[0] != kinds[1]:
+                self._say(name, f"examples are {kinds[0]}, those of {TRAIN} {kinds[1]}")
+
+    def _say(self, name: str, wrong: str) -> None:
+        self.wrong.append(f"{self._folder / name}: {wrong}")
+
+
+def _wrong_settings(file: Path, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each wrong key of client.toml."""
+    known = ClientSettings.rules
+    for key, value in given.items():
+        if key not in known:
+            yield f"{file}: {key}: unknown key{suggestion(key, known)}"
+            continue
+        try:
+            check_value(key, value, known[key])
+        except UsageError as error:
+            yield f"{file}: {error.renamed(key)}"
+    for field in fields(ClientSettings):
+        if field.name in ("number", "name") and field.name not in given:
+            yield f"{file}: {field.name} is missing; use {known[field.name].allowed}"
+
+
+def _exposed(folder: Path) -> Iterator[str]:
+    """Yield a line for each file or folder that other users can read, or state that a group can."""
+    state = folder / STATE
+    if state.exists() and stat.S_IMODE(state.stat().st_mode) & 0o077:
+        yield f"{state}: others can read it (mode {_mode(state)}); chmod -R go= {state}"
+    if not folder.stat().st_mode & stat.S_IXOTH:
+        return  # nobody else gets at its files
+    for name in (TRAIN, TEST):
+        file = folder / name
+        if file.exists() and file.stat().st_mode & stat.S_IROTH:
+            yield f"{file}: every user of this machine can read it; chmod o= {file}"
+
+
+def _mode(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):04o}"

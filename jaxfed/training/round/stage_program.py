@@ -1,0 +1,164 @@
+"""The compiled computations of a round in one stage: the clients' part, and the server's.
+
+    clients_part   local updates                                                (one client's data and state)
+    server_part    the mean's step, control, metrics                            (what clients sent)
+    measured       "static" statistics of the new model at clients, and their mean
+    shown          uploads after the new model
+
+`whole` is all of them as one program, which a simulation runs. On a network (`jaxfed.training.round.network`) each
+side runs its own ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
+from jaxfed.training.round.client_round import LocalUpdate
+from jaxfed.training.round.cohort_step import CohortStep, labeled_cohort, metrics_of, with_clients
+from jaxfed.training.round.labels_at_server import ServerWithoutLabels
+from jaxfed.training.round.server_hooks import Control, Messages
+from jaxfed.training.server.aggregate import weighted_mean
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
+
+
+class Trained(NamedTuple):
+    """Result of the compiled part of a round.
+
+    Fields:
+        state: the state after the server's step.
+        metrics: of the clients, and of a server that trained beside them.
+        sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
+        uploads: `ClientUpdate.upload`, [K, ...].
+        client_id: int32 [K], the clients whose updates these are; on a network some may have left.
+    """
+
+    state: ServerState
+    metrics: dict[str, jax.Array]
+    sent: Any
+    uploads: Any
+    client_id: Array
+
+
+class StageProgram:
+    """The computations of one stage; all methods are jit-traceable."""
+
+    def __init__(
+        self,
+        training: Training,
+        map_clients: MapClients,
+        *,
+        local_update: LocalUpdate,
+        control: Control,
+        messages: Messages,
+        server: ServerWithoutLabels,
+        stage: int,
+    ) -> None:
+        """Lift a method's local update to a cohort; arguments as those of `federated_training`.
+
+        `measures`: clients measure "static" statistics of the new model. `is_local`: they keep theirs.
+        """
+        self.step = CohortStep(
+            training, local_update, messages.after_mean, map_clients, stage=stage
+        )
+        self.training, self.control, self.messages = training, control, messages
+        self.server = server
+        self.measures = training.local.batch_statistics == "static"
+        self.is_local = training.local.batch_statistics == "local"
+
+    def whole(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        received: Any,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> Trained:
+        """Run the clients' part and the server's; `own` are the examples of a server with labels."""
+        clients, ids = labeled_cohort(cohort, labels), cohort.client_id
+        updates = self.step.updates(state, self.step.shared(state), clients, received, key)
+        trains = jnp.any(usable(clients.data), axis=1)
+        after, metrics = self.server_part(state, updates, trains, own, key)
+        if self.measures:
+            after = self.with_measured(
+                after, *self.step.measured(after.model, clients, key), own, key
+            )
+        after = with_clients(after, state, ids, updates, is_local=self.is_local)
+        uploads, sent = updates.upload, updates.sent
+        if self.messages.after_mean is not None:
+            uploads, sent_after = self.step.shown(after, clients, key)
+            sent = dict(sent) | sent_after
+        return Trained(after, metrics, of_clients(sent, ids), uploads, ids)
+
+    def server_part(
+        self,
+        state: ServerState,
+        updates: ClientUpdate,
+        trains: jax.Array,
+        own: ClientData | None,
+        key: jax.Array,
+        *,
+        num_clients: int | None = None,
+    ) -> tuple[ServerState, dict[str, jax.Array]]:
+        """FedAvg: take the server's step by the weighted mean of the clients' changes.
+
+        Args:
+            state: before the round.
+            updates: of the clients, [K, ...].
+            trains: bool [K], False for a client that has nothing to train on.
+            own: the examples of a server with labels.
+            key: typed, of the round's training.
+            num_clients: M, the number of all clients; None: as many as have a state in `state.clients`.
+
+        Returns:
+            The state after the round, without the clients' own new states, and metrics.
+        """
+        shared = self.step.shared(state)
+        deltas, weights, server_metrics = self.server.joined(
+            updates.delta, updates.weight, state, shared, own, key
+        )
+        model, optimizer = self.training.server.aggregate.apply(
+            state.model, deltas, weights, state.optimizer
+        )
+        anyone = jnp.any(weights > 0)
+        if num_clients is None:
+            num_clients = max(map(len, jax.tree.leaves(state.clients)), default=1)
+        model, control = self.control.moved(model, state, updates.correction, anyone, num_clients)
+        metrics = metrics_of(updates, trains, model, shared.learning_rate) | server_metrics
+        after = state._replace(
+            model=model, optimizer=optimizer, control=control, round=state.round + 1
+        )
+        return after, metrics
+
+    def with_measured(
+        self,
+        state: ServerState,
+        measured: nnx.State,
+        counts: jax.Array,
+        own: ClientData | None,
+        key: jax.Array,
+    ) -> ServerState:
+        """Give the model the mean of measured statistics [K, ...]; without examples it stays as it is."""
+        measured, counts = self.server.measured(measured, counts, state.model, own, key)
+        parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+        statistics = jax.tree.map(
+            lambda new, old: jnp.where(jnp.any(counts > 0), new, old),
+            weighted_mean(measured, counts),
+            statistics,
+        )
+        return state._replace(model=nnx.merge_state(parameters, statistics))
+
+
+def of_clients(sent: Any, client_id: Array) -> Any:
+    """Numbers [K] of the cohort's clients; 0 on padding."""
+    return jax.tree.map(lambda count: jnp.where(jnp.asarray(client_id) >= 0, count, 0), sent)

@@ -1,0 +1,182 @@
+"""Real clients over a network, by Flower: pip install -r requirements-flower.txt
+
+python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@upload]
+    [--overwrite] [--config.KEY=VALUE ...]
+python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS
+    [--host=0.0.0.0] [--name=HOST ...] [--held=FOLDER] [--config.KEY=VALUE ...]
+python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --key=KEY
+python -m launch.flower check --data=FOLDER
+
+`try` deals the config's data into one folder a client, starts a server and all clients as processes on this
+machine, runs the same in a simulation, and prints the largest difference. `server` and `client` are for real
+sites; `check` says what is wrong in a client's folder and uses no network.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from jaxfed.errors import UsageError
+from jaxfed.host import gc_tuning
+from jaxfed.host.interruption import Interruption
+from jaxfed.host.location import location
+
+from . import entry
+
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "try, server: a config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
+    allow_override=True,
+)
+_WORKDIR = entry.workdir_flag()
+_OVERWRITE = flags.DEFINE_bool(
+    "overwrite",
+    False,
+    "try: delete the results in --workdir and start afresh.",
+    allow_override=True,
+)
+_NODES = flags.DEFINE_string(
+    "nodes", None, "try: number of clients; server: folder of the clients' public keys, *.pub."
+)
+_KILL = flags.DEFINE_string("kill", None, "try: NODE@STAGE, a client's node to be killed there.")
+_HOST = flags.DEFINE_string("host", "0.0.0.0", "server: address to listen at.")
+_PORT = flags.DEFINE_integer("port", None, "server: port to listen at.", 1, 65535)
+_NAMES = flags.DEFINE_multi_string(
+    "name", [], "server: host name or address by which clients reach it; may be repeated."
+)
+_HELD = flags.DEFINE_string("held", None, "server: folder of the examples that the server holds.")
+_DATA = flags.DEFINE_string("data", None, "client, check: the client's folder.")
+_SERVER = flags.DEFINE_string("server", None, "client: HOST:PORT of the server.")
+_CA = flags.DEFINE_string("ca", None, "client: the certificate ca.crt of the server's authority.")
+_KEY = flags.DEFINE_string("key", None, "client: file of its private key; made if missing.")
+_INSECURE = flags.DEFINE_bool(
+    "insecure", False, "Neither encryption nor keys; on loopback only, for tests."
+)
+
+
+def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
+    """Run the command that the first argument names."""
+    commands = {"try": _try, "server": _serve, "client": _take_part, "check": _check}
+    if len(arguments) != 1 or arguments[0] not in commands:
+        raise UsageError(
+            f"{' '.join(arguments) or 'a command is missing'}: use one of {', '.join(commands)}"
+        )
+    if overrides and arguments[0] in ("client", "check"):
+        raise UsageError(f"--config.{overrides[0]}: {arguments[0]} has no config")
+    # Imported late, so that --helpshort and a mistyped flag get a fast answer.
+    with gc_tuning.importing():
+        from jaxfed.flower.control import check_flower
+        from jaxfed.flower.processes import DeploymentError
+
+        if arguments[0] != "check":
+            check_flower()
+    try:
+        return commands[arguments[0]](overrides, interruption)
+    except DeploymentError as error:
+        print(f"jaxfed: {error}", file=sys.stderr)
+        return 1
+
+
+def _try(overrides: list[str], interruption: Interruption) -> int:
+    from ml_collections import ConfigDict
+
+    from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
+    from jaxfed.flower import commands
+    from jaxfed.host.parallel import devices
+
+    number = _NODES.value
+    if number is not None and not (number.isdigit() and int(number)):
+        raise UsageError(f"--nodes={number}: use integers from 1 on")
+    devices.one_device_a_core()
+
+    def simulate(config: ConfigDict, place: Path) -> None:
+        from jaxfed.api.conduct import conduct
+        from jaxfed.experiment.run.progress import RunProgress
+        from jaxfed.experiment.store import workdir
+
+        settings = config.to_dict()
+        if workdir.is_finished(place, settings):
+            return
+        with RunProgress(settings) as progress:
+            conduct(config, place, progress, interruption)
+
+    with with_resume_hint(OF_A_COMMAND):
+        return commands.try_here(
+            _given("config", _CONFIG.value),
+            overrides,
+            location(_given("workdir", _WORKDIR.value), "--workdir"),
+            simulate=simulate,
+            num_nodes=None if number is None else int(number),
+            kill=_KILL.value,
+            encrypted=not _INSECURE.value,
+            overwrite=_OVERWRITE.value,
+            say=_say,
+        )
+
+
+def _serve(overrides: list[str], interruption: Interruption) -> int:
+    del interruption  # the entry's own handling is enough: all processes end with the command
+    from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
+    from jaxfed.flower import commands
+
+    port = _PORT.value
+    if port is None:
+        raise UsageError("--port=PORT is missing")
+    with with_resume_hint(OF_A_COMMAND):
+        return commands.serve(
+            _given("config", _CONFIG.value),
+            overrides,
+            location(_given("workdir", _WORKDIR.value), "--workdir"),
+            host=_HOST.value,
+            port=port,
+            names=_NAMES.value,
+            nodes=_path("nodes", _NODES.value),
+            held=_path("held", _HELD.value),
+            encrypted=not _INSECURE.value,
+            say=_say,
+        )
+
+
+def _take_part(overrides: list[str], interruption: Interruption) -> int:
+    del overrides, interruption
+    from jaxfed.flower import commands
+
+    if not _INSECURE.value:
+        _given("ca", _CA.value)
+        _given("key", _KEY.value)
+    return commands.take_part(
+        location(_given("data", _DATA.value), "--data"),
+        _given("server", _SERVER.value),
+        root_certificate=None if _INSECURE.value else _path("ca", _CA.value),
+        key=_path("key", _KEY.value),
+        say=_say,
+    )
+
+
+def _check(overrides: list[str], interruption: Interruption) -> int:
+    del overrides, interruption
+    from jaxfed.flower import commands
+
+    return commands.check(location(_given("data", _DATA.value), "--data"), say=print)
+
+
+def _given(flag: str, value: str | None) -> str:
+    if not value:
+        raise UsageError(f"--{flag} is missing")
+    return value
+
+
+def _path(flag: str, value: str | None) -> Path | None:
+    return None if value is None else location(value, f"--{flag}").absolute()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    entry.start(main)

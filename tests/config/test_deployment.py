@@ -1,0 +1,50 @@
+"""The section `deployment`: its rules, and the number of clients that it says."""
+
+import pytest
+
+from jaxfed.config import base, file
+from jaxfed.config.checks.check import check
+from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.deployment import Deployment, deployment_of
+from jaxfed.errors import UsageError
+
+
+def changed(*overrides):
+    config = file.with_overrides(base.get_config(), ["dataset.name=digits", *overrides])
+    check(config)
+    return config
+
+
+def test_defaults_are_the_fields():
+    assert deployment_of(changed()) == Deployment()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("none", 10), ("3", 3), ("('a','b')", 2), ("['north']", 1)]
+)
+def test_the_number_of_clients(text, number):
+    assert deployment_of(changed(f"deployment.nodes={text}")).num_nodes(10) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("nodes=0", "integers from 1 on"),
+        ("nodes=a", "different names"),
+        ("nodes=('a','a')", "different names"),
+        ("quorum=0", "above 0 and up to 1"),
+        ("quorum=1.5", "above 0 and up to 1"),
+        ("deadline=0", "numbers above 0"),
+        ("retries=-1", "from 0 on"),
+        ("wait_for_nodes=-1", "from 0 on"),
+    ],
+)
+def test_what_is_refused(text, allowed):
+    with pytest.raises(
+        UsageError, match=rf"^config\.deployment\.{text.partition('=')[0]}=.*{allowed}"
+    ):
+        changed(f"deployment.{text}")
+
+
+def test_no_result_depends_on_it():
+    assert seen_by(changed("deployment.deadline=5"), "xclp") == seen_by(changed(), "xclp")

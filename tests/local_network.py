@@ -1,0 +1,166 @@
+"""A network within this process, with time that only tests move, and faults by plan.
+
+`LocalNetwork` is what an exchange needs; `LocalGrid` (in local_grid.py) is the same as Flower's grid. Seconds
+and codes are those that were measured with Flower 1.42 over real processes.
+"""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxfed.flower.network import Arrival
+from jaxfed.flower.steps import step_of
+
+WORK_S = 1.0  # of a client, for a step
+UNAVAILABLE, RAISED, OFFLINE, CRASHED = 3, 2, 5, 8  # Flower's error codes
+NOTICED_S = {RAISED: 10.0, OFFLINE: 41.0, CRASHED: 70.0}
+
+FAULTS = (
+    "killed",  # the node is gone, and its client has not seen the request
+    "crash",  # the client's process dies before it has computed
+    "crash after",  # its state and reply are stored, but the process dies before it has replied
+    "raise",
+    "late",
+    "duplicate",  # the reply arrives twice
+    "delivered twice",  # the request does, and the second reply counts
+    "garbage",
+    "not finite",
+    "other step",
+    "other client",
+    "other node",
+    "twice with other content",
+    "unreadable",
+)
+
+
+class FakeClock:
+    """Seconds that pass only while somebody sleeps."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert 0 < seconds < 1e6
+        self.now += seconds
+
+
+class Event(NamedTuple):
+    """A reply's arrival, or an error code's."""
+
+    at: float
+    node: int
+    record: dict | None
+    code: int = 0
+
+
+class LocalNetwork:
+    """Nodes with client functions; each serves its requests one after another.
+
+    Args:
+        clients: client functions by node, of a request's record, returning a reply's.
+        faults: by (node, step number), one of FAULTS, or several for a request that is sent again.
+    """
+
+    def __init__(self, clients, faults=None, clock=None):
+        self.clients, self.clock = dict(clients), clock or FakeClock()
+        self.faults = {
+            key: [plan] if isinstance(plan, str) else list(plan)
+            for key, plan in (faults or {}).items()
+        }
+        assert all(fault in FAULTS for plan in self.faults.values() for fault in plan)
+        self.received = defaultdict(list)  # by node: all requests
+        self._events = defaultdict(list)  # by identifier
+        self._gone, self._free_at, self._sent = {}, defaultdict(float), 0
+
+    def revive(self, node):
+        self._gone.pop(node, None)
+
+    def nodes(self):
+        return sorted(
+            node for node in self.clients if self.clock() < self._gone.get(node, float("inf"))
+        )
+
+    def send(self, requests):
+        return [self._send(*request[:3]) for request in requests]
+
+    def _send(self, node, record, seconds):
+        assert seconds > 0
+        if node not in self.nodes():
+            return ""
+        self._sent += 1
+        identifier = f"message {self._sent}"
+        self._events[identifier] = self._serve(node, record, seconds)
+        return identifier
+
+    def receive(self, identifiers):
+        return [
+            self._arrival(identifier, event)
+            for identifier in identifiers
+            for event in self.due(identifier)
+        ]
+
+    def _arrival(self, identifier, event):
+        if event.record is not None:
+            return Arrival(identifier, event.node, event.record)
+        may_retry = event.code in (RAISED, CRASHED)
+        return Arrival(identifier, 0, None, f"code {event.code}", may_retry)
+
+    def due(self, identifier):
+        """Take the events of a request whose time has come."""
+        events = self._events[identifier]
+        due = [event for event in events if event.at <= self.clock()]
+        self._events[identifier] = [event for event in events if event.at > self.clock()]
+        return due
+
+    def _serve(self, node, record, seconds):
+        plan = self.faults.get((node, step_of(record).number), [])
+        fault = plan.pop(0) if plan else ""
+        now = self.clock()
+        if node in self._gone or fault == "killed":
+            self._gone.setdefault(node, now + NOTICED_S[OFFLINE])
+            return [Event(self._gone[node], 1, None, OFFLINE)]
+        if fault == "crash":
+            return [Event(now + NOTICED_S[CRASHED], 1, None, CRASHED)]
+        if fault == "raise":
+            return [Event(now + NOTICED_S[RAISED], 1, None, RAISED)]
+        reply = self._reply(node, record, fault)
+        if fault == "crash after":
+            return [Event(now + NOTICED_S[CRASHED], 1, None, CRASHED)]
+        if fault == "late":
+            self._free_at[node] = now + seconds + 5
+            return [Event(now + seconds + 0.5, 1, None, UNAVAILABLE)]
+        self._free_at[node] = max(now, self._free_at[node]) + WORK_S
+        sender = node + 1000 if fault == "other node" else node
+        event = Event(self._free_at[node], sender, reply)
+        if event.at > now + seconds:
+            return [Event(now + seconds + 0.5, 1, None, UNAVAILABLE)]
+        return [event, event] if fault == "duplicate" else [event]
+
+    def _reply(self, node, record, fault):
+        client = self.clients[node]
+        self.received[node].append(record)
+        reply = client(dict(record))
+        if fault == "delivered twice":
+            return client(dict(record))
+        if fault == "twice with other content":
+            return client({**record, "content.more": 1})
+        if fault == "garbage":
+            return {"content.x": 7, "noise": b"\0\1"}
+        if fault == "unreadable":
+            return {}
+        if fault == "not finite":
+            return {
+                name: np.full_like(value, np.nan)
+                if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+                else value
+                for name, value in reply.items()
+            }
+        if fault == "other step":
+            return {**reply, "step.number": reply["step.number"] + 1}
+        if fault == "other client":
+            return {**reply, "step.client": reply["step.client"] + 1}
+        return reply

@@ -1,0 +1,90 @@
+"""A network in one process: every party has its own data and makes its own algorithm; messages are arrays."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.data import Partition
+from jaxfed.federation.census import census_of
+
+
+def of_client(federation, client):
+    """The federation as one client holds it: its own examples, and counts of everybody's."""
+    points = federation.points(client)
+    num_labeled = len(federation.partition.labeled[client])
+    known = np.arange(len(points)) < num_labeled
+    held = np.concatenate([points, federation.public])
+    y = np.where(np.arange(len(held)) < num_labeled, federation.y[held], -1).astype(np.int32)
+    nobody = [np.zeros(0, np.int64)] * federation.num_clients
+    labeled, unlabeled = list(nobody), list(nobody)
+    labeled[client], unlabeled[client] = np.flatnonzero(known), np.flatnonzero(~known)
+    return dataclasses.replace(
+        federation,
+        x=federation.x[held],
+        y=y,
+        partition=Partition(tuple(labeled), tuple(unlabeled), tuple(nobody)),
+        validation=nobody[0],
+        test=nobody[0],
+        server=nobody[0],
+        public=np.arange(len(points), len(held)),
+        census=census_of(federation),
+    )
+
+
+def of_server(federation):
+    """The federation as the server holds it: held-out and public examples, and counts of the clients'."""
+    nobody = (np.zeros(0, np.int64),) * federation.num_clients
+    return dataclasses.replace(
+        federation, partition=Partition(nobody, nobody, nobody), census=census_of(federation)
+    )
+
+
+def as_numpy(tree):
+    return jax.tree.map(np.asarray, tree)
+
+
+class Network:
+    """The parties of a method that take part; `absent` (step, round) -> clients that do not reply."""
+
+    def __init__(self, config, name, federation, clients, *, seed, absent=None):
+        self.absent = absent or {}
+        self.steps, self.own, self.federations = [], {}, {}
+        self.clients = {}
+        for client in clients:
+            seen = of_client(federation, client)
+            side = make_algorithm(config, name, seen).sides().client
+            self.clients[client], self.federations[client] = side, seen
+            self.own[client] = as_numpy(
+                side.init(jax.random.fold_in(jax.random.key(seed), 0), seen)
+            )
+        self.federation = of_server(federation)
+        algorithm = make_algorithm(config, name, self.federation)
+        init, played = algorithm.sides().server(self.ask, self.federation)
+        self.algorithm = algorithm._replace(init=init, round=played)
+
+    def ask(self, step, messages, form, *, round_number):
+        self.steps.append((step, round_number, tuple(messages)))
+        gone = self.absent.get((step, round_number), ())
+        return {
+            client: self.answer(client, step, message, form)
+            for client, message in messages.items()
+            if client not in gone
+        }
+
+    def answer(self, client, step, message, form):
+        side, seen = self.clients[client], self.federations[client]
+        message = as_numpy(message)
+        assert_form(message, side.form(step, seen))
+        own, reply = side.answer(step, self.own[client], message, seen.cohort([client]))
+        self.own[client], reply = as_numpy(own), as_numpy(reply)
+        assert_form(reply, form)
+        return reply
+
+
+def assert_form(tree, form):
+    """The tree is what the other side is told to expect: structure, shapes and dtypes."""
+    assert jax.tree.structure(tree) == jax.tree.structure(form)
+    for leaf, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(form), strict=True):
+        assert (np.shape(leaf), np.asarray(leaf).dtype) == (wanted.shape, wanted.dtype)

@@ -1,0 +1,111 @@
+"""A round over a network: the simulation's numbers, from parties that hold their own data alone."""
+
+import jax
+import numpy as np
+import pytest
+from network_in_process import Network, as_numpy
+
+from jaxfed.errors import UsageError
+from jaxfed.testing.method_checks import SEED, arranged
+
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+COHORT = [2, 3, 5]
+# The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
+EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
+METHODS = (*EXACT, "fedavg_network", "fedavg_per_client_lp")
+STATIC = ("model.name=mlp", "model.norm=batch", "training.batch_statistics=static")
+CASES = {
+    **{name: (name, ()) for name in METHODS},
+    "kept optimizers": ("fedavg", ("training.client_optimizer=kept", "training.momentum=0.9")),
+    "prototypes by the mean": ("protofssl", ("protofssl.prototype_network=mean",)),
+}
+
+
+def both(name, settings=(), rounds=3, cohorts=lambda number: COHORT, absent=None):
+    """The simulation's states and metrics, and the network's."""
+    config, federation, algorithm = arranged(name, settings=settings)
+    key = jax.random.key(SEED)
+    there = Network(config, name, federation, COHORT, seed=SEED, absent=absent)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
+    found, expected = {}, {}
+    for number in range(1, rounds + 1):
+        own_key = jax.random.fold_in(key, number)
+        seen = federation.cohort(cohorts(number))
+        state, expected = algorithm.round(state, seen, own_key)
+        nobody = there.federation.cohort(COHORT)
+        assert not nobody.mask.size
+        far, found = there.algorithm.round(far, nobody, own_key)
+    return state, far, expected, found, there
+
+
+AT_ONCE = ("scaffold", "protofssl")  # others on demand
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case if case in AT_ONCE else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
+def test_a_network_gives_the_numbers_of_the_simulation(case):
+    name, settings = CASES[case]
+    state, far, expected, found, there = both(name, settings)
+    a, b = map(
+        as_numpy, ((state.model, state.control, state.memory), (far.model, far.control, far.memory))
+    )
+    is_exact = name in EXACT
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=0 if is_exact else 1e-6)
+    assert found.pop("communication") == expected.pop("communication")
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(
+            found[key], value, rtol=0 if is_exact and "label" not in key else 1e-5
+        )
+    for row in map(int, COHORT):  # the state of a client is at the client, and nowhere else
+        own = there.own[row]
+        rows = jax.tree.map(
+            lambda leaf, row=row: np.asarray(leaf)[row : row + 1],
+            (state.clients, state.client_optimizers),
+        )
+        for one, other in zip(
+            jax.tree.leaves(rows), jax.tree.leaves((own.client, own.optimizer)), strict=True
+        ):
+            np.testing.assert_allclose(one, other, rtol=0, atol=0 if is_exact else 1e-6)
+    assert all(leaf.shape[0] == 0 for leaf in jax.tree.leaves(far.clients))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "protofssl"))],
+)
+def test_a_client_that_does_not_reply_is_as_if_it_had_not_been_drawn(name):
+    state, far, expected, found, _ = both(
+        name,
+        cohorts=lambda number: [2, 5] if number == 2 else COHORT,
+        absent={("update", 2): (3,)},
+    )
+    a, b = map(as_numpy, ((state.model, state.memory), (far.model, far.memory)))
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    assert found["communication"] == expected["communication"]
+
+
+def test_without_any_reply_the_model_stays():
+    everybody = {("update", 2): tuple(COHORT)}
+    _, before, _, _, _ = both("scaffold", rounds=1)
+    _, after, _, _, _ = both("scaffold", rounds=2, absent=everybody)
+    jax.tree.map(np.testing.assert_array_equal, as_numpy(before.model), as_numpy(after.model))
+
+
+@pytest.mark.parametrize("name", ["fedavg_xclp", "fedsem"])
+def test_labels_that_need_other_clients_are_refused(name):
+    config, federation, _ = arranged(name)
+    with pytest.raises(UsageError, match="on a network each client labels its own examples"):
+        Network(config, name, federation, COHORT[:1], seed=SEED)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedmatch", "dp_fedavg", "dp_fedavg_records", "fedrgd", "centralized"]
+)
+def test_what_runs_in_one_process_alone_has_no_sides(name):
+    assert arranged(name)[2].sides is None
