@@ -174,8 +174,6 @@ def test_what_everybody_has_stands_beside_the_clients(num_clients, num_classes):
             [bar.get_width() for bar in drawn[whose].patches], scale * counts[0]
         )
     assert_nothing_is_cut(figure)
-    with pytest.raises(ValueError, match="counts apart"):
-        partition_figure.partition_figure(counts, counts, apart={"public": counts[:, :-1][0]})
 
 
 def test_a_run_shows_what_everybody_has(tmp_path):
