@@ -13,7 +13,7 @@ from jaxfed.reports.tables.curves import beside_curves, curves, swept_keys
 
 def sweep_of(base, *overrides):
     points = tuple(PointRecord(str(index), values, None) for index, values in enumerate(overrides))
-    return Sweep(Path("x"), "a.py", "", "", base, points)
+    return Sweep(Path("x"), "", base, points)
 
 
 @pytest.mark.parametrize(
