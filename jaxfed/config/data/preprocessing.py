@@ -58,7 +58,9 @@ def preprocessed(
 
         def features(place: int) -> np.ndarray:
             before = sum(map(len, parts_there[:place]))
-            return pretrained_part(parts_there[place], config, lambda done: report(before + done, total))
+            return pretrained_part(
+                parts_there[place], config, lambda done: report(before + done, total)
+            )
 
         there = list(map(features, range(len(there))))
     elif kind == "standardized":
