@@ -12,6 +12,7 @@ from jaxfed.data import (
     Iid,
     Labels,
     Natural,
+    Partition,
     Sizes,
     Table,
     class_counts,
@@ -23,6 +24,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
     filled,
     round_at_random,
 )
+from jaxfed.data.partitioning.stratified import stratified
 
 DIGITS = load_digits()
 EVEN = np.repeat(np.arange(10), 60)
@@ -33,12 +35,20 @@ SETTINGS = {  # examples of digits, clients, labeled fraction, seeds
 }
 
 
+def partition_with_new(y, new_fraction, seed, **keywords):
+    """A partition in which this share of each class is new; its indices are those of `y`."""
+    is_new = stratified(y, round(new_fraction * len(y)), np.random.default_rng([seed, 1]))
+    part = partition(y[~is_new], new_y=y[is_new], seed=seed, **keywords)
+    places = np.concatenate([np.flatnonzero(~is_new), np.flatnonzero(is_new)])
+    return Partition(*([places[indices] for indices in role] for role in part))
+
+
 @cache
 def dealt(setting):
     """One partition a seed, with a fifth of the examples new."""
     n, num_clients, fraction, seeds = SETTINGS[setting]
     return [
-        partition(
+        partition_with_new(
             DIGITS.target[:n],
             num_clients=num_clients,
             labels=Labels(fraction=fraction),
@@ -147,7 +157,7 @@ def test_labels_fewer_than_classes_have_random_classes():
     tables = []
     for seed in range(250):
         labels = Labels(number=60)
-        part = partition(EVEN, num_clients=20, labels=labels, new_fraction=0.2, seed=seed)
+        part = partition_with_new(EVEN, num_clients=20, labels=labels, new_fraction=0.2, seed=seed)
         tables.append(counts(part, EVEN))
         labeled = tables[-1][0]
         np.testing.assert_array_equal(labeled.sum(axis=0), 6)
@@ -186,7 +196,9 @@ def test_roles_are_independent_and_have_the_expected_counts(name):
     keywords = ROLES[name]
     tables = np.array(
         [
-            counts(partition(EVEN, num_clients=20, new_fraction=0.2, seed=s, **keywords), EVEN)
+            counts(
+                partition_with_new(EVEN, num_clients=20, new_fraction=0.2, seed=s, **keywords), EVEN
+            )
             for s in range(120)
         ]
     )
@@ -238,7 +250,7 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
 def test_weights_that_are_alike_tell_nothing_of_new_points(scheme, skew, quantity):
     tables = [
         counts(
-            partition(
+            partition_with_new(
                 EVEN,
                 num_clients=30,
                 scheme=scheme,
@@ -347,7 +359,7 @@ def test_filling_up_what_roundoff_lacks_changes_nothing():
 def test_who_gets_one_more_is_chance(scheme):
     tables = []
     for seed in range(150):
-        part = partition(
+        part = partition_with_new(
             EVEN[:590],
             num_clients=12,
             scheme=scheme,

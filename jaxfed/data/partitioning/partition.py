@@ -32,9 +32,8 @@ from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, l
 from jaxfed.data.partitioning.labeling import Labels
 from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
 from jaxfed.data.partitioning.sizes import Sizes
-from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
-from jaxfed.rules import SHARE, at_least, check_values, one_of
+from jaxfed.rules import at_least, check_values, one_of
 
 
 def partition(
@@ -46,7 +45,6 @@ def partition(
     labels: Labels = Labels(),  # noqa: B008
     skew: Skew = "both",
     new_y: npt.ArrayLike | None = None,
-    new_fraction: float = 0.0,
     seed: int = 0,
 ) -> Partition:
     """Split the examples with classes `y` among clients, labeled and unlabeled.
@@ -72,8 +70,6 @@ def partition(
             - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
         new_y: int `[n_new]`, classes of held-out examples, distributed by the same expected shares as the
             unlabeled part, into `new`. `Natural` and `Subclasses` need their column for them, too.
-        new_fraction: instead, hold out this share of each class of `y` (with `Natural` and `Subclasses`, of
-            each client) as `new`.
         seed: seed of `np.random.default_rng`; the same arguments give the same partition.
 
     Returns:
@@ -87,7 +83,7 @@ def partition(
     """
     y = checked_classes("y", y, smallest=UNLABELED)
     rng = np.random.default_rng(seed)
-    _check(num_clients, scheme, sizes, skew, new_y, new_fraction)
+    _check(num_clients, scheme, sizes, skew)
     owner = new_owner = np.zeros(0, np.int64)
     if isinstance(scheme, OwnerScheme):
         owner, new_owner, num_clients = scheme.owners(y, new_y, num_clients, rng)
@@ -95,25 +91,20 @@ def partition(
     if labels.clients is not None and labels.clients > num_clients:
         allowed = f"use 0 to {num_clients}, the number of clients"
         raise UsageError(owner="Labels", key="clients", value=labels.clients, allowed=allowed)
-    kept, new_points = np.arange(len(y)), len(y) + np.arange(0 if new_y is None else np.size(new_y))
     new_classes = np.zeros(0, np.int64) if new_y is None else checked_classes("new_y", new_y)
-    if new_fraction:
-        strata = owner if isinstance(scheme, OwnerScheme) else y
-        kept, new_points = _held_out(y, strata, new_fraction, rng)
-        new_classes = y[new_points]
-    examples = _examples(y[kept], new_classes)
+    examples = _examples(y, new_classes)
     if isinstance(scheme, OwnerScheme):
-        if new_fraction:
-            owner, new_owner = owner[kept], owner[new_points]
         is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
         owner, is_labeled, new_owner = distributed(
             examples, num_clients, scheme, sizes, labels, skew, rng
         )
+    labeled, unlabeled = np.flatnonzero(is_labeled), np.flatnonzero(~is_labeled)
+    new = len(y) + np.arange(len(new_classes))
     return Partition(
-        labeled=_by_client(kept[is_labeled], owner[is_labeled], num_clients, rng),
-        unlabeled=_by_client(kept[~is_labeled], owner[~is_labeled], num_clients, rng),
-        new=_by_client(new_points, new_owner, num_clients, rng),
+        labeled=_by_client(labeled, owner[labeled], num_clients, rng),
+        unlabeled=_by_client(unlabeled, owner[unlabeled], num_clients, rng),
+        new=_by_client(new, new_owner, num_clients, rng),
     )
 
 
@@ -145,25 +136,15 @@ def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarra
     return y.astype(np.int64)
 
 
-def _check(
-    num_clients: int | None,
-    scheme: Scheme,
-    sizes: Sizes,
-    skew: Skew,
-    new_y: npt.ArrayLike | None,
-    new_fraction: float,
-) -> None:
+def _check(num_clients: int | None, scheme: Scheme, sizes: Sizes, skew: Skew) -> None:
     """Check the arguments by themselves, without the data."""
     if not isinstance(scheme, Scheme):
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
-    rules = {"skew": one_of(get_args(Skew)), "new_fraction": SHARE}
+    rules = {"skew": one_of(get_args(Skew))}
     if num_clients is not None or not isinstance(scheme, OwnerScheme):
         rules["num_clients"] = at_least(1)
-    given = {"skew": skew, "new_fraction": new_fraction, "num_clients": num_clients}
-    check_values("partition", rules, given)
-    if new_y is not None and new_fraction:
-        raise UsageError("new_y and new_fraction: use at most one of them")
+    check_values("partition", rules, {"skew": skew, "num_clients": num_clients})
     if isinstance(scheme, OwnerScheme):
         defaults = Sizes()
         for key, value, default in (
@@ -174,16 +155,6 @@ def _check(
             if value != default:
                 wrong = f"{type(scheme).__name__} fixes the client of each example"
                 raise UsageError(wrong, key=key, value=value, allowed=f"use {default!r}")
-
-
-def _held_out(
-    y: np.ndarray, strata: np.ndarray, fraction: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Indices that remain, and those held out: of each stratum the same share of the known examples."""
-    known = np.flatnonzero(y != UNLABELED)
-    is_held_out = np.zeros(len(y), bool)
-    is_held_out[known] = stratified(strata[known], round(fraction * len(known)), rng)
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def _examples(classes: np.ndarray, new_classes: np.ndarray) -> Examples:

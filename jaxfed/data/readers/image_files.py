@@ -168,9 +168,8 @@ def _opened(file: Path) -> Image:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # twice as many are refused
+            # PIL refuses an image of twice as many pixels by itself.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return Image.open(file)
     except Exception as error:  # Pillow's readers raise a dozen kinds over damaged bytes
         raise _unreadable(file, error) from error

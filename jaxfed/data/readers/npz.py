@@ -104,10 +104,14 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
             )
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return dict(file)
+            arrays = dict(file)
     except Exception as error:  # zipfile, its decompressors and NumPy raise a dozen kinds
         text = " ".join(str(error).split())[:200]
         raise UsageError(f"{path}: not an .npz file of plain arrays ({text})") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # NumPy returns other files of the archive as bytes
+            raise UsageError(f"{path}: not an .npz file of plain arrays ({name} is none)")
+    return arrays
 
 
 def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:

@@ -92,9 +92,8 @@ def neighbors(
     search = _search(between, len(points), k)
     own = search.part(points, valid, rows.first(len(points)))
     lists, points = lax.optimization_barrier((search.strips_of_own(own), points))
-    own = search.part(
-        points, valid, own.first
-    )  # rebuilt for its strips, now that tiles are not needed
+    # Built again for its strips, now that tiles are not needed.
+    own = search.part(points, valid, own.first)
     best = search.candidates(own, own, lists)
     if rows.num_parts > 1:
         best = _half_way_round(search, best, own, points, valid, rows)

@@ -1,12 +1,12 @@
-"""Evidence of membership: a model's confidence in an example's class, as probability, loss, or log-odds.
+"""Evidence of membership: log-odds of an example's class, and the reference models that count for an example.
 
-    p = p_y(x),    loss = -log p,    phi = log p / (1 - p) = z_y - log sum_{c != y} exp z_c
+    phi = log p / (1 - p) = z_y - log sum_{c != y} exp z_c          p = p_y(x), logits z
 
-with logits z. phi is nearly normal over models, unlike p (Carlini et al., S&P 2022). Computed from logits it
-keeps its precision where p rounds to 1.
+phi is nearly normal over models, unlike p (Carlini et al., S&P 2022). Computed from logits it keeps its
+precision where p rounds to 1.
 
-In addition to the target model there may be R reference models, [R, n]. Each was trained on some of the
-examples (`is_in`) and not on others.
+Besides the target model there may be R reference models, [R, n]. Each was trained on some of the examples
+(`is_in`) and not on others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """LiRA, the likelihood ratio attack (Carlini, Chien, Nasr, Song, Terzis, Tramer, S&P 2022).
 
-phi(x) (`evidence.log_odds`) is modeled as normal over models, separately for training with and without x:
+phi(x) (`jaxfed.privacy.membership.evidence`) is modeled as normal over models, separately for training with
+and without x:
 
     online     score(x) = log N(phi; mu_in, sd_in) - log N(phi; mu_out, sd_out)
     offline    score(x) = (phi - mu_out) / sd_out
@@ -28,9 +29,7 @@ _LEAST = 1e-12  # smallest deviation, for identical references
 
 
 def offline(
-    phi: np.ndarray,
-    reference_phi: np.ndarray,
-    is_in: np.ndarray | None = None,
+    phi: np.ndarray, reference_phi: np.ndarray, is_in: np.ndarray | None = None
 ) -> np.ndarray:
     """Scores by references that were not trained on the example, float64 of the shape of `phi`.
 
@@ -46,11 +45,7 @@ def offline(
     return (np.asarray(phi, np.float64) - mean) / deviation
 
 
-def online(
-    phi: np.ndarray,
-    reference_phi: np.ndarray,
-    is_in: np.ndarray,
-) -> np.ndarray:
+def online(phi: np.ndarray, reference_phi: np.ndarray, is_in: np.ndarray) -> np.ndarray:
     """Scores by references of both kinds, float64; arguments and errors as `offline`."""
     values = np.asarray(phi, np.float64)
     with_it = _normal(reference_phi, inside(reference_phi, is_in))

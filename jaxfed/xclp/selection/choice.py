@@ -50,9 +50,8 @@ from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy
 
 P = TypeVar("P", bound=Propagation)
 Evidence = Callable[[P], Mapping[int, Labeled]]  # leave-one-out data by client, for one setting
-Total = Callable[
-    [Mapping[int, np.ndarray]], np.ndarray | None
-]  # sums the clients' counts, int [G, t], or sums, float64 [G, t]
+# Adds up the clients' counts, int [G, t], or sums, float64 [G, t].
+Total = Callable[[Mapping[int, np.ndarray]], np.ndarray | None]
 
 
 class Choice(NamedTuple, Generic[P]):

@@ -36,9 +36,7 @@ Array = jax.Array | np.ndarray
 
 SHARPNESS = tuple(2.0 ** (k / 2) for k in range(-6, 21))
 ANY_CLASS = 0.01  # e
-_UNIT = (
-    2.0**-10
-)  # nats: sums of multiples are exact in float64 and fixed point, in any order of clients
+_UNIT = 2.0**-10  # nats; sums of its multiples are exact, in any order of clients
 
 
 def probabilities(scores: Array, sharpness: float) -> Array:

@@ -112,10 +112,6 @@ def test_an_example_of_unknown_class_is_somebodys_and_has_no_label(
     if name == "iid":
         sizes = [len(a) + len(b) for a, b in zip(part.labeled, part.unlabeled, strict=True)]
         assert max(sizes) - min(sizes) <= 1
-    part = partition(y, new_fraction=fraction / 2, seed=seed, **keywords)
-    new = np.concatenate(part.new)
-    assert len(new) == round(fraction / 2 * num_known)
-    assert is_known[new].all()
 
 
 def test_labels_are_asked_of_known_classes_only():
@@ -227,14 +223,6 @@ def test_new_points_follow_the_clients_classes():
     np.testing.assert_allclose(new / 100, (labeled + unlabeled) / 300, atol=0.03)
 
 
-def test_new_fraction_holds_out_of_each_class():
-    y = np.repeat(np.arange(NUM_CLASSES), 100)
-    part = partition(y, num_clients=5, new_fraction=0.2, labels=Labels(fraction=0.5))
-    np.testing.assert_array_equal(counts(part, y)[2].sum(axis=0), np.full(10, 20))
-    every = np.concatenate([*part.labeled, *part.unlabeled, *part.new])
-    np.testing.assert_array_equal(np.sort(every), np.arange(1000))
-
-
 def test_natural_clients_keep_their_examples():
     y, clients = classes(100), np.arange(100) % 7
     part = partition(y, scheme=Natural(clients), labels=Labels(fraction=0.5))
@@ -323,12 +311,6 @@ MISTAKES = {
         lambda: {"sizes": Sizes(min_size=26)},
         "104 examples, there are 100; use at most 25",
     ),
-    "min_size, held out": (
-        lambda: {"sizes": Sizes(min_size=25), "new_fraction": 0.1},
-        "100 examples, there are 90",
-    ),
-    "two kinds of new points": (lambda: {"new_y": [0], "new_fraction": 0.1}, "at most one"),
-    "too many new points": (lambda: {"new_fraction": 1.5}, "new_fraction=1.5"),
     "too many of a class each": (
         lambda: {"labels": Labels(per_class=3)},
         r"Labels\.per_class=3: 12 labels of class 0 in all, which has 10 examples; use a smaller",

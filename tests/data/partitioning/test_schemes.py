@@ -121,7 +121,7 @@ def subclasses(num_clients, seed, *, per_class=3, each=12, **keywords):
 @pytest.mark.parametrize("num_clients", [3, 4, 6, 7])
 def test_every_client_holds_one_subclass_of_every_class(num_clients):
     for seed in range(5):
-        table, part = subclasses(num_clients, seed, labels=Labels(fraction=0.25), new_fraction=0.25)
+        table, part = subclasses(num_clients, seed, labels=Labels(fraction=0.25))
         by_class = table.reshape(num_clients, 4, 3)
         np.testing.assert_array_equal((by_class > 0).sum(axis=2), 1)
         holders = (by_class > 0).sum(axis=0)
