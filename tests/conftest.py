@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import metadata
@@ -13,10 +14,11 @@ from typing import Any
 
 # Before JAX starts: two host devices, so that sharded execution is tested without an accelerator (a
 # test that needs more starts pytest again with a number of its own), and code by XLA's older emitters,
-# which compile in two thirds of the time. XLA ends a process over a flag that it does not know.
+# in one piece, which compile in half of the time. XLA ends a process over a flag that it does not know.
 _FLAGS = {"xla_force_host_platform_device_count": "2"}
 if metadata.version("jaxlib").startswith("0.10."):
     _FLAGS["xla_cpu_use_fusion_emitters"] = "false"
+    _FLAGS["xla_cpu_parallel_codegen_split_count"] = "1"
 _ASKED = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join(
     [_ASKED, *(f"--{name}={value}" for name, value in _FLAGS.items() if name not in _ASKED)]
@@ -39,14 +41,23 @@ settings.register_profile("jaxfed", deadline=None, derandomize=True, max_example
 settings.load_profile("jaxfed")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A program that one file has compiled is found on disk by the next, and compiled again by none."""
-    folder = tmp_path_factory.mktemp("programs")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+def pytest_configure(config: pytest.Config) -> None:
+    """What one file has compiled the next finds on disk: in this process, its children and xdist's others."""
+    if not hasattr(config, "workerinput"):  # the first process, whose variables all others inherit
+        folder = tempfile.mkdtemp(prefix="jaxfed-tests-")
+        os.environ["JAXFED_CACHE"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    jax.config.update("jax_compilation_cache_dir", os.path.join(os.environ["JAXFED_CACHE"], "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    yield
-    shutil.rmtree(folder)
+    # One process may read what another is writing. It then compiles for itself.
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and the list of tests stay: the collector need not look at them after every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from invoking import ROOT
+from invoking import ROOT, invoke
 
 from jaxfed.config import file as config_file
 from jaxfed.testing import MethodChecks
@@ -35,10 +35,19 @@ def test_own_arrays_and_network():
     assert len(body.strip().splitlines()) <= 15
 
 
+def test_own_method(tmp_path):
+    config = "--config=examples/own_method.py:smoke"  # registers the method in a new process
+    assert "results are in" in run("-m", "launch.run", config, f"--workdir={tmp_path / 'run'}")
+
+
+def test_own_data(tmp_path, monkeypatch, capsys):
+    arguments = ["--config=examples/own_data.py:smoke", f"--workdir={tmp_path / 'run'}"]
+    assert invoke(arguments, monkeypatch, capsys) == (0, "")
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
 @pytest.mark.parametrize("name", ["own_method", "own_data"])
-def test_own_configs(name, tmp_path):
-    config = f"--config=examples/{name}.py:smoke"
-    assert "results are in" in run("-m", "launch.run", config, f"--workdir={tmp_path / name}")
+def test_own_configs_are_short(name):
     lines = [line for line in (EXAMPLES / f"{name}.py").read_text().splitlines() if line.strip()]
     assert len(lines) < 70
 

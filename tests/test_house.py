@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,16 @@ NO_HEAD = re.compile(r"\W*(What|Who|Whose|Whether|Which|Where|How|Of)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
+@cache
+def nodes(path):
+    """Modules, classes and functions of a file."""
+    parsed = ast.walk(ast.parse(path.read_text()))
+    return [node for node in parsed if isinstance(node, DOCUMENTED)]
+
+
 def docstrings(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+    for node in nodes(path):
+        if text := ast.get_docstring(node):
             yield getattr(node, "name", path.stem), text
 
 
@@ -55,7 +63,7 @@ def test_no_file_of_the_repository_is_shorter_than_a_thought():
 
 def functions():
     for path in [*FILES, *CONFIGS]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef):
                 yield f"{path}: {node.name}", node
 

@@ -11,6 +11,7 @@ import jax
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from invoking import invoke
 
 from benchmarks import inputs, on_device
 from benchmarks.on_device import PIECES, contests, joint_graph
@@ -301,12 +302,11 @@ def test_mistakes_are_named(pieces, tmp_path, values, message):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="this is no CPU")
-def test_a_cpu_is_refused_in_one_line(tmp_path):
-    command = [sys.executable, "-m", "launch.accelerator", f"--workdir={tmp_path / 'there'}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == ("jaxfed: this is a CPU: --small tries all pieces on next to nothing\n")
-    assert done.stdout == ""
+def test_a_cpu_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    place = f"--workdir={tmp_path / 'there'}"
+    status, error = invoke([place], monkeypatch, capsys, main=accelerator.main)
+    assert status == 2
+    assert error == "jaxfed: this is a CPU: --small tries all pieces on next to nothing\n"
     assert not (tmp_path / "there").exists()
 
 

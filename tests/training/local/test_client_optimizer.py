@@ -51,14 +51,16 @@ def by_optax(model, state, optimizer_state, federation, client, number, optimize
             hyperparams={**optimizer_state.hyperparams, "learning_rate": jnp.float32(rate)}
         )
 
-    def loss(parameters):
+    @jax.jit
+    @jax.grad
+    def slope(parameters, x, y):
         logits = model.apply(parameters, x)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
     for _ in range(steps):
         with jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = step.update(
-                jax.grad(loss)(parameters), optimizer_state, parameters
+                slope(parameters, x, y), optimizer_state, parameters
             )
         parameters = optax.apply_updates(parameters, updates)
     return parameters, optimizer_state
