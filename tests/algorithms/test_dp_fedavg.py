@@ -91,9 +91,10 @@ def test_a_round_of_clients_by_hand(bound, clip):
 
 @pytest.mark.parametrize("records", ["poisson", "fixed"])
 def test_a_round_of_records_by_hand(records):
-    """All of them drawn: who is, is another test's matter."""
+    """All of them drawn: who is, is another test's matter. The mean is plain, whatever the weighting."""
     settings = {"clip": 1.5, "share": 1.0, "records": records, "noise_multiplier": 0.0, "chunk": 6}
-    algorithm = dp_fedavg_records(training=training(), **settings)
+    given = training(weighting=aggregate.by_examples)
+    algorithm = dp_fedavg_records(training=given, **settings)
     before = affine(algorithm.init(KEY, FEDERATION).model)
     models, cut = [], []
     for client in (0, 1, 3):

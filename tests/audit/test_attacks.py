@@ -157,6 +157,25 @@ def test_perturbed_queries_guess_where_members_are_like_others():
     assert found == {"gap": 0.5, "label_noise": 0.5, "label_translations": 0.5}
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_perturbed_queries_stay_within_the_values_of_the_examples(dtype):
+    """A byte beyond its range would come back at the other end."""
+    targets, queries = drawn(clients=1), []
+    shape = (len(targets.examples), 6, 6, 1)
+    x = np.random.default_rng(0).integers(5, 251, shape).astype(dtype)
+
+    def answers(given):
+        queries.append(given)
+        return np.zeros((1, len(given), CLASSES), np.float32)
+
+    view = View("labels", "labels", np.asarray([-1], np.int32), answers)
+    sightings([view], Lookup(x, np.zeros(len(x), np.int32)), targets)
+    assert len(queries) == 17
+    for given in queries:
+        assert given.dtype == dtype
+        assert x.min() <= given.min() <= given.max() <= x.max()
+
+
 def test_distances_are_an_attack_of_their_own():
     """The nearest is a member; the population and shadows have no part in it."""
     seen, label, shadows = world(1.5, pooled=True)
