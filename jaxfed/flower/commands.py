@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check as config_check
+from jaxfed.config.checks.unread import check_given
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
@@ -84,6 +86,7 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     own = (*overrides, *_OF_A_TRIAL)
     config = config_file.load(spec, own)
     config_check.check(config)
+    check_given(partial(config_file.load, spec), own)
     return Experiment(spec, own, config)
 
 
@@ -215,7 +218,7 @@ def serve(
     network = place / NETWORK
     with Processes(network) as processes:
         server = _server(network, host, port, names, encrypted=encrypted)
-        home = network / "flwr" / "link"
+        home = network / local.HOMES / "link"
         home.mkdir(mode=client_data.PRIVATE_FOLDER, parents=True, exist_ok=True)
         cache = compilation_cache.folder(experiment.config.execution.compilation_cache)
         processes.start(
@@ -278,7 +281,7 @@ def take_part(
         certificates.read_node_key(key)
     place = client_data.private_folder(folder.absolute(), client_data.NODE)
     with Processes(place) as processes:
-        home = place / "flwr"
+        home = place / local.HOMES
         home.mkdir(mode=client_data.PRIVATE_FOLDER, exist_ok=True)
         command = local.node_command(
             local.PROGRAMS.supernode,

@@ -88,7 +88,7 @@ class Control:
         from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
         loopback_without_proxy(os.environ)
-        certificate = None if root_certificate is None else str(root_certificate)
+        certificate = None if root_certificate is None else root_certificate.read_bytes()
         self._client = ControlHttpClient.from_server_address(
             address,
             certificate is None,

@@ -32,6 +32,7 @@ Say = Callable[[str], None]
 Connect = Callable[[str, Path | None], Controls]
 
 HERE = "127.0.0.1"
+HOMES = "homes"  # folders of Flower's own files
 _ROOT = Path(__file__).parents[2]
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 3.0  # for the last lines of a finished run
@@ -191,7 +192,7 @@ class Local:
         """Prepare it.
 
         Args:
-            folder: gets keys/, logs/ and flwr/, all for this user alone.
+            folder: gets keys/, logs/ and homes/, all for this user alone.
             clients: each client's folder (`jaxfed.flower.client_data`).
             encrypted: False for connections without TLS and keys.
             programs_cache: folder of compiled programs, shared by all clients; None for none.
@@ -306,7 +307,7 @@ class Local:
         return Server(HERE, port, authority, own)
 
     def _start(self, name: str, command: Sequence[str]) -> Started:
-        home = self._folder / "flwr" / name
+        home = self._folder / HOMES / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.processes.start(name, command, environment=environment(home, self._cache))
 

@@ -72,7 +72,7 @@ def test_a_run_from_start_to_end(tmp_path, clients):
     log = tmp_path / "network" / "logs" / "link.log"
     environment = json.loads(log.read_text().partition(" ")[2])
     assert environment == {
-        "FLWR_HOME": str(tmp_path / "network" / "flwr" / "link"),
+        "FLWR_HOME": str(tmp_path / "network" / "homes" / "link"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -28,10 +28,10 @@ from jaxfed.xclp.selection.leave_one_out import AtLabeled, Labeled, diagonal, la
 from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, ROW_SUMS
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import SHARPNESS
-from jaxfed.xclp.steps.client_scores import class_counts, own_rows
 from jaxfed.xclp.steps.codes import rows_of_clients
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
+from jaxfed.xclp.steps.row_sums import class_counts, own_rows
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
