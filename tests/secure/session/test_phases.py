@@ -240,6 +240,39 @@ def test_garbage_to_the_server_loses_its_sender(step, kind):
     assert num_lost >= 2
 
 
+class Liar:
+    """An endpoint that sends other bytes in messages of one kind, as many."""
+
+    def __init__(self, endpoint, kind):
+        self._endpoint, self._kind = endpoint, kind
+
+    def __getattr__(self, name):
+        return getattr(self._endpoint, name)
+
+    def send(self, receiver, kind, payload):
+        lie = (
+            np.random.default_rng(0).bytes(len(payload)) if kind.startswith(self._kind) else payload
+        )
+        self._endpoint.send(receiver, kind, lie)
+
+
+@pytest.mark.parametrize("liar", [0, 3])
+@pytest.mark.parametrize("kind", ["points", "shares"])
+def test_whose_shares_fit_nobody_elses_is_lost(liar, kind):
+    """Each pair of clients that disagrees has two suspects, all of them together have one."""
+    codes = {j: RNG.integers(0, 2**32, (8, 1), dtype=np.uint32) for j in range(NUM_CLIENTS)}
+    session = Seeded(NUM_CLIENTS)
+    session.endpoints[liar] = Liar(session.endpoints[liar], kind)
+    found = cross_steps.nearest_others(session, codes, 3, protocols.masked)
+    assert session.presence.gone == {liar}
+    _, distances = knn.hamming_knn(np.concatenate([codes[j] for j in found.clients]), 3)
+    np.testing.assert_array_equal(found.distances, distances)
+    session = Seeded(2)
+    session.endpoints[1] = Liar(session.endpoints[1], kind)
+    with pytest.raises(ProtocolError, match="shares of clients 0 and 1 do not fit together"):
+        cross_steps.nearest_others(session, {j: codes[j] for j in (0, 1)}, 3, protocols.masked)
+
+
 def test_frames_of_others_and_for_others_are_refused():
     frame = Header(bytes(16), 1, SERVER, "hello", 0, 0, False).packed()
     for address, sender in ((SERVER, 0), (0, None), (1, None)):
