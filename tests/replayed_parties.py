@@ -113,9 +113,11 @@ class Replayed(Session):
     Args:
         num_clients: how many.
         fault: (client, number of the exchange, frames) -> frames that arrive, None for no answer.
+        private: each client's input, which the server does not have.
     """
 
-    def __init__(self, num_clients, fault=lambda client, number, frames: frames):
+    def __init__(self, num_clients, fault=lambda client, number, frames: frames, private=None):
+        self.private = private
         self.remotes = {client: Remote(client) for client in range(num_clients)}
         self.pending, self.exchanges, self.fault = defaultdict(list), 0, fault
         self._source, self.number = replayable_bytes(seed_of(SERVER)), 0
@@ -176,7 +178,9 @@ class Exchanged:
         self.inputs = inputs
 
     def ask(self, client, step, arguments):
-        call = self.call._replace(own=self.inputs[client], step=step, arguments=tuple(arguments))
+        private = self.network.private
+        own = self.inputs[client] if private is None else private[client]
+        call = self.call._replace(own=own, step=step, arguments=tuple(arguments))
         self.network.pending[client].append(call)
 
     def __call__(

@@ -20,7 +20,14 @@ from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
-from jaxfed.secure.primitives.blocks import Block, bits_of, checked_distances, pieces, ranges
+from jaxfed.secure.primitives.blocks import (
+    Block,
+    SharesDisagree,
+    bits_of,
+    checked_distances,
+    pieces,
+    ranges,
+)
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
@@ -166,7 +173,10 @@ class Server:
             shares[1],
             self._width,
         )
-        checked = checked_distances(distances, self._num_bits)
+        try:
+            checked = checked_distances(distances, self._num_bits)
+        except ProtocolError as error:
+            raise SharesDisagree(f"clients {first} and {second}: {error}") from None
         return Block(first, second, rows, columns, checked)
 
     def _hidden(self, client: int, points: range) -> np.ndarray:
@@ -203,7 +213,7 @@ def run_pair(
                 next(first)
                 next(second)
                 yield server.combine(*addresses, rows, columns)
-    except DroppedOut:
+    except (DroppedOut, SharesDisagree):
         server.abandon(*addresses)
         raise
 

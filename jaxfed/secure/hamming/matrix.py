@@ -10,15 +10,17 @@ columns. If it leaves before or during this step, the result is that of a cohort
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels import hamming
-from jaxfed.secure.primitives.blocks import Block, checked_distances, ranges
+from jaxfed.secure.primitives.blocks import Block, SharesDisagree, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
@@ -145,7 +147,8 @@ def collect(
         pair: the protocol of a pair of clients, the lower address first.
         others: number of points of the same clients with which those of `sizes` are compared, if they differ;
             two clients then form two pairs, each first in one of them.
-        presence: the clients that have left; one whose own distances are refused is lost.
+        presence: the clients that have left. One is lost whose own distances are refused, or whose shares
+            disagree with those of two others or more while theirs agree.
         progress: receives the number of finished pairs of points after every block.
 
     Raises:
@@ -154,6 +157,7 @@ def collect(
     seconds, done = sizes if others is None else others, 0
     pairs = pairs_of(sizes, is_same=others is None)
     total = sum(sizes[first] * seconds[second] for first, second in pairs)
+    disagreeing = list[tuple[int, int]]()
     presence = presence or Presence()
     for client in sorted(sizes):
         try:
@@ -174,6 +178,32 @@ def collect(
                     progress(done, total)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
+        except SharesDisagree as error:
+            logging.warning("%s", error)
+            disagreeing.append((first, second))
+    _lose_liar(collection, presence, disagreeing)
+
+
+def _lose_liar(
+    collection: Collection, presence: Presence, disagreeing: Sequence[tuple[int, int]]
+) -> None:
+    """Lose the client that is in all pairs whose shares disagree.
+
+    Raises:
+        ProtocolError: there are such pairs, and no single client is to blame.
+    """
+    staying = set(collection.clients)
+    pairs = [set(pair) for pair in disagreeing if staying.issuperset(pair)]
+    if not pairs:
+        return
+    common = set.intersection(*pairs)
+    if len(common) != 1:
+        of_pairs = ", ".join(f"{first} and {second}" for first, second in disagreeing)
+        raise ProtocolError(f"shares of clients {of_pairs} do not fit together")
+    [liar] = common
+    logging.warning("client %d is lost: its shares fit nobody else's", liar)
+    presence.lose(liar)
+    collection.remove(liar)
 
 
 def pairs_of(clients: Iterable[int], *, is_same: bool) -> list[tuple[int, int]]:

@@ -26,6 +26,10 @@ class Block(NamedTuple):
     distances: np.ndarray
 
 
+class SharesDisagree(ProtocolError):
+    """Two clients' messages give no distances; one of them is wrong, and the server cannot tell which."""
+
+
 def ranges(count: int, size: int) -> Iterator[range]:
     """0 ... count - 1 in pieces of at most `size`."""
     for start in range(0, count, size):

@@ -3,11 +3,20 @@
 import jax
 import numpy as np
 import pytest
+from replayed_parties import Replayed
 from toy_learner import NUM_CLASSES, clients, toy
 
+from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedct.client_turn import ClientWork, Message, client_turn, noisy_marks
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct.server_turn import Election, Sent
+from jaxfed.federation.communication import Communication
 from jaxfed.learners import LEARNERS
+from jaxfed.secure.vote_sums import vote_histogram
+from jaxfed.training.consensus.client_sums import ClientSums
+from jaxfed.training.consensus.consensus import CONSENSUS
+from jaxfed.training.consensus.dropout import Attendance
+from jaxfed.training.consensus.opened_tally import own_tally
 
 FEDERATION = clients()
 U = FEDERATION.public_examples
@@ -47,3 +56,54 @@ def test_noise_is_on_what_is_sent_and_waits_for_its_r():
     known = client_turn(work, model, FEDERATION.cohort(), unknown._replace(rows=2), *KEYS)
     np.testing.assert_array_equal(known.marks, later)
     assert not np.array_equal(known.marks, turn.answers[..., None] == np.arange(NUM_CLASSES))
+
+
+class OverNetwork(ClientSums):
+    """Sums over a network of clients that have their tallies; `killed` answers until it has uploaded."""
+
+    def __init__(self, voters, tallies, killed):
+        attendance = Attendance(voters, [], jax.random.key(0))
+        super().__init__("masked_resilient", Communication(), attendance)
+        self.tallies, self.killed = tallies, killed
+
+    def total(self, num_clients, shape, own, *, are_marks):
+        del own, are_marks
+
+        def fault(client, number, frames):
+            return None if client == self.killed and number > 4 else frames
+
+        session = Replayed(num_clients, fault, private=self.tallies)
+        found = vote_histogram(
+            session, dict.fromkeys(range(num_clients)), shape=shape, is_resilient=True
+        )
+        self.attendance.note(session.contributors, sorted(session.presence.gone))
+        self.communication.add(session.communication())
+        return found
+
+
+@pytest.mark.parametrize("killed", [None, 1])
+def test_the_server_counts_votes_of_clients_elsewhere(killed):
+    """Each client alone, its votes under masks, and the server's part without any answer: the simulation."""
+    settings = {"learner": toy(), "public": U, "num_classes": NUM_CLASSES, "steps": 2}
+    algorithm = fedct(**settings, sums="masked_resilient")
+    key = jax.random.key(3)
+    before = algorithm.init(key, FEDERATION)
+    after, told = algorithm.round(before, FEDERATION.cohort(), key)
+
+    fit_key, noise_key, tie_key = jax.random.split(key, 3)
+    work, consensus = work_of("toy"), CONSENSUS["majority"](NUM_CLASSES)
+    message = Message(before.label, before.weight)
+    turns = [
+        client_turn(work, before.learner, FEDERATION.cohort([j]), message, fit_key, noise_key)
+        for j in range(4)
+    ]
+    tallies = {j: own_tally(consensus, turn.answers[0]) for j, turn in enumerate(turns)}
+    voters = np.arange(4, dtype=np.int32)
+    sums = OverNetwork(voters, tallies, killed)
+    sent = Sent(np.full((4, len(U)), -1, np.int32), voters, None)
+    vote = Election(consensus, NUM_CLASSES, work.privacy).vote(message, sent, sums, tie_key, 1)
+    np.testing.assert_array_equal(vote.label, after.label)
+    np.testing.assert_array_equal(vote.voters, voters)  # who leaves after its upload has voted
+    assert vote.metrics["left"] == (killed is not None)
+    if killed is None:
+        assert sums.communication.metrics() == told["communication"]

@@ -10,11 +10,13 @@ from jaxfed.errors import ProtocolError
 from jaxfed.kernels import knn
 from jaxfed.secure import class_means, cross_steps, largest_value, later_neighbors, vote_sums
 from jaxfed.secure.hamming import protocols
+from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import Header
+from jaxfed.xclp.steps.contributions import ColumnsClient, Sent
 
 NUM_CLIENTS = 4
 RNG = np.random.default_rng(0)
@@ -27,6 +29,7 @@ LATER = {
 }
 ROWS = {0: slice(0, 3), 1: slice(3, 4), 2: slice(4, 4), 3: slice(4, 6)}
 VALUES = {j: RNG.normal(size=(6, 2)) for j in range(NUM_CLIENTS)}
+SHOWN = {j: class_means.Shown(VALUES[j], np.arange(6) % (j + 2) > 0) for j in VALUES}
 
 
 def votes(session, **options):
@@ -39,16 +42,30 @@ def row_sums(session, **options):
 
 
 def means(session, **options):
-    shown = {
-        j: class_means.Shown(VALUES[j], np.arange(6) % (j + 2) > 0) for j in range(NUM_CLIENTS)
-    }
-    return class_means.class_means(session, shown, **options)
+    return class_means.class_means(session, SHOWN, **options)
 
 
 def largest(session):
     values = {j: np.float32(0.1 * j) for j in range(NUM_CLIENTS)}
     heard = largest_value.run(session, values)
     return session.results("hear") if isinstance(session, Replayed) else heard
+
+
+def columns(session):
+    """Z^(j) of labels that are one-hot, by columns of S that the server sends two at a time."""
+    s = np.arange(36, dtype=np.float32).reshape(6, 6)
+    labels = {j: np.eye(own.stop - own.start, 3, dtype=np.float32) for j, own in ROWS.items()}
+    parties = session.parties(ColumnsClient, labels, list(labels), num_points=6)
+    sizes = {j: len(own) for j, own in labels.items()}
+    positions = influence_columns.collected_positions(parties, session.endpoints[SERVER], sizes)
+    for client, own in positions.items():
+        product = Sent(parties, session.endpoints[SERVER], client, own, 6)
+        if len(own):
+            product.multiply(np.pad(s[:, own], ((0, 0), (0, 2))), own)
+        product.finished()
+    if isinstance(session, Replayed):
+        return {j: z for j, (z, _) in session.results("finished").items()}
+    return {j: parties("finished", [j])[j][0] for j in positions}
 
 
 def neighbors(session):
@@ -74,6 +91,7 @@ ALSO = {
     "means": means,
     "means, resilient": lambda s: means(s, is_resilient=True),
     "largest": largest,
+    "columns": columns,
 }
 
 
@@ -86,7 +104,7 @@ def assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize("step", [*STEPS, *ALSO])
-def test_replayed_clients_send_the_same_frames_and_get_the_same(step):
+def test_replayed_clients_send_the_same_frames(step):
     local, remote = Seeded(NUM_CLIENTS), Replayed(NUM_CLIENTS)
     run = {**STEPS, **ALSO}[step]
     assert_same(run(local), run(remote))
@@ -99,6 +117,41 @@ def test_replayed_clients_send_the_same_frames_and_get_the_same(step):
         assert sorted(frames) == sorted(itertools.chain(*routes))
     assert local.communication().metrics() == remote.communication().metrics()
     assert not remote.presence.gone
+
+
+NO_INPUTS = dict.fromkeys(range(NUM_CLIENTS))
+
+
+@pytest.mark.parametrize(
+    ("private", "local", "run"),
+    [
+        (
+            MARKS,
+            votes,
+            lambda session: (
+                vote_sums.vote_histogram(session, NO_INPUTS, shape=(7, 3)),
+                session.contributors,
+            ),
+        ),
+        (
+            VALUES,
+            row_sums,
+            lambda session: (
+                cross_steps.sums_of_rows(session, NO_INPUTS, ROWS, num_classes=2)
+                and session.results("finish")
+            ),
+        ),
+        (
+            SHOWN,
+            means,
+            lambda session: class_means.class_means(session, NO_INPUTS, shape=(6, 2)),
+        ),
+    ],
+    ids=["votes", "row sums", "means"],
+)
+def test_the_server_has_no_private_input(private, local, run):
+    session = Replayed(NUM_CLIENTS, private=private)
+    assert_same(local(Seeded(NUM_CLIENTS)), run(session))
 
 
 def killed(client, number):
@@ -136,7 +189,7 @@ def is_right(step, outcome, session, gone):
 
 @pytest.mark.parametrize("gone", [0, 3])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_client_that_is_killed_in_any_phase_is_lost_and_nobody_else(step, gone):
+def test_a_client_killed_in_any_phase_is_lost(step, gone):
     for number in itertools.count():
         session = Replayed(NUM_CLIENTS, killed(gone, number))
         outcome = STEPS[step](session)
@@ -165,7 +218,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_client_that_sends_the_server_garbage_in_any_phase_is_lost_and_nobody_else(step, kind):
+def test_garbage_to_the_server_loses_its_sender(step, kind):
     honest = Replayed(NUM_CLIENTS)
     STEPS[step](honest)
     num_lost = 0
@@ -185,6 +238,39 @@ def test_a_client_that_sends_the_server_garbage_in_any_phase_is_lost_and_nobody_
         is_right(step, outcome, session, session.presence.gone)
         num_lost += bool(changed)
     assert num_lost >= 2
+
+
+class Liar:
+    """An endpoint that sends other bytes in messages of one kind, as many."""
+
+    def __init__(self, endpoint, kind):
+        self._endpoint, self._kind = endpoint, kind
+
+    def __getattr__(self, name):
+        return getattr(self._endpoint, name)
+
+    def send(self, receiver, kind, payload):
+        lie = (
+            np.random.default_rng(0).bytes(len(payload)) if kind.startswith(self._kind) else payload
+        )
+        self._endpoint.send(receiver, kind, lie)
+
+
+@pytest.mark.parametrize("liar", [0, 3])
+@pytest.mark.parametrize("kind", ["points", "shares"])
+def test_whose_shares_fit_nobody_elses_is_lost(liar, kind):
+    """Each pair of clients that disagrees has two suspects, all of them together have one."""
+    codes = {j: RNG.integers(0, 2**32, (8, 1), dtype=np.uint32) for j in range(NUM_CLIENTS)}
+    session = Seeded(NUM_CLIENTS)
+    session.endpoints[liar] = Liar(session.endpoints[liar], kind)
+    found = cross_steps.nearest_others(session, codes, 3, protocols.masked)
+    assert session.presence.gone == {liar}
+    _, distances = knn.hamming_knn(np.concatenate([codes[j] for j in found.clients]), 3)
+    np.testing.assert_array_equal(found.distances, distances)
+    session = Seeded(2)
+    session.endpoints[1] = Liar(session.endpoints[1], kind)
+    with pytest.raises(ProtocolError, match="shares of clients 0 and 1 do not fit together"):
+        cross_steps.nearest_others(session, {j: codes[j] for j in (0, 1)}, 3, protocols.masked)
 
 
 def test_frames_of_others_and_for_others_are_refused():
