@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE, PART_OF
-from benchmarks.timing.contest import (
-    PEER_RATES,
-    Contest,
-    adopt_orphans,
-    contest_name,
-    processor,
-    run_contest,
-)
+from benchmarks.timing.contest import Contest, adopt_orphans, run_contest
 from benchmarks.timing.limits import machine_limits
 from benchmarks.timing.patience import Patience
 from benchmarks.timing.record import as_line, environment
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.environment import processor
 from jaxfed.host import storage
 from jaxfed.host.interruption import Interrupted
 from jaxfed.host.parallel.devices import one_device_a_core
@@ -37,9 +31,7 @@ def run(
     *,
     with_peers: bool,
     max_points: int,
-    rounds: int,
     patience: float,
-    recording: bool = False,
 ) -> int:
     """Run contests one after another; print each, and write all so far; return the exit status.
 
@@ -51,9 +43,7 @@ def run(
         out: file of all figures.
         with_peers: measure peers.
         max_points: leave out contests with more points; 0 = none.
-        rounds: interleaved rounds of a contest.
         patience: seconds; a peer that is expected to take longer is left out.
-        recording: take the peers' times as the usual ones of this processor.
 
     Raises:
         UsageError: there is no such benchmark, a number of points is too small, or no contest is left.
@@ -80,7 +70,7 @@ def run(
         out.is_file() or not out.exists()
     )  # it can be rewritten; no pipe
     try:
-        for report in _reports(drawn, rounds, Patience(patience), recording):
+        for report in _reports(drawn, Patience(patience)):
             if out is not None and is_file:
                 write(report, out)
                 written = len(report["contests"])
@@ -124,9 +114,7 @@ def _contests(
                     break
 
 
-def _reports(
-    drawn: Iterator[Contest], rounds: int, patience: Patience, recording: bool
-) -> Iterator[dict[str, Any]]:
+def _reports(drawn: Iterator[Contest], patience: Patience) -> Iterator[dict[str, Any]]:
     """Measure the machine, then the contests; yield all figures so far after each."""
     measured = machine_limits()
     rates = "; ".join(f"{name} {rate:.3g}/s" for name, rate in measured.rates.items())
@@ -142,13 +130,11 @@ def _reports(
     }
     for whole in drawn:
         contest, left_out = patience.without_slow_peers(whole)
-        row = run_contest(contest, rounds, measured.rates, recording=recording)
+        row = run_contest(contest, measured.rates)
         row["left_out"] = left_out
         patience.remember(contest, row["median_seconds"])
         rows.append(row)
         print(as_line(row), flush=True)
-        if recording:
-            _record_peers(contest, row)
         yield report
 
 
@@ -164,13 +150,3 @@ def write(report: dict[str, Any], out: Path) -> None:
 
 def _as_text(report: dict[str, Any]) -> str:
     return json.dumps(report, indent=1) + "\n"
-
-
-def _record_peers(contest: Contest, row: dict[str, Any]) -> None:
-    """Record the peers' times as the usual ones on this processor."""
-    recorded = json.loads(PEER_RATES.read_text()) if PEER_RATES.exists() else {}
-    times = recorded.setdefault(processor(), {})
-    for name in contest.peers:
-        times[contest_name(name, contest)] = row["median_seconds"][name]
-    PEER_RATES.parent.mkdir(exist_ok=True)
-    PEER_RATES.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")

@@ -17,7 +17,6 @@ from absl import flags
 
 from benchmarks import bench
 from benchmarks.catalog import BENCHMARKS, OF_ANY_SIZE
-from benchmarks.timing.contest import MIN_ROUNDS, PEER_RATES
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import file_to_write
@@ -27,7 +26,6 @@ from . import entry
 _KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
 _PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")
 _OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
-_ROUNDS = flags.DEFINE_integer("rounds", MIN_ROUNDS, "interleaved rounds", lower_bound=MIN_ROUNDS)
 _MAX_POINTS = flags.DEFINE_integer(
     "max_points", 0, "leave out contests with more points; 0 = none", lower_bound=0
 )
@@ -41,11 +39,6 @@ _PATIENCE = flags.DEFINE_float(
     60,
     "seconds; a peer that would take longer, by what it took at fewer points, is left out",
     lower_bound=0,
-)
-_RECORD = flags.DEFINE_bool(
-    "record_peers",
-    False,
-    f"write the peers' times to {PEER_RATES.name} as usual for this processor",
 )
 
 
@@ -61,9 +54,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         None if _OUT.value is None else file_to_write(_OUT.value, "--out"),
         with_peers=_PEERS.value,
         max_points=_MAX_POINTS.value,
-        rounds=_ROUNDS.value,
         patience=_PATIENCE.value,
-        recording=_RECORD.value,
     )
 
 

@@ -1,6 +1,9 @@
 """Installed commands: `jaxfed-run` is `python -m launch.run`, and so on, from any folder.
 
-A wheel has this folder as `jaxfed.launch`. It has no benchmarks: commands that measure are refused.
+    jaxfed-run --config=xclp_digits:smoke --workdir=runs/first
+
+All commands call `main`, which finds the entry by the command's name. A wheel has this folder as
+`jaxfed.launch`. It has no benchmarks: commands that measure are refused.
 """
 
 import runpy

@@ -96,8 +96,8 @@ def resnet18(w, x, stem="imagenet", pool="mean", normalize_features=False):
     return x, _dense(x, w["head"]) if "head" in w else x
 
 
-def fedct(w, x, every_norm, norm_last, released=False):
-    sizes = (1, 1) if released else (2, 1) if "dense" not in w else (2, 2, 2)
+def fedct(w, x, every_norm, norm_last):
+    sizes = (2, 1) if "dense" not in w else (2, 2, 2)
     for stage, size in enumerate(sizes):
         for i in range(size):
             unit = w["stages"][stage][i]

@@ -7,7 +7,6 @@ import numpy as np
 
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.data import Partition
-from jaxfed.federation.census import census_of
 
 
 def of_client(federation, client):
@@ -29,7 +28,7 @@ def of_client(federation, client):
         test=nobody[0],
         server=nobody[0],
         public=np.arange(len(points), len(held)),
-        census=census_of(federation),
+        census=federation.counted(),
     )
 
 
@@ -37,7 +36,7 @@ def of_server(federation):
     """The federation as the server holds it: held-out and public examples, and counts of the clients'."""
     nobody = (np.zeros(0, np.int64),) * federation.num_clients
     return dataclasses.replace(
-        federation, partition=Partition(nobody, nobody, nobody), census=census_of(federation)
+        federation, partition=Partition(nobody, nobody, nobody), census=federation.counted()
     )
 
 

@@ -91,15 +91,15 @@ CALLS = {
         (X, Y, X),
     ),
     "partition": (
-        lambda y, table, per_class, new_y: data.partition(
+        lambda y, table, new_y: data.partition(
             y,
             num_clients=2,
             scheme=data.Table(table),
-            labels=data.Labels(per_class=per_class),
+            labels=data.Labels(per_class=2),
             new_y=new_y,
             seed=0,
         ),
-        (np.arange(60) % 3, [[1, 2, 1], [2, 1, 1]], [2, 2, 2], np.arange(30) % 3),
+        (np.arange(60) % 3, [[1, 2, 1], [2, 1, 1]], np.arange(30) % 3),
     ),
     "class_counts": (
         lambda y, parts: data.class_counts(y, parts, 3),

@@ -6,11 +6,10 @@ import numpy as np
 from PIL import Image
 
 from jaxfed.reports.figures.plots import run_plots
-from jaxfed.reports.figures.style import LIGHT
 
 
-def run_figures(run, theme=LIGHT):
-    return {name: draw(theme) for name, draw in run_plots(run).items()}
+def run_figures(run):
+    return {name: draw() for name, draw in run_plots(run).items()}
 
 
 def pixels(figure):

@@ -9,10 +9,12 @@ from matplotlib.ticker import EngFormatter, NullLocator
 
 from jaxfed.reports.figures.axes import labeled, limits, thin_log_ticks
 from jaxfed.reports.figures.style import (
-    LIGHT,
+    BACKGROUND,
+    INK,
     LINE_STYLES,
     MARKERS,
-    Theme,
+    MUTED,
+    PALETTE,
     dress,
     legend,
     new_figure,
@@ -69,39 +71,37 @@ class Growth(NamedTuple):
     left_out: Mapping[str, Sequence[tuple[int, float]]]
 
 
-def growth_figure(growth: Growth, *, theme: Theme = LIGHT) -> Figure:
+def growth_figure(growth: Growth) -> Figure:
     """Plot medians as lines, the range of rounds as bands, and limits as dashed lines.
 
     A peer's line ends where it would take too long. Hollow markers are extrapolated from a part of the task;
     crossed-out ones are unreliable.
     """
-    figure = new_figure(6.4, 4.6, theme)
+    figure = new_figure(6.4, 4.6)
     ax = figure.subplots()
     xlabel = f"Points n ({growth.case})" if growth.case else "Points n"
     title = growth.task[:1].upper() + growth.task[1:]
-    dress(ax, theme, title=title, xlabel=xlabel, ylabel="Time")
+    dress(ax, title=title, xlabel=xlabel, ylabel="Time")
     _place_sizes(ax, sorted({t.n for timings in growth.timings.values() for t in timings}))
     ax.set_yscale("log")
     for place, (name, timings) in enumerate(growth.timings.items()):
-        color = theme.palette[place % len(theme.palette)]
-        _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, place, theme)
+        color = PALETTE[place % len(PALETTE)]
+        _draw(ax, timings, _label(name, growth.left_out.get(name, ())), color, place)
     for place, (resource, rate, times) in enumerate(growth.limits):
         name, unit = _RESOURCES.get(resource, (resource, "/s"))
         ax.plot(
             *zip(*times, strict=True),
-            color=theme.ink,
+            color=INK,
             linestyle=LINE_STYLES[1 + place % (len(LINE_STYLES) - 1)],
             linewidth=1.4,
             label=f"Limit: {name}, {EngFormatter(unit, places=1)(rate)}",
             zorder=2,
         )
     for label, marker in _notes(growth):
-        ax.plot(
-            [], [], marker, color=theme.muted, markerfacecolor="none", markersize=6, label=label
-        )
+        ax.plot([], [], marker, color=MUTED, markerfacecolor="none", markersize=6, label=label)
     thin_log_ticks(ax)
     ax.yaxis.set_major_formatter(EngFormatter("s"))
-    legend(figure, ax, theme, columns=2)
+    legend(figure, ax, columns=2)
     return figure
 
 
@@ -114,9 +114,7 @@ def _place_sizes(ax: Axes, sizes: Sequence[int]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _draw(
-    ax: Axes, timings: Sequence[Timing], label: str, color: str, place: int, theme: Theme
-) -> None:
+def _draw(ax: Axes, timings: Sequence[Timing], label: str, color: str, place: int) -> None:
     n = [timing.n for timing in timings]
     ax.fill_between(
         n,
@@ -144,11 +142,11 @@ def _draw(
                 marker=line.get_marker(),
                 markersize=6,
                 color=color,
-                markerfacecolor=theme.background,
+                markerfacecolor=BACKGROUND,
                 zorder=5,
             )
         if timing.doubt is not None:
-            ax.plot(*at, "x", color=theme.ink, markersize=8, zorder=6)
+            ax.plot(*at, "x", color=INK, markersize=8, zorder=6)
 
 
 def _label(name: str, left_out: Sequence[tuple[int, float]]) -> str:

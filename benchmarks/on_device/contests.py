@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks import inputs
 from benchmarks.catalog import BENCHMARKS
-from benchmarks.timing.contest import MIN_ROUNDS, Contest, Work, run_contest
+from benchmarks.timing.contest import Contest, Work, run_contest
 from benchmarks.timing.limits import Limits, machine_limits
 from benchmarks.timing.record import as_line
 from jaxfed.kernels import hamming, knn
@@ -95,7 +95,7 @@ def _contested(contests: Iterable[Contest], known: dict[str, float]) -> dict[str
         case = {"task": contest.task, "case": contest.case}
         print(f"{contest.task} {contest.case}", flush=True)  # in case it ends the process
         try:
-            row = run_contest(contest, MIN_ROUNDS, _with_unknown(contest, known))
+            row = run_contest(contest, _with_unknown(contest, known))
         except Exception as error:
             errors += 1
             lines = str(error).splitlines() or [""]

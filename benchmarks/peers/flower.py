@@ -35,9 +35,9 @@ def play(task: Task, diary: Diary, folder: Path) -> None:
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
         task, x, y = _loaded(folder)
-        rows = task.clients[context.node_config["partition-id"]]
+        rows = task.clients[int(context.node_config["partition-id"])]
         model, loss = network(task.start), nn.CrossEntropyLoss()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=task.settings.learning_rate)
         for batch_x, batch_y in DataLoader(
             TensorDataset(x[rows], y[rows]), task.settings.batch_size, shuffle=True
@@ -70,5 +70,5 @@ def play(task: Task, diary: Diary, folder: Path) -> None:
             grid, ArrayRecord(model.state_dict()), settings.rounds, evaluate_fn=evaluate
         )
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server_app, client_app, num_clients, backend_config=resources)

@@ -3,13 +3,12 @@
 A contest is one task with our solution and peers' solutions. Every round times each contestant once, in turn,
 so a slowdown of the machine affects all. The ratio is the median over rounds of peer time over our time.
 A ratio is printed as "unreliable" when other processes (or the hypervisor) took CPU time on our cores
-during the rounds, or when a peer ran far under the rate recorded for it on this processor.
+during the rounds.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import statistics
 import sys
@@ -22,15 +21,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxfed.experiment.run.environment import processor
-
-PEER_RATES = Path(__file__).parents[2] / "results" / "peer_rates.json"
-MIN_ROUNDS = 5
+ROUNDS = 5  # of a contest that asks for no other number
 SHORTEST_SAMPLE = 0.25  # seconds: a faster task is repeated within a sample
 LONGEST_PROBE = 10.0  # seconds: no second trial run above this
 REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
 OTHERS_ALLOWED = 0.10  # CPU seconds of others per second of a contestant's time
-PEER_SLOWDOWN_ALLOWED = 1.4  # a peer's time over its recorded one
 _SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 
 
@@ -63,7 +58,7 @@ class Contest:
             its times are scaled up, and the row notes it. Other peers solve all of it.
         figures: (our result, our median seconds) -> numbers by name, such as "us a pair".
         at_most: name of a figure -> the most that this repository promises.
-        samples: number of interleaved rounds for a long task; 0: as requested.
+        samples: number of interleaved rounds for a long task; 0: `ROUNDS`.
         timed: result -> its seconds, for tasks that time themselves; None: by the clock, around the task.
     """
 
@@ -81,9 +76,7 @@ class Contest:
     timed: Callable[[Any], float] | None = None
 
 
-def run_contest(
-    contest: Contest, rounds: int, limits: dict[str, float], *, recording: bool = False
-) -> dict[str, Any]:
+def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
     """Time a contest; return a dict of plain numbers and strings for the JSON file."""
     contestants = {"jaxfed": contest.ours, **contest.peers}
     results: dict[str, Any] = {}
@@ -99,7 +92,7 @@ def run_contest(
     }
     figures = partial(contest.figures, results["jaxfed"]) if contest.figures else None
     del results
-    rounds = contest.samples or max(rounds, MIN_ROUNDS)
+    rounds = contest.samples or ROUNDS
     takes_long = contest.samples > 0 or contest.timed is not None
     repeats = {
         name: 1 if takes_long else _repeats(solve, first[name])
@@ -136,15 +129,17 @@ def run_contest(
         }
     if contest.work is not None:
         row |= _rates(contest.work, ours, limits)
+    doubt = None
+    if row["others_cpu_share"] > OTHERS_ALLOWED:
+        doubt = f"other processes took {row['others_cpu_share']:.2f} cores"
     for name in contest.peers:
         ratios = [peer / own for peer, own in zip(seconds[name], seconds["jaxfed"], strict=True)]
-        usual = None if recording else usual_seconds(name, contest)
         row["peers"][name] = {
             "ratio": statistics.median(ratios),
             "ratio_range": [min(ratios), max(ratios)],
             "target": contest.targets.get(name),
             "scaled_from_part": contest.parts.get(name),
-            "unreliable": _doubt(row["others_cpu_share"], row["median_seconds"][name], usual),
+            "unreliable": doubt,
         }
     return row
 
@@ -172,15 +167,6 @@ def _repeats(solve: Callable[[], Any], first_seconds: float) -> int:
     start = time.perf_counter()
     _finished(solve)
     return max(1, round(SHORTEST_SAMPLE / max(time.perf_counter() - start, 1e-6)))
-
-
-def _doubt(others_share: float, peer_seconds: float, usual: float | None) -> str | None:
-    """Reason not to print a ratio, or None."""
-    if others_share > OTHERS_ALLOWED:
-        return f"other processes took {others_share:.2f} cores"
-    if usual is not None and peer_seconds > PEER_SLOWDOWN_ALLOWED * usual:
-        return f"peer took {peer_seconds:.3g} s, usually {usual:.3g} s here"
-    return None
 
 
 def others_cpu_seconds() -> float:
@@ -241,17 +227,3 @@ def optional_peer(
             file=sys.stderr,
         )
         return {}
-
-
-def contest_name(name: str, contest: Contest) -> str:
-    """A peer's entry in the file of usual rates."""
-    sizes = ", ".join(f"{key}={value}" for key, value in contest.case.items())
-    return f"{name} | {contest.task} | {sizes}"
-
-
-def usual_seconds(name: str, contest: Contest) -> float | None:
-    """The peer's recorded time for this contest on this processor, or None."""
-    if not PEER_RATES.exists():
-        return None
-    recorded = json.loads(PEER_RATES.read_text())
-    return recorded.get(processor(), {}).get(contest_name(name, contest))

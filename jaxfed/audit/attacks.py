@@ -135,7 +135,11 @@ def sighting_scores(
         if seen.kind == "distances":
             of_row = {"nearest": -own.answers[:, 0].astype(np.float64)}
         else:
-            of_row = _of_marks(own, seen.kind) if _is_marks(seen) else _of_probabilities(own, a)
+            of_row = (
+                _of_marks(own, seen.kind)
+                if seen.kind in ("labels", "counts")
+                else _of_probabilities(own, a)
+            )
         if seen.norms.size:
             of_row["gradient_norm"] = single_model.gradient_norm_scores(
                 np.nan_to_num(seen.norms[row, rows])
@@ -149,10 +153,6 @@ def sighting_scores(
     # An attack that one client's shadows do not admit is dropped for the whole method.
     asked = np.unique(np.concatenate(seen.asked_about(targets)))
     return {name: score for name, score in scores.items() if not np.isnan(score[asked]).any()}
-
-
-def _is_marks(seen: Sighting) -> bool:
-    return seen.kind in ("labels", "counts")
 
 
 def _of_rows(shadows: Shadows, rows: np.ndarray, num_targets: int) -> Shadows:

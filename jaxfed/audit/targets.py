@@ -75,15 +75,15 @@ def drawn_targets(
         lacking = int(np.argmax(needed - there))
         raise UsageError(
             f"config.audit.members={members}{'' if members else ' (all)'}: clients have {needed[lacking]} "
-            f"labeled examples of class {lacking}, and {there[lacking]} are held out to stand beside them; "
+            f"labeled examples of class {lacking}, but only {there[lacking]} are held out to match them; "
             "use fewer members of a client, or a larger test split"
         )
     others = [np.asarray([next(of_class[c]) for c in federation.y[rows].tolist()]) for rows in own]
     left = np.setdiff1d(held_out, np.concatenate(others).astype(np.int64))
     if population > len(left):
         raise UsageError(
-            f"config.audit.population={population}: {len(left)} examples are held out beside those that "
-            "stand for non-members; use as many or fewer, 1 at least, or a larger test split"
+            f"config.audit.population={population}: {len(left)} held-out examples are left beside the "
+            "non-members; use 1 to as many, or a larger test split"
         )
     parts = [part for pair in zip(own, others, strict=True) for part in pair]
     sizes = list(map(len, parts))

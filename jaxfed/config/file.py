@@ -147,9 +147,7 @@ def load_module(path: str) -> ModuleType:
     """
     file = _find(path)
     if not file.is_file():
-        folders = {file.parent, _shipped_configs()}
-        known = {f.stem for folder in folders for f in folder.glob("[!_]*.py") if _is_config(f)}
-        nearest = suggestion(file.stem, known)
+        nearest = suggestion(file.stem, {f.stem for f in _shipped_configs().glob("[!_]*.py")})
         raise UsageError(f"--config={path}: no such file{nearest}")
     spec = importlib.util.spec_from_file_location(f"config_file_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -166,18 +164,6 @@ def load_module(path: str) -> ModuleType:
             raise
         raise UsageError(f"--config={path}: {error.strerror}") from error
     return module
-
-
-def _is_config(file: Path) -> bool:
-    """True if the file defines an experiment: a `get_config` with an optional variant."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return (
-        re.search(r"^def get_config\(\w+(: str)? ?=|import .*\bget_config\b", text, re.MULTILINE)
-        is not None
-    )
 
 
 def _find(given: str) -> Path:

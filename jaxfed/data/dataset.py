@@ -93,7 +93,7 @@ class Dataset:
         twice = [name for name in self.class_names if self.class_names.count(name) > 1]
         if twice:
             raise UsageError(
-                f"data set {self.name!r}: two classes are named {twice[0]!r}; each needs a name of its own"
+                f"data set {self.name!r}: two classes are named {twice[0]!r}; use distinct names"
             )
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
@@ -104,8 +104,8 @@ class Dataset:
         if len(self.x_test) and self.x.dtype != self.x_test.dtype:
             raise UsageError(
                 f"data set {self.name!r}: training examples are {self.x.dtype}, test examples "
-                f"{self.x_test.dtype}; bytes 0..255 and numbers of another scale do not go together: give "
-                "both the same type"
+                f"{self.x_test.dtype}; bytes 0..255 and numbers of another scale cannot be mixed: use the "
+                "same type for both"
             )
         if self.x.shape[1:] != self.x_test.shape[1:]:
             raise UsageError(

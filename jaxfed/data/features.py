@@ -1,4 +1,4 @@
-"""Features of images from a pretrained network, computed once and kept on disk.
+"""Features of images from a pretrained network, computed once and kept under $JAXFED_CACHE.
 
 The cache has a directory for each (images, weights, network, image size), with one `.npy` file for
 every 2,000 images. A file's name ends in the digest of its contents, and it appears by an atomic
@@ -12,10 +12,8 @@ import hashlib
 import io
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -27,26 +25,12 @@ from jaxfed.data.cache import not_writable
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.models import Model
-from jaxfed.models.efficientnet import efficientnet, find_network, prepare
-from jaxfed.models.layers import Convolution
+from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, find_network, prepare
 from jaxfed.models.pretrained import find_weights, read_weights
 
 SHARD_SIZE = 2000  # images a file of the cache
 _IMAGES_PER_CALL = 128  # at least, where there are as many: progress is reported this often
 _FORMAT = 1  # raised whenever the same settings would give other features
-
-
-class ExtractionProgress(NamedTuple):
-    """Progress of an extraction.
-
-    done, total: images. rate: images a second computed in this call; 0.0 before the first.
-    seconds_left: at that rate; infinite before the first.
-    """
-
-    done: int
-    total: int
-    rate: float
-    seconds_left: float
 
 
 def pretrained_features(
@@ -57,9 +41,7 @@ def pretrained_features(
     root: str | None = None,
     image_size: int | None = None,
     batch_size: int | None = None,
-    convolution: Convolution = "auto",
-    cache: bool = True,
-    progress: Callable[[ExtractionProgress], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """Compute each image's features: the mean over pixels of the network's last activation.
 
@@ -71,16 +53,14 @@ def pretrained_features(
         network: a key of `jaxfed.models.efficientnet.NETWORKS`.
         weights: path of a safetensors file; None is what `find_weights` finds.
         root: data root, where weights are looked for.
-        image_size: pixels a side; None is the network's own (224 for Lite0 and B0). Fewer pixels
-            cost proportionally less, and give other features.
-        batch_size: images per batch; None is 4 on a CPU, to fit its caches, else 256.
-        convolution: as in `jaxfed.models.efficientnet.efficientnet`. Neither it nor `batch_size`
-            changes a feature beyond rounding, so the cache key ignores both.
-        cache: store features under $JAXFED_CACHE, else ~/.cache/jaxfed, and reuse them.
-        progress: called as images are done.
+        image_size: pixels a side; None is the network's own, 224. Fewer pixels cost
+            proportionally less, and give other features.
+        batch_size: images per batch; None is 4 on a CPU, to fit its caches, else 256. It changes features
+            by rounding at most, so the cache key ignores it.
+        progress: called with the number of images done.
 
     Returns:
-        float32 [n, D]; D = 1280 for Lite0 and B0.
+        float32 [n, 1280].
 
     Raises:
         UsageError: images, sizes, names or a weights file that cannot be used.
@@ -89,34 +69,32 @@ def pretrained_features(
     the features, and some tens of MB.
     """
     _check_images(images)
-    expected = find_network(network)
-    size = expected.image_size if image_size is None else _positive("image_size", image_size)
+    find_network(network)
+    size = IMAGE_SIZE if image_size is None else _positive("image_size", image_size)
     if batch_size is None:
         batch_size = 4 if jax.default_backend() == "cpu" else 256
     batch_size = min(_positive("batch_size", batch_size), max(1, len(images)))
     path = find_weights(network, weights, root)
 
-    shards = _Shards(_cache_directory(images, network, size, path)) if cache else None
+    shards = _Shards(_cache_directory(images, network, size, path))
     step = _images_per_call(batch_size, len(images))
-    report = _Reporter(len(images), progress)
     extract: Callable[[np.ndarray], np.ndarray] | None = None
-    features = np.empty((len(images), expected.num_features), np.float32)
+    features = np.empty((len(images), NUM_FEATURES), np.float32)
     for index, start in enumerate(range(0, len(images), SHARD_SIZE)):
         rows = slice(start, min(start + SHARD_SIZE, len(images)))
-        shape = (rows.stop - rows.start, expected.num_features)
-        kept = shards.read(index, shape) if shards else None
+        shape = (rows.stop - rows.start, NUM_FEATURES)
+        kept = shards.read(index, shape)
         if kept is None:
             if extract is None:  # built and compiled only where something is missing
-                extract = _extractor(network, convolution, path, size, batch_size, step)
+                extract = _extractor(network, path, size, batch_size, step)
             for first in range(rows.start, rows.stop, step):
                 part = slice(first, min(first + step, rows.stop))
                 features[part] = extract(images[part])
-                report.computed(part.stop - part.start)
-            if shards:
-                shards.write(index, features[rows])
+                progress(part.stop)
+            shards.write(index, features[rows])
         else:
             features[rows] = kept
-            report.read(shape[0])
+            progress(rows.stop)
     return features
 
 
@@ -145,10 +123,10 @@ def _images_per_call(batch_size: int, num_images: int) -> int:
 
 
 def _extractor(
-    network: str, convolution: Convolution, path: Path, size: int, batch_size: int, num_rows: int
+    network: str, path: Path, size: int, batch_size: int, num_rows: int
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Function of at most num_rows images -> features; all calls have one shape, so it compiles once."""
-    model, compute = _program(network, convolution, size, batch_size)
+    model, compute = _program(network, size, batch_size)
     template = jax.eval_shape(model.init, jax.random.key(0))
     state = jax.device_put(read_weights(path, template))
 
@@ -163,10 +141,10 @@ def _extractor(
 
 @functools.cache
 def _program(
-    network: str, convolution: Convolution, size: int, batch_size: int
+    network: str, size: int, batch_size: int
 ) -> tuple[Model, Callable[[nnx.State, np.ndarray], jax.Array]]:
     """Model and compiled extraction program, cached across sets of images."""
-    model = efficientnet(network, convolution=convolution)
+    model = efficientnet(network)
 
     @jax.jit
     def compute(state: nnx.State, images: jax.Array) -> jax.Array:
@@ -239,27 +217,3 @@ class _Shards:
 
 def _digest(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:32]
-
-
-class _Reporter:
-    def __init__(self, total: int, progress: Callable[[ExtractionProgress], None] | None):
-        self._total = total
-        self._progress = progress
-        self._done = 0
-        self._computed = 0
-        self._start = time.monotonic()
-
-    def read(self, num_images: int) -> None:
-        self._report(num_images)
-
-    def computed(self, num_images: int) -> None:
-        self._computed += num_images
-        self._report(num_images)
-
-    def _report(self, num_images: int) -> None:
-        self._done += num_images
-        if self._progress is None:
-            return
-        rate = self._computed / max(time.monotonic() - self._start, 1e-9)
-        left = (self._total - self._done) / rate if rate else float("inf")
-        self._progress(ExtractionProgress(self._done, self._total, rate, left))

@@ -33,9 +33,7 @@ def load(
     label_key: str | None = None,
     client_key: str | None = None,
     image_size: int | None = None,
-    image_bits: int = 8,
     drop: Collection[str] = (),
-    missing: str = "impute",
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -53,11 +51,7 @@ def load(
         client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
         image_size: for folders of image files only, pixels a side.
-        image_bits: for these, number of bits in use of a grey image's 16: with 12, 0..4095 become
-            0..255. 8 refuses images with more.
         drop: for CSV files only, columns that are not features.
-        missing: for CSV files, treatment of missing cells. "impute": they are NaN until
-            `Dataset.completed` fills in medians of the training rows. "refuse": they are an error.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -74,17 +68,15 @@ def load(
         "label_key": label_key,
         "client_key": client_key,
         "image_size": image_size,
-        "image_bits": None if image_bits == 8 else image_bits,
         "drop": tuple(drop) or None,
     }
     with guarded(name_or_path):
-        return _load(name_or_path, root, missing, given)
+        return _load(name_or_path, root, given)
 
 
 def _load(
     name_or_path: str,
     root: str | Path | None,
-    missing: str,
     given: dict[str, Any],
 ) -> Dataset:
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
@@ -111,9 +103,9 @@ def _load(
         if name_or_path.lower().endswith(".npz"):
             return npz.read(file, *only("client_key"))
         label_key, client_key, drop = only("label_key", "client_key", "drop")
-        return csv_table.read(file, label_key, client_key, drop=drop or (), missing=missing)
+        return csv_table.read(file, label_key, client_key, drop=drop or ())
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
-        only("label_key", "image_size", "image_bits")
+        only("label_key", "image_size")
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
             f".npz or {', '.join(_TABLES)}"
@@ -134,14 +126,14 @@ def _load(
         if leaf.recognizes(folder):
             only()
             return leaf.read(folder)
-        return image_folder.read(folder, *only("image_size", "image_bits"))
+        return image_folder.read(folder, *only("image_size"))
     if name_or_path not in NAMED and not place.is_dir() and (key := _key_of_root(root)):
         raise UsageError(
             f"no such folder; data set {name_or_path!r} is looked for there",
             key=key,
             value=str(place),
         )
-    only("label_key", "image_size", "image_bits")
+    only("label_key", "image_size")
     raise UsageError(_not_found(name_or_path, place))
 
 

@@ -1,8 +1,8 @@
 """Recipes by name: the estimators of FedCT's Table 2, and any other of their kind.
 
-FedCT (arXiv 2310.05696, E.3) says of its settings: trees split by the Gini index, with at least 2 samples to
-split; RuleFit has a tree size of 4 and at most 200 rules. All else is left to the libraries' defaults, as it
-is in the authors' code.
+FedCT (arXiv 2310.05696, E.3) states these settings: trees split by the Gini index, with at least 2 samples to
+split; RuleFit has a tree size of 4 and at most 200 rules. All others are the libraries' defaults, as in the
+authors' code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def decision_tree(
 
     Args:
         max_depth: largest depth; 0: no bound.
-        min_samples_split: least number of examples that a node is split for.
+        min_samples_split: least number of examples in a node that is split.
         min_samples_leaf: least number of examples in a leaf.
     """
     settings = {
@@ -59,8 +59,8 @@ def random_forest(*, num_trees: int = 100, max_depth: int = 0, min_samples_leaf:
 def xgboost(*, num_trees: int = 100, max_depth: int = 6, learning_rate: float = 0.3) -> Recipe:
     """Gradient boosting of trees (Chen, Guestrin, KDD 2016; XGBoost's, whose defaults these are).
 
-    Needs requirements-learners.txt. The authors' code asks for the objective of two classes whatever their
-    number; XGBoost takes the one that fits.
+    Needs requirements-learners.txt. The authors' code sets the objective for two classes, whatever their
+    number; here XGBoost chooses it.
 
     Args:
         num_trees: number of boosting rounds.
@@ -77,14 +77,14 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
 
     Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
     weights: public rows of any weight above 0 count as much as own ones. The authors use another
-    implementation, the package rulefit; settings in their code leave rules alone there, no linear terms.
+    implementation, the package rulefit, without linear terms.
 
-    The penalty is the smallest that leaves `max_rules` rules, as imodels has it, found in fewer fits
-    (`jaxfed.estimators.rule_fit`). Its default is said to choose one by cross-validation; up to 3.0.4 it goes
-    through the folds and takes this one.
+    The penalty is the smallest one that leaves `max_rules` rules, as in imodels, found in fewer fits
+    (`jaxfed.estimators.rule_fit`). imodels' documentation has cross-validation as the default; up to 3.0.4
+    the result of its folds is not used.
 
     Args:
-        tree_size: number of leaves of a tree that rules are read from.
+        tree_size: number of leaves of the trees that give the rules.
         max_rules: largest number of rules.
         linear_terms: add the features themselves to the rules.
     """
@@ -93,7 +93,7 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
         "max_rules": max_rules,
         "include_linear": linear_terms,
     }
-    # scikit-learn 1.8 and 1.9 take the L1 penalty that imodels asks for by its old name, and say so.
+    # scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
     old_name = ("'penalty' was deprecated", "Inconsistent values: penalty=l1 with l1_ratio=0.0")
     return Recipe(
         "rulefit",
@@ -109,7 +109,7 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
 def logistic_regression(*, inverse_penalty: float = 1.0, max_steps: int = 1000) -> Recipe:
     """Multinomial, losses' sum + |w|^2 / (2 c) with c = `inverse_penalty` (scikit-learn's).
 
-    On features that are standardized by means and deviations of what it is fitted on.
+    Features are standardized by means and deviations of the training rows.
 
     Args:
         inverse_penalty: c; larger values regularize less.
@@ -123,8 +123,7 @@ def logistic_regression(*, inverse_penalty: float = 1.0, max_steps: int = 1000) 
 def by_path(*, estimator: str, is_scaled: bool = False, **settings: Any) -> Recipe:
     """A classifier by the dotted name of its class, "sklearn.svm.SVC", and its own keywords.
 
-    Classes under `sklearn.`, `xgboost.` and `imodels.` only: a config does not run whatever it names. With
-    `is_scaled` features are standardized first.
+    Only classes of `sklearn`, `xgboost` and `imodels`, so a config cannot run arbitrary code.
 
     Args:
         estimator: dotted name of the class; its own keywords are keys as well.

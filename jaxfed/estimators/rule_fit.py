@@ -4,19 +4,18 @@ J. H. Friedman, B. E. Popescu. "Predictive learning via rule ensembles". Annals 
 
     min over a, b of   sum_i log(1 + exp(-s_i (b + sum_r a_r r(x_i)))) C + |a|_1,        s_i = +-1
 
-over rules r(x), 0 or 1, which are the paths from the roots of boosted trees. imodels, whose class this is,
-takes C from a grid of a hundred values: it fits one after another from the strongest penalty on until more
-than `max_rules` rules are left, and keeps the one before. What it fits near the end takes hundreds of times
-as long as at the beginning, and where trees have no more rules than that it fits all of them. Here these
-have the weakest penalty at once. Otherwise the number of rules is taken to fall as the penalty grows, as it
-does but for a few of neighboring penalties: the search goes from the middle of the grid towards the weak end
-by the line through the numbers of rules that it has seen.
+over rules r(x), 0 or 1, the paths from the roots of boosted trees. The class extends imodels' in three ways:
 
-Rules are applied to columns of numbers, not as queries that pandas parses and that take as long as a fit.
-
-An example's probability is the model's own. imodels has softmax(1 - z, z), z = b + sum_r a_r r(x), where the
-likelihood above says 1 / (1 + exp(-z)): it doubles what the model is sure of, and says class 1 from z = 1/2
-on only, a probability of 0.62.
+* The choice of C. imodels has a grid of a hundred penalties. It fits one after another, from the strongest,
+  until more than `max_rules` rules are left, and selects the one before. The last fits take hundreds of times
+  as long as the first; if the trees have fewer rules than that, it fits all hundred. Here such trees get the
+  weakest penalty at once. Otherwise the search assumes that the number of rules falls as the penalty grows,
+  which is true except for a few neighboring penalties. It goes from the middle of the grid to the weak end,
+  by linear extrapolation of the numbers of rules.
+* Rules are evaluated on NumPy columns. imodels has pandas parse them as queries, as slow as a fit.
+* The probability of class 1 is 1 / (1 + exp(-z)), z = b + sum_r a_r r(x), as in the likelihood above. imodels
+  has softmax(1 - z, z): it doubles the log-odds, and predicts class 1 only from z = 1/2 on, a probability of
+  0.62.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _Scored = tuple[list[Any], list[float], Any]  # rules, coefficients, intercept
 
 
 class RuleFit(RuleFitClassifier):
-    """imodels' classifier of two classes; its keywords, of which `cv` says nothing here.
+    """imodels' classifier of two classes, with its keywords; `cv` has no effect.
 
     Cost: some three to seven L1-penalized fits over n examples and the trees' rules, 2 to 4 a tree.
     """
 
-    alpha: float | None  # the penalty; None: of `max_rules`
+    alpha: float | None  # the penalty; None: chosen by `max_rules`
 
     def transform(self, X: np.ndarray, rules: Iterable[str]) -> np.ndarray:
         """float64 [n, R]: 1 where an example satisfies the rule."""
@@ -73,7 +72,7 @@ class RuleFit(RuleFitClassifier):
             most = len(rules) + (X.shape[1] if self.include_linear else 0)
             if most <= self.max_rules:
                 return self._penalized(X, y, rules, _PENALTIES[-1])
-            # Places of the grid: at `few` as many rules as are wanted or fewer, at `many` more.
+            # Positions in the grid: at `few` up to `max_rules` rules, at `many` more.
             few, many = 0, len(_PENALTIES)
             best: _Scored | None = None
             numbers: dict[int, int] = {}
@@ -90,7 +89,7 @@ class RuleFit(RuleFitClassifier):
             self.alpha = None
 
     def _next(self, few: int, many: int, numbers: dict[int, int]) -> int:
-        """The place to try between two of the grid, by the numbers of rules at those tried."""
+        """The next position between two of the grid, by the numbers of rules at those tried."""
         if not numbers:
             return _FIRST
         if few not in numbers:

@@ -23,7 +23,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.sides import Sides
+from jaxfed.federation.sides import Ask, ClientSide
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -87,6 +87,18 @@ class Predictions(NamedTuple):
 
 
 PredictionsOf = Callable[[ServerState, Federation], Predictions]
+
+
+class Sides(NamedTuple):
+    """Both sides of a method.
+
+    Fields:
+        server: ask, federation -> `Init` and `Round` of the server, whose cohorts have no examples.
+        client: a client's.
+    """
+
+    server: Callable[[Ask, Federation], tuple[Init, Round]]
+    client: ClientSide
 
 
 class FederatedAlgorithm(NamedTuple):

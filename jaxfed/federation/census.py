@@ -1,26 +1,24 @@
-"""Counts of all clients' examples: what one side of a network knows of the others' data.
+"""Numbers about all clients' examples that one side of a network knows.
 
-    census = census_of(federation)                        # in one process
-    Federation(x, y, partition, num_classes, census=...)  # own examples, and everybody's counts
+    census = federation.counted()                         # where all clients' examples are
+    Federation(x, y, partition, num_classes, census=...)  # own examples, and numbers about everybody's
 
 Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network
-each client sends its own to the server before the first round, and receives everybody's: they leave a client.
+each client sends `ClientCounts` to the server before the first round, and receives the `Census` of all.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.feature_statistics import FeatureSums, feature_sums
-
-if TYPE_CHECKING:
-    from jaxfed.federation.clients import Federation
+from jaxfed.federation.feature_statistics import FeatureSums, added, feature_sums
 
 
 class ClientCounts(NamedTuple):
-    """Counts and sums of one client's examples.
+    """Counts and sums of one client's examples; they leave it.
 
     Fields:
         examples: number of all of them.
@@ -36,35 +34,27 @@ class ClientCounts(NamedTuple):
 
 
 class Census(NamedTuple):
-    """`ClientCounts` of every client, in the order of their numbers.
+    """Numbers about all clients' examples.
 
     Fields:
-        clients: one entry for each of the M clients.
+        capacity: the size of the largest client.
+        max_labels: the largest number of labels of a client.
+        max_labels_of_a_class: the largest number of labels of one class at a client.
+        sums: of each feature, over all clients.
+        labels: the number of labels of each client, which the server alone knows; () at a client.
     """
 
-    clients: tuple[ClientCounts, ...]
-
-    @property
-    def capacity(self) -> int:
-        """The size of the largest client."""
-        return max((counts.examples for counts in self.clients), default=0)
-
-    @property
-    def max_labels(self) -> int:
-        """The largest number of labels of a client."""
-        return max((counts.labels for counts in self.clients), default=0)
-
-    @property
-    def max_labels_of_a_class(self) -> int:
-        """The largest number of labels of one class at a client."""
-        return max((counts.labels_of_a_class for counts in self.clients), default=0)
+    capacity: int
+    max_labels: int
+    max_labels_of_a_class: int
+    sums: FeatureSums
+    labels: tuple[int, ...] = ()
 
 
-def counts_of(x: np.ndarray, y: np.ndarray) -> ClientCounts:
-    """Count a client's examples [n, ...] by their labels, int [n]; -1 is unlabeled."""
-    labels = y[y >= 0]
+def counts_of(x: np.ndarray, labels: np.ndarray) -> ClientCounts:
+    """Count a client's examples [n, ...] and the labels that it has, int [m]."""
     sums = feature_sums(x, np.arange(len(x)))
-    return ClientCounts(len(y), len(labels), most_of_a_class(labels), sums)
+    return ClientCounts(len(x), len(labels), most_of_a_class(labels), sums)
 
 
 def most_of_a_class(labels: np.ndarray) -> int:
@@ -72,11 +62,7 @@ def most_of_a_class(labels: np.ndarray) -> int:
     return int(np.bincount(labels).max(initial=0))
 
 
-def census_of(federation: Federation) -> Census:
-    """Count every client's examples in a federation that holds all of them."""
-    counts = []
-    for client, labeled in enumerate(federation.partition.labeled):
-        points = federation.points(client)
-        y = np.where(np.isin(points, labeled), federation.y[points], -1)
-        counts.append(counts_of(federation.x[points], y))
-    return Census(tuple(counts))
+def census_of(clients: Sequence[ClientCounts]) -> Census:
+    """Join the counts of all clients, in the order of their numbers."""
+    examples, labels, of_a_class, sums = zip(*clients, strict=True)
+    return Census(max(examples), max(labels), max(of_a_class), added(sums), labels)

@@ -13,7 +13,7 @@ from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.dataset import Partition
 from jaxfed.data.labels import read_labels
 from jaxfed.errors import UsageError
-from jaxfed.federation.census import Census, most_of_a_class
+from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
@@ -229,7 +229,7 @@ class Federation:
     @property
     def max_labels(self) -> int:
         """The largest number of labels of a client."""
-        return max(self.label_counts, default=0)
+        return max(self.label_counts, default=0) if self.census is None else self.census.max_labels
 
     @property
     def max_labels_of_a_class(self) -> int:
@@ -242,9 +242,7 @@ class Federation:
     @property
     def label_counts(self) -> list[int]:
         """The number of labels of each client."""
-        if self.census is not None:
-            return [counts.labels for counts in self.census.clients]
-        return list(map(len, self.partition.labeled))
+        return list(map(len, self.partition.labeled) if self.census is None else self.census.labels)
 
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -260,14 +258,19 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        A simulation counts no bytes for it; on a network each client sends its two sums (`Census`).
+        On a network each client sends its sums (`Census`); a simulation counts no bytes for them.
         """
         owned = [self.points(client) for client in range(self.num_clients)]
         here = feature_sums(self.x, np.concatenate([*owned, self.server]))
         if self.census is not None:
-            server = feature_sums(self.x, self.server)
-            here = added([*(counts.sums for counts in self.census.clients), server])
+            here = added([self.census.sums, feature_sums(self.x, self.server)])
         return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
+
+    def counted(self) -> Census:
+        """Count every client's examples, all of which are here."""
+        rows = enumerate(self.partition.labeled)
+        own = [(self.points(client), labeled) for client, labeled in rows]
+        return census_of([counts_of(self.x[all_], self.y[labels]) for all_, labels in own])
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.

@@ -15,12 +15,12 @@ class FeatureSums(NamedTuple):
     Fields:
         total: float64 [c], the sums.
         square: float64 [c], the sums of squares.
-        count: number of values that each is a sum of.
+        values: number of values that each is a sum of.
     """
 
     total: np.ndarray
     square: np.ndarray
-    count: int
+    values: int
 
 
 def feature_sums(x: np.ndarray, rows: np.ndarray) -> FeatureSums:
@@ -45,7 +45,7 @@ def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray
 
     Bytes are read as [0, 1]. Constant entries get deviation 1.
     """
-    count = max(1, sums.number)
+    count = max(1, sums.values)
     mean, square = sums.total / count, sums.square / count
     deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
     unit = 255 if of_bytes else 1

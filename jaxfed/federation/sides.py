@@ -12,15 +12,12 @@ pure function of a client's stored state and one request, so each may be answere
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-
-if TYPE_CHECKING:
-    from jaxfed.federation.algorithm import Init, Round
-    from jaxfed.federation.clients import Federation
 
 
 class Ask(Protocol):
@@ -52,15 +49,3 @@ class ClientSide(NamedTuple):
     init: Callable[[jax.Array, Federation], Any]
     answer: Callable[[str, Any, Any, Cohort], tuple[Any, Any]]
     form: Callable[[str, Federation], Any]
-
-
-class Sides(NamedTuple):
-    """Both sides of a method.
-
-    Fields:
-        server: ask, federation -> `Init` and `Round` of the server, whose cohorts have no examples.
-        client: a client's.
-    """
-
-    server: Callable[[Ask, Federation], tuple[Init, Round]]
-    client: ClientSide

@@ -1,9 +1,8 @@
 """Records as messages of Flower 1.42; the only file between the exchange and Flower's message API.
 
-A record travels as two objects: its head in a ConfigRecord, its payload as one Array of bytes in an
+A record travels as a head in a ConfigRecord and a payload, if it has one, as a single Array of bytes in an
 ArrayRecord. So a message has six objects however many leaves a model has (each object costs a request), and
-the SuperLink, which knows objects by their hash, stores a payload once that goes to many clients. There is no
-ArrayRecord without payload: Flower cannot read an empty Array.
+the SuperLink, which knows objects by their hash, stores a payload once that goes to many clients.
 
 Facts of this version: an unknown node gets the identifier "". News of a lost node comes from the SuperLink,
 and only `reply_to_message_id` says who is lost. Replies come in any order. The text of a client's exception

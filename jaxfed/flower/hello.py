@@ -1,8 +1,9 @@
 """A client's first reply: its versions, its number, and what the server must know of its data.
 
-These counts leave a client, and nothing else of its data does: how many examples and labels it has, how many
-of the most frequent class, its largest class number, and the shape and type of its examples. The number of
-steps, shapes and weights of a round depend on them.
+These numbers leave a client, and nothing else of its data does: how many examples and labels it has, how many
+of the most frequent class, its largest class number, the shape and type of its examples, and the sum and the
+sum of squares of each feature (of each channel of images), by which all clients normalize their inputs alike.
+The number of steps, shapes and weights of a round depend on them.
 
 Two checksums come with them. The one of the client's data is keyed with a secret of its folder: it tells the
 server only whether the data has changed since the last hello, and cannot be compared with data that a server
@@ -12,6 +13,7 @@ suspects to be there. The one of public examples is meant to be compared.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 import jaxfed
+from jaxfed.federation.census import ClientCounts, counts_of
+from jaxfed.federation.feature_statistics import FeatureSums
 from jaxfed.flower import client_step, records
 from jaxfed.flower.records import BadMessage, Record, Value
 
@@ -38,6 +42,8 @@ class Census(NamedTuple):
         largest_label: the largest class number; -1 without labels.
         shape: of one example.
         dtype: of the examples.
+        total: float64 [c], the sum of each entry of the last axis, over examples and all other axes.
+        square: float64 [c], the sum of squares.
     """
 
     examples: int
@@ -46,6 +52,14 @@ class Census(NamedTuple):
     largest_label: int
     shape: tuple[int, ...]
     dtype: str
+    total: np.ndarray
+    square: np.ndarray
+
+    @property
+    def counts(self) -> ClientCounts:
+        """The numbers that a round's computations depend on."""
+        sums = FeatureSums(self.total, self.square, self.examples * math.prod(self.shape[:-1]))
+        return ClientCounts(self.examples, self.labeled, self.labeled_most, sums)
 
 
 class Hello(NamedTuple):
@@ -77,14 +91,16 @@ class Hello(NamedTuple):
 def census_of(x: np.ndarray, y: np.ndarray) -> Census:
     """Count examples [n, ...] and labels int [n], -1 for unlabeled."""
     labels = y[y >= 0]
-    counts = np.unique(labels, return_counts=True)[1]
+    counts = counts_of(x, labels)
     return Census(
-        examples=len(x),
-        labeled=len(labels),
-        labeled_most=int(counts.max(initial=0)),
+        examples=counts.examples,
+        labeled=counts.labels,
+        labeled_most=counts.labels_of_a_class,
         largest_label=int(labels.max(initial=-1)),
         shape=tuple(int(size) for size in x.shape[1:]),
         dtype=x.dtype.name,
+        total=counts.sums.total,
+        square=counts.sums.square,
     )
 
 
@@ -163,6 +179,8 @@ def from_record(content: Mapping[str, Value]) -> Hello:
         largest_label=records.whole_number(counts, "largest_label", least=-1),
         shape=tuple(shape.tolist()),
         dtype=records.text(counts, "dtype", longest=20),
+        total=_sums(counts, "total", shape),
+        square=_sums(counts, "square", shape),
     )
     has_labels = census.labeled > 0
     if not (
@@ -181,3 +199,20 @@ def from_record(content: Mapping[str, Value]) -> Hello:
         last_round=records.whole_number(content, "last_round"),
         census=census,
     )
+
+
+def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> np.ndarray:
+    """Sums of each feature, float64 [c].
+
+    Raises:
+        BadMessage: another type or shape, or numbers that are not finite.
+    """
+    sums = counts.get(name)
+    if (
+        not isinstance(sums, np.ndarray)
+        or sums.dtype != np.float64
+        or sums.shape != (*shape[-1:].tolist(),)
+        or not np.isfinite(sums).all()
+    ):
+        raise BadMessage(f"census.{name} is not one finite sum of each feature")
+    return sums

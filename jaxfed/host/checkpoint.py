@@ -29,6 +29,7 @@ from jaxfed.errors import Unresumable, UsageError
 from jaxfed.host import storage
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
+_KEPT = 2  # newest checkpoints of a run
 
 RunRecord = dict[str, Any]  # progress of the run, passed to each save; JSON
 Leaves = Iterable[tuple[str, np.ndarray]]  # of a state: paths and values
@@ -92,10 +93,9 @@ class Checkpoints:
     only once it is complete.
     """
 
-    def __init__(self, path: Path, *, keep: int = 2) -> None:
-        """The directory `path`, made by the first save, with the newest `keep` checkpoints in it."""
+    def __init__(self, path: Path) -> None:
+        """The directory `path`, made by the first save, with the newest two checkpoints in it."""
         self.path = path
-        self._keep = keep
 
     def save(self, step: int, state: Any, progress: RunRecord) -> None:
         """Save a state and a JSON-able record of progress as step `step`.
@@ -121,7 +121,7 @@ class Checkpoints:
                 _write(archive, _STATE + name, value)
             record = json.dumps({"progress": progress, "dtypes": dtypes}).encode()
             _write(archive, _RECORD, np.frombuffer(record, np.uint8))
-        for old in self._steps()[: -self._keep]:
+        for old in self._steps()[:-_KEPT]:
             self._file(old).unlink()
 
     def latest(

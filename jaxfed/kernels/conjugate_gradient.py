@@ -46,7 +46,6 @@ def propagate(
     *,
     tolerance: ArrayLike = 1e-6,
     max_steps: ArrayLike = 1000,
-    block_columns: int | None = None,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y, each column to |y - (I - alpha W) z| <= tolerance |y|.
 
@@ -68,9 +67,9 @@ def propagate(
       alpha: in (0, 1).
       tolerance: positive, relative to each column's norm.
       max_steps: maximum number of steps per column, of two products with W each.
-      block_columns: columns solved together; by default as many as suit a CPU's caches (64, or 32 for
-        large graphs), on other devices 256. Changes speed and memory, not results. More than 8
-        columns are padded to multiples of 16, the width of a CPU's vector unit.
+
+    Columns are solved in blocks that suit a CPU's caches (64, or 32 for large graphs), on other devices of
+    256. More than 8 columns are padded to multiples of 16, the width of a CPU's vector unit.
 
     Returns:
       z: float32 [n, C].
@@ -81,11 +80,12 @@ def propagate(
         (values are checked unless traced).
 
     Cost: a step is two products with W and 14 passes over n x C floats, up to C = 16 twice as many; memory 8
-    n block_columns floats in addition to Y and Z. Under vmap all graphs take as many steps as the slowest.
+    n floats for each column of a block in addition to Y and Z. Under vmap all graphs take as many steps as
+    the slowest.
     """
     y = _along(graph, y)
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    return _solved(graph, y, alpha, tolerance, max_steps, None, block_columns)
+    return _solved(graph, y, alpha, tolerance, max_steps, None)
 
 
 def propagate_centered(
@@ -96,7 +96,6 @@ def propagate_centered(
     *,
     tolerance: ArrayLike = 1e-6,
     max_steps: ArrayLike = 1000,
-    block_columns: int | None = None,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = P^ Y, where P^ removes the leading eigenvector of every component.
 
@@ -112,7 +111,7 @@ def propagate_centered(
     if mesh is not None:
         found = Components(*(spread(part, mesh) for part in found))
     _check("alpha", alpha, "in (0, 1]", lambda value: 0 < float(np.float32(value)) <= 1)
-    return _solved(graph, y, alpha, tolerance, max_steps, found, block_columns)
+    return _solved(graph, y, alpha, tolerance, max_steps, found)
 
 
 def _solved(
@@ -122,11 +121,12 @@ def _solved(
     tolerance: ArrayLike,
     max_steps: ArrayLike,
     found: Components | None,
-    block_columns: int | None,
 ) -> tuple[Array, Convergence]:
     """Solve with one program for all numbers of columns that are padded to the same one."""
     num_columns, mesh = y.shape[1], mesh_of(graph.neighbors)
-    block_columns = _block_columns(block_columns, len(y), tolerance, max_steps)
+    _check("tolerance", tolerance, "positive", lambda value: value > 0)
+    _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
+    block_columns = _block_columns(len(y))
     wide = -(-num_columns // _LANES) * _LANES
     is_padded = num_columns > _FEW and block_columns % _LANES == 0
     is_here = mesh is None and not isinstance(y, jax.core.Tracer)
@@ -168,18 +168,7 @@ def _along(graph: Graph, y: ArrayLike) -> Array:
     return y if mesh is None else spread(y, mesh)
 
 
-def _block_columns(given: int | None, n: int, tolerance: ArrayLike, max_steps: ArrayLike) -> int:
-    """Check the settings; return the given number of columns, or the device's default."""
-    _check("tolerance", tolerance, "positive", lambda value: value > 0)
-    _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
-    if given is None:
-        return _default_block_columns(n)
-    if given < 1:
-        raise UsageError(f"block_columns must be at least 1, got {given}")
-    return given
-
-
-def _default_block_columns(n: int) -> int:
+def _block_columns(n: int) -> int:
     """Columns whose vectors stay in the caches of a CPU; wide blocks elsewhere."""
     if jax.default_backend() != "cpu":
         return 256

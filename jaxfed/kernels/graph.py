@@ -7,7 +7,7 @@ row, but B^T may have n in one row: a hub. A `Graph` therefore has two parts. Th
 every row its own k neighbors and room for k reverse edges; the rest goes to *overflow
 rows* of k slots each, as many as a node needs, whose sums are added to the node's row. A point
 with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges.
-So n overflow rows always suffice, and no edge is ever lost unless the caller provides fewer.
+So n overflow rows always suffice, and no edge is ever lost.
 
 The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.devices.spread`), overflow rows
 together with their rows. A product then gathers X on every device. While the graph is built, every device
@@ -52,8 +52,6 @@ class Graph(NamedTuple):
       overflow_weights: float32 [m, k].
       root_degrees: float32 [n], D^1/2. W D^1/2 1 = D^1/2 1 on every component: eigenvalue 1, the
         largest, with a known eigenvector.
-      num_lost: int32 scalar, reverse edges that found no room. Always 0 unless `capacity` was set
-        to less than needed under jit; anything else means that W is wrong and must not be used.
     """
 
     neighbors: Array
@@ -62,11 +60,10 @@ class Graph(NamedTuple):
     overflow_neighbors: Array
     overflow_weights: Array
     root_degrees: Array
-    num_lost: Array
 
 
 # Parts whose axis 0 is that of the points.
-GRAPH_ROWS = Graph._make([*[ROWS] * 6, SAME])
+GRAPH_ROWS = Graph._make([ROWS] * 6)
 
 
 def cosine_from_hamming(distances: ArrayLike, num_bits: int) -> Array:
@@ -96,9 +93,7 @@ def _cosine_from_hamming(distances: Array, num_bits: Array) -> Array:
     return jnp.cos(jnp.float32(jnp.pi) * jnp.minimum(fraction, 1.0))
 
 
-def normalized_graph(
-    indices: ArrayLike, weights: ArrayLike, *, capacity: int | None = None
-) -> Graph:
+def normalized_graph(indices: ArrayLike, weights: ArrayLike) -> Graph:
     """Build W = D^-1/2 (B + B^T) D^-1/2 from k neighbors a point.
 
     An edge counts once for each direction in which it is given: if i and j are neighbors of each other,
@@ -111,17 +106,14 @@ def normalized_graph(
       indices: int [n, k], the neighbors of each point; -1 where there is none. If they are spread over a
         mesh, so is the graph.
       weights: float [n, k]; one that is not positive is no edge.
-      capacity: overflow rows to provide. By default as many as needed when called on arrays (this
-        waits for the device once; the number is rounded up, and graphs of one size share their
-        compiled code), and n, which always suffices, under jit or vmap. A smaller number makes the
-        product up to a third cheaper there; check `num_lost`. Over a mesh: on every device.
 
     Returns:
-      Graph, float32.
+      Graph, float32. Called on arrays it has as many overflow rows as needed (this waits for the device once;
+      the number is rounded up, and graphs of one size share their compiled code), and n under jit or vmap.
 
     Raises:
-      UsageError: shapes differ, an index is outside [-1, n), a weight is not finite, or `capacity`
-        loses edges. Values are checked only when called on arrays, not under jit.
+      UsageError: shapes differ, an index is outside [-1, n), or a weight is not finite. Values are checked
+        only when called on arrays, not under jit.
 
     Cost: O(n k^2) comparisons, one sort of n k integers, O(n k) memory.
     """
@@ -133,8 +125,6 @@ def normalized_graph(
         )
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise UsageError(f"indices must be integers, got {indices.dtype}")
-    if capacity is not None and capacity < 0:
-        raise UsageError(f"capacity must not be negative, got {capacity}")
     n, k = indices.shape
     indices, weights = indices.astype(jnp.int32), weights.astype(jnp.float32)
     mesh = mesh_of(indices)
@@ -143,7 +133,7 @@ def normalized_graph(
 
     if isinstance(indices, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
         edges = match(indices, weights, ALL)
-        return _place(edges, by_target(edges.under, n), n if capacity is None else capacity)
+        return _place(edges, by_target(edges.under, n), n)
 
     edges, listed, num_invalid, num_needed = _matched_and_checked(indices, weights, mesh)
     if num_invalid:
@@ -151,10 +141,7 @@ def normalized_graph(
             f"{num_invalid} of {n * k} neighbors have an index outside [-1, {n}) "
             "or a weight that is not finite"
         )
-    if capacity is None:
-        capacity = _capacity(n if mesh is None else n // mesh.size, num_needed)
-    elif capacity < num_needed:
-        raise UsageError(f"capacity {capacity} loses edges, this graph needs {num_needed}")
+    capacity = _capacity(n if mesh is None else n // mesh.size, num_needed)
     return _place(edges, listed, capacity, mesh)
 
 
@@ -166,34 +153,6 @@ def _capacity(num_rows: int, num_needed: int) -> int:
     return min(num_rows, -(-num_needed // step) * step)
 
 
-def matvec(graph: Graph, x: Array) -> Array:
-    """Return W X.
-
-    Each row sums its own slots, C numbers at a time: no atomics in the table, vector loads of whole rows on
-    CPU, coalesced loads on GPU. Only the sums of overflow rows are scattered. (On GPU the
-    order of those additions, and so their rounding, may vary for nodes with several of them.)
-
-    Args:
-      graph: W, n by n.
-      x: float32 [n, C]. C a multiple of 16 suits CPU vector units best when C is large.
-
-    Returns:
-      float32 [n, C].
-
-    Cost: (2 n + m) k C multiply-adds; reads 8 (2 n + m) k bytes of graph and as many rows of x.
-    """
-    mesh = mesh_of(graph.neighbors)
-    return _matvec(graph, x if mesh is None else spread(x, mesh), mesh)
-
-
-@partial(jax.jit, static_argnames="mesh")
-def _matvec(graph: Graph, x: Array, mesh: Mesh | None) -> Array:
-    def product(rows: SpreadRows) -> Callable[[Graph, Array], Array]:
-        return lambda graph, x: add_product(graph, jnp.zeros_like(x), x, rows)
-
-    return by_rows(product, mesh, takes=(GRAPH_ROWS, ROWS))(graph, x)
-
-
 def scaled(graph: Graph, factor: Array) -> Graph:
     """Return factor W; scaling inside a loop would repeat it for each product."""
     return graph._replace(
@@ -202,7 +161,20 @@ def scaled(graph: Graph, factor: Array) -> Graph:
 
 
 def add_product(graph: Graph, y: Array, x: Array, rows: SpreadRows = ALL) -> Array:
-    """Return Y + W X for the rows of this device, in one pass less than with `matvec`; cost as there."""
+    """Return Y + W X for the rows of this device.
+
+    Each row sums its own slots, C numbers at a time: no atomics in the table, vector loads of whole rows on
+    CPU, coalesced loads on GPU. Only the sums of overflow rows are scattered. (On GPU the order of those
+    additions, and so their rounding, may vary for nodes with several of them.)
+
+    Args:
+      graph: W, n by n.
+      y: float32 [n, C].
+      x: float32 [n, C]. C a multiple of 16 suits CPU vector units best when C is large.
+      rows: the rows of this device.
+
+    Cost: (2 n + m) k C multiply-adds; reads 8 (2 n + m) k bytes of graph and as many rows of x.
+    """
     return _accumulated(jnp.add, graph, y, x, rows)
 
 
@@ -358,7 +330,6 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows)
     root = jnp.sqrt(degree)
     scale = jnp.where(degree > 0, 1.0 / jnp.where(degree > 0, root, 1.0), 0.0)
     all_scales = here.of_all(scale)
-    num_beyond_table = jnp.maximum(counts - k, 0).sum()
     return Graph(
         neighbors=neighbors,
         weights=weights * scale[:, None] * gather_unchecked(all_scales, neighbors),
@@ -368,5 +339,4 @@ def _place_rows(edges: Edges, listed: ByTarget, capacity: int, here: SpreadRows)
         * scale[rows][:, None]
         * gather_unchecked(all_scales, overflow_neighbors),
         root_degrees=root,
-        num_lost=here.total(num_beyond_table - overflow_counts.sum()),
     )

@@ -75,7 +75,6 @@ def hamming_knn_among(
     num_neighbors: int,
     *,
     valid: jax.Array | None = None,
-    backend: str = "auto",
 ) -> tuple[jax.Array, jax.Array]:
     """Each query's `num_neighbors` nearest points in Hamming distance, exactly; queries are not points.
 
@@ -84,7 +83,6 @@ def hamming_knn_among(
       bits: uint32 [n, W], of the points, n > 0.
       num_neighbors: k > 0; may exceed n.
       valid: bool [n], False for padding: such a point is no neighbor.
-      backend: as for `hamming_knn`.
 
     Returns:
       (indices int32 [m, k], distances int32 [m, k]), rows sorted by (distance, index). Where fewer than k
@@ -95,10 +93,9 @@ def hamming_knn_among(
 
     Cost: m n W word operations; memory as `hamming_knn`, for the queries' tiles alone.
     """
-    hamming.check_backend(backend)
     valid = check(bits.shape[0], num_neighbors, valid)
     return _hamming_knn_among(
-        hamming.check_codes(queries), hamming.check_codes(bits), valid, num_neighbors, backend
+        hamming.check_codes(queries), hamming.check_codes(bits), valid, num_neighbors
     )
 
 
@@ -167,14 +164,14 @@ def hamming_knn_footprint(
     return footprint(_hamming_knn, bits, valid, num_neighbors, "auto", mesh)
 
 
-def hamming_nearer(backend: str, num_words: int) -> Nearer:
+def hamming_nearer(num_words: int) -> Nearer:
     """`nearest.nearer` by Hamming distances of codes of `num_words` words."""
 
     def nearer(*search: Any) -> Nearest:
         def by(kernel: hamming.TileKernel, *search: Any) -> Nearest:
             return _nearer_by(kernel, num_words)(*search)
 
-        return hamming.on_platform(backend, by, *search)
+        return hamming.on_platform("auto", by, *search)
 
     return nearer
 
@@ -232,14 +229,14 @@ def _hamming_knn(
     return by_rows(found_by, mesh)(bits, valid)
 
 
-@functools.partial(jax.jit, static_argnames=("num_neighbors", "backend"))
+@functools.partial(jax.jit, static_argnames="num_neighbors")
 def _hamming_knn_among(
-    queries: jax.Array, bits: jax.Array, valid: jax.Array, num_neighbors: int, backend: str
+    queries: jax.Array, bits: jax.Array, valid: jax.Array, num_neighbors: int
 ) -> tuple[jax.Array, jax.Array]:
     (n, num_words), m = bits.shape, queries.shape[0]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
     best = nearest.nobody(min(num_neighbors, n), m, missing, dtype)
-    search = hamming_nearer(backend, num_words)
+    search = hamming_nearer(num_words)
     distances, ids = search(best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0))
     found = distances.astype(jnp.int32), ids
     return nearest.as_rows(found, jnp.ones(m, jnp.bool_), num_neighbors, missing)

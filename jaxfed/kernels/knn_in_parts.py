@@ -118,5 +118,5 @@ def _nearer(
     is_point: jax.Array,
     first_point: jax.Array,
 ) -> Nearest:
-    search = hamming_nearer("auto", queries.shape[1])
+    search = hamming_nearer(queries.shape[1])
     return search(best, queries, first_query, points, is_point, first_point)

@@ -18,7 +18,6 @@ from jax.custom_batching import custom_vmap
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import as_float32
-from jaxfed.kernels.devices.footprint import Footprint, footprint
 
 WORD_BITS = 32
 
@@ -83,12 +82,6 @@ def sign_bits(vectors: jax.Array, planes: jax.Array) -> jax.Array:
       uint32 [n, L / 32]; see `project_bits`.
     """
     return _sign_bits(_as_matrix(vectors), planes)
-
-
-def sign_bits_footprint(num_rows: int, dim: int, num_bits: int) -> Footprint:
-    """Device memory of `sign_bits` for a number of vectors; compiles the program that later calls use."""
-    shapes = [jax.ShapeDtypeStruct((rows, dim), jnp.float32) for rows in (num_rows, num_bits)]
-    return footprint(_sign_bits, *shapes)
 
 
 @jax.jit

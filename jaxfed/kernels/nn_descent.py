@@ -42,8 +42,6 @@ def approximate_hamming_knn(
     num_neighbors: int,
     *,
     valid: jax.Array | None = None,
-    num_tables: int = NUM_TABLES,
-    num_rounds: int = NUM_ROUNDS,
 ) -> tuple[jax.Array, jax.Array]:
     """Some of each point's nearest others in Hamming distance, most of them the nearest.
 
@@ -54,8 +52,6 @@ def approximate_hamming_knn(
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits.
       num_neighbors: k > 0; may exceed n - 1.
       valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.
-      num_tables: tables of the first step.
-      num_rounds: rounds of the second step.
 
     Returns:
       (indices int32 [n, k], distances int32 [n, k]), rows sorted by (distance, index), without repetitions
@@ -74,7 +70,7 @@ def approximate_hamming_knn(
     if n <= 2 * BLOCK:
         return knn.hamming_knn(bits, num_neighbors, valid=valid)
     valid = knn.check(n, num_neighbors, valid)
-    return _search(bits, valid, num_neighbors, num_tables, num_rounds)
+    return _search(bits, valid, num_neighbors, NUM_ROUNDS)
 
 
 def approximate_hamming_knn_footprint(
@@ -88,12 +84,12 @@ def approximate_hamming_knn_footprint(
         return knn.hamming_knn_footprint(num_points, num_words, num_neighbors)
     bits = jax.ShapeDtypeStruct((num_points, num_words), jnp.uint32)
     valid = jax.ShapeDtypeStruct((num_points,), jnp.bool_)
-    return footprint(_search, bits, valid, num_neighbors, NUM_TABLES, NUM_ROUNDS)
+    return footprint(_search, bits, valid, num_neighbors, NUM_ROUNDS)
 
 
-@partial(jax.jit, static_argnames=("num_neighbors", "num_tables", "num_rounds"))
+@partial(jax.jit, static_argnames=("num_neighbors", "num_rounds"))
 def _search(
-    bits: jax.Array, valid: jax.Array, num_neighbors: int, num_tables: int, num_rounds: int
+    bits: jax.Array, valid: jax.Array, num_neighbors: int, num_rounds: int
 ) -> tuple[jax.Array, jax.Array]:
     n, num_words = bits.shape
     missing = num_words * lsh.WORD_BITS + 1
@@ -106,7 +102,7 @@ def _search(
     def with_round(best: nearest.Nearest, number: jax.Array) -> tuple[nearest.Nearest, None]:
         return _descended(best, bits, number, missing), None
 
-    best, _ = lax.scan(with_table, best, jnp.arange(num_tables, dtype=jnp.int32))
+    best, _ = lax.scan(with_table, best, jnp.arange(NUM_TABLES, dtype=jnp.int32))
     best, _ = lax.scan(with_round, best, jnp.arange(num_rounds, dtype=jnp.int32))
     best = jax.tree.map(lambda x: x[:num_neighbors], best)
     return nearest.as_rows(best, valid, num_neighbors, missing)

@@ -24,9 +24,7 @@ _BLOCKS_AT_ONCE = 2  # one on the device, and the next one on its way there
 SMALLEST_BLOCK = 256  # rows: those of one product of `lsh.sign_bits`
 
 
-def streamed_bits(
-    parts: Sequence[np.ndarray], planes: jax.Array, *, block_rows: int | None = None
-) -> np.ndarray:
+def streamed_bits(parts: Sequence[np.ndarray], planes: jax.Array) -> np.ndarray:
     """`lsh.sign_bits` of all parts' rows, in order, bit for bit as in one piece.
 
     While the device projects a block, the host reads the next, from disk if the parts are `np.memmap`s.
@@ -35,8 +33,6 @@ def streamed_bits(
     Args:
       parts: real [n_i, d], on the host or on disk; computed in float32.
       planes: float32 [L, d], of `lsh.hyperplanes`.
-      block_rows: rows at a time, rounded up to a multiple of 256; None: `default_block_rows`. Changes
-        memory, not results.
 
     Returns:
       uint32 [sum n_i, L / 32], on the host.
@@ -45,8 +41,7 @@ def streamed_bits(
     the codes. One program serves all blocks of a size; fewer points than a block need one more.
     """
     num_rows, dim = sum(map(len, parts)), planes.shape[1]
-    block_rows = default_block_rows(dim) if block_rows is None else _rounded(block_rows)
-    block_rows = min(block_rows, padded_length(num_rows))
+    block_rows = rows_of_block(num_rows, dim)
     codes = np.empty((num_rows, planes.shape[0] // lsh.WORD_BITS), np.uint32)
     waiting: list[tuple[int, jax.Array]] = []
     for first, block in enumerate(_blocks(parts, block_rows, dim)):
@@ -58,21 +53,17 @@ def streamed_bits(
     return codes
 
 
-def default_block_rows(dim: int) -> int:
-    """Rows of a block of 8 MiB of vectors with `dim` entries."""
-    return _rounded(_BLOCK_BYTES // (4 * max(dim, 1)))
+def rows_of_block(num_rows: int, dim: int) -> int:
+    """Rows of a block: 8 MiB of vectors with `dim` entries, a multiple of 256, and no more than there are."""
+    rows = max(1, -(-(_BLOCK_BYTES // (4 * max(dim, 1))) // SMALLEST_BLOCK)) * SMALLEST_BLOCK
+    return min(rows, padded_length(num_rows))
 
 
-def block_rows_within(num_bytes: int, dim: int, num_bits: int) -> int:
-    """Rows of the largest blocks, at least 256, with which `streamed_bits` fits into `num_bytes`."""
+def codes_bytes(num_rows: int, dim: int, num_bits: int) -> int:
+    """Device memory of `streamed_bits`: Pi, projections of 256 rows, and the blocks with their codes."""
     planes, projections = 4 * num_bits * dim, 4 * num_bits * SMALLEST_BLOCK
-    a_row = _BLOCKS_AT_ONCE * (4 * dim + num_bits // 8)
-    rows = (num_bytes - planes - projections) // max(a_row, 1) // SMALLEST_BLOCK * SMALLEST_BLOCK
-    return min(default_block_rows(dim), max(rows, SMALLEST_BLOCK))
-
-
-def _rounded(rows: int) -> int:
-    return max(1, -(-rows // SMALLEST_BLOCK)) * SMALLEST_BLOCK
+    blocks = _BLOCKS_AT_ONCE * rows_of_block(num_rows, dim) * (4 * dim + num_bits // 8)
+    return planes + projections + blocks
 
 
 def _write(codes: np.ndarray, first: int, block: jax.Array) -> None:

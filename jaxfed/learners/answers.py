@@ -9,8 +9,8 @@ from each client, for all examples x [n, ...]:
     scores           numbers [n, C] of absolute value at most 10^4: one client's larger ones would dominate
                      the mean
 
-Anything else would spoil the round of all clients: a mean that contains one NaN is NaN. Answers that are well
-formed and merely wrong, all labels in one class say, are valid.
+Anything else would spoil the round of all clients: a mean that contains one NaN is NaN. Well-formed but wrong
+answers, such as all labels in one class, are valid.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ClientFit(NamedTuple):
         client_id: int32 [K], ascending; -1 for rows without a client, and for clients that sit out.
         failed: int32 [F], the clients that sit out since their learners failed.
         metrics: `failed_clients`, and the metrics of the learner's fit: `clients`, the number fitted,
-            `train_loss` if it has one, `fit_accuracy` on the rows that a model was fitted on.
+            `train_loss` if there is one, `fit_accuracy` on the training rows.
     """
 
     state: State
@@ -151,9 +151,13 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
             "clients that train models need federation.test='central': here they hold new points"
         )
     if len(federation.server):
-        raise UsageError("this method needs labels at the clients, and the server has them")
+        raise UsageError(
+            "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
+        )
     if public is not None and not len(public):
-        raise UsageError("this method teaches labels of public examples, and there are none")
+        raise UsageError(
+            "this method learns from public examples, and there are none: set federation.public_size"
+        )
 
 
 def count(number: int) -> np.ndarray:

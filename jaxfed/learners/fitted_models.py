@@ -107,7 +107,7 @@ class FittedModels:
 
     def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
         if last := len(tasks) % max(self._workers, 1):
-            # Of five tasks the fifth runs on the threads of both processes; one would be idle otherwise.
+            # The fifth of five tasks gets the threads of both processes; one would be idle otherwise.
             threads = self._workers // last
             tasks[-last:] = [task._replace(threads=threads) for task in tasks[-last:]]
         if not self._workers or len(tasks) < 2:
@@ -119,7 +119,7 @@ class FittedModels:
         except BrokenProcessPool:
             _processes.cache_clear()
             logging.warning(
-                "%s: one of execution.workers=%d processes died, for want of memory perhaps; what is left is "
+                "%s: one of execution.workers=%d processes died, perhaps out of memory; the other models are "
                 "fitted one by one",
                 self._recipe.name,
                 self._workers,
@@ -140,7 +140,7 @@ def _by_itself(task: Task) -> ClientModel | str:
         [made] = _processes(1)(fitted_or_why, [task])
     except BrokenProcessPool:
         _processes.cache_clear()
-        return "the process that fitted it died, also with no other beside it"
+        return "the process that fitted it died, even as the only one"
     return made
 
 

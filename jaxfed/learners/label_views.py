@@ -1,8 +1,8 @@
 """Attack surface of clients' answers to public examples, where clients have separate models.
 
-The party that chooses the public examples chooses the questions (the forged set of FedCT's Appendix E.1).
-Labels are seen as class indicators, possibly noisy. Scores are seen through a softmax. Of a sum over clients
-only their mean is seen.
+The attacker chooses the public examples, and so the queries (the forged set of FedCT's Appendix E.1). It
+observes labels as class indicators, possibly noisy, scores after a softmax, and of a sum over clients the
+mean.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     for each of the round's steps:   w <- w - optimizer(grad (own batch + lambda public batch))
 
-with the loss of `jaxfed.learners.public_loss` and the batches of `jaxfed.learners.own_batches`. A client's
-parameters, BatchNorm statistics and optimizer stay with it; nothing is averaged.
+with the loss of `jaxfed.learners.public_loss` and the batches of `jaxfed.learners.own_batches`. Parameters,
+BatchNorm statistics and optimizers are per client; nothing is averaged.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ def network(
     Args:
         training: the training specification; used are `model`, `initial_model`, `execution`, and of `local`
             optimizer, learning_rate (by a client's rounds), pointwise, augment and the size of batches.
-            Clients without an `initial_model` start from networks of their own, drawn apart.
+            Without an `initial_model` each client's network is drawn independently.
         public_batch_size: |P|.
         pseudo_weight: lambda.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" and "score_mse" to
             scores. The last four learn from `Taught.soft`.
-        start: "warm": a round goes on from the network before; "fresh": it begins with a new one.
-        optimizer_state: "kept" from round to round, or "fresh" in each; always fresh beside a new network.
+        start: "warm": a round continues the previous network; "fresh": it begins with a new one.
+        optimizer_state: "kept" from round to round, or "fresh" in each; always fresh with a new network.
 
     A step is a mini-batch. A client without own labels trains on public ones alone. A client with neither
-    takes no step, and has no vote unless it has an `initial_model`. If a network is no longer finite after a
-    round, it has failed, and its client keeps the one before. A network with finite parameters but scores
-    that are nan or infinite has no answers.
+    takes no step, and has no vote unless there is an `initial_model`. If a network is not finite after a
+    round, it counts as failed, and its client keeps the previous one. A network with finite parameters whose
+    scores are nan or infinite has no valid answers.
 
     Raises:
         UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
@@ -144,7 +144,7 @@ class _Networks:
 
     @property
     def keeps_optimizer(self) -> bool:
-        """True if optimizers go on from round to round; beside a new network they cannot."""
+        """True if optimizers continue from round to round; with new networks they cannot."""
         return self.optimizer_state == "kept" and self.start == "warm"
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
@@ -323,7 +323,7 @@ def _targets(
         return {}, {}
     if public_loss != "label" and taught.soft is None:
         raise UsageError(
-            f"public_loss={public_loss!r}: needs soft targets, Taught.soft; allowed without is 'label'"
+            f"public_loss={public_loss!r}: needs soft targets, Taught.soft; without them use 'label'"
         )
     alike: dict[str, jax.Array] = {}
     own: dict[str, jax.Array] = {}

@@ -4,8 +4,8 @@
     state = model.init(jax.random.key(0))
     logits = model.apply(state, x)
 
-Options are each network's own; see the functions. Any other Flax network becomes one by `from_flax`, and
-has a name in configs by `MODELS.register(name)` (`jaxfed.registry`).
+Options are documented in each network's function. `from_flax` converts any other Flax network;
+`MODELS.register(name)` makes it available in configs (`jaxfed.registry`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ def _in(file: str, name: str = "") -> Place:
     return Place(f"{__name__}.{file}", name or file)
 
 
-_EFFICIENTNETS = (
-    *(f"efficientnet_b{size}" for size in range(8)),
-    *(f"efficientnet_lite{size}" for size in range(5)),
-)
 _OWN: dict[str, Place] = {
     "mlp": _in("mlp"),
     "linear_mlp": _in("mlp", "linear_mlp"),
@@ -44,7 +40,8 @@ _OWN: dict[str, Place] = {
     "fedct_svhn": _in("fedct", "fedct_svhn"),
     "fedct_pneumonia": _in("fedct", "fedct_scans"),
     "fedct_mri": _in("fedct", "fedct_scans"),
-    **{name: _in("efficientnet", name) for name in _EFFICIENTNETS},
+    "efficientnet_b0": _in("efficientnet", "efficientnet_b0"),
+    "efficientnet_lite0": _in("efficientnet", "efficientnet_lite0"),
 }
 MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, num_given=2)
 _FILES = {"Model": "model", "from_flax": "flax_modules"}

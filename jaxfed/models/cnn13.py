@@ -57,8 +57,8 @@ def cnn13(
     Raises:
         UsageError: no images, or too small ones; an unknown option.
 
-    Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases
-    before BatchNorm are without effect; they are there because the authors' network has them.
+    Cost: 3,125,908 parameters for 10 classes and 0.73e9 multiply-adds for an image of 32 x 32. Biases before
+    BatchNorm have no effect; the authors' network has them.
     """
     *_, channels = image_shape("cnn13", input_shape, smallest=12)
 

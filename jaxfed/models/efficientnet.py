@@ -1,26 +1,24 @@
-"""EfficientNet, scaled from one table of blocks: B0 to B7, and Lite0 to Lite4.
+"""EfficientNet-B0 and -Lite0.
 
 M. Tan, Q. V. Le. "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks".
-ICML 2019, arXiv:1905.11946. A network is a stem (3 x 3, stride 2), 16 or more inverted bottlenecks,
-a 1 x 1 convolution to 1280 channels or so, a mean over pixels (the *features*) and a linear
-classifier (the *head*). An inverted bottleneck on c channels, expansion e, window k:
+ICML 2019, arXiv:1905.11946. A network is a stem (3 x 3, stride 2), 16 inverted bottlenecks, a 1 x 1
+convolution to 1280 channels, a mean over pixels (the *features*) and a linear classifier (the *head*). An
+inverted bottleneck on c channels, expansion e, window k:
 
     h = act(norm(conv 1 x 1, c -> e c))          left out where e = 1
     h = act(norm(depthwise k x k))
     h = h sigmoid(W act(V mean(h)))              squeeze-excitation; B only
     y = norm(conv 1 x 1, e c -> o),  + x where the shapes agree
 
-B scales the width of every stage and activates by swish; Lite (made for integer hardware) has no
-squeeze-excitation, activates by ReLU6, and scales neither the first and last convolution nor the
-number of blocks in the first and last stage. Padding is TensorFlow's "SAME", which the released
+B activates by swish; Lite (made for integer hardware) has no squeeze-excitation and activates by ReLU6.
+Padding is TensorFlow's "SAME", which the released
 weights were trained with; the norm is batch normalization with epsilon 1e-3.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -31,26 +29,30 @@ from jaxfed.errors import UsageError
 from jaxfed.models.layers import HE_FAN_OUT_INIT, Convolution, Layers, dropout, image_shape
 from jaxfed.models.model import Model, from_module
 
+IMAGE_SIZE = 224  # pixels a side of the images that the released weights were trained with
+NUM_FEATURES = 1280
+_STEM_CHANNELS = 32
+_DROPOUT = 0.2
 
-class StageSpec(NamedTuple):
+
+class Stage(NamedTuple):
     """A run of blocks of one kind; only the first has the stride and the change of channels."""
 
     num_blocks: int
     kernel_size: int
     stride: int
     expansion: int
-    in_channels: int
     out_channels: int
 
 
 STAGES = (
-    StageSpec(1, 3, 1, 1, 32, 16),
-    StageSpec(2, 3, 2, 6, 16, 24),
-    StageSpec(2, 5, 2, 6, 24, 40),
-    StageSpec(3, 3, 2, 6, 40, 80),
-    StageSpec(3, 5, 1, 6, 80, 112),
-    StageSpec(4, 5, 2, 6, 112, 192),
-    StageSpec(1, 3, 1, 6, 192, 320),
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
 )
 
 
@@ -65,75 +67,32 @@ class BlockSpec(NamedTuple):
     squeezed: int
 
 
-@dataclass(frozen=True)
-class Network:
-    """One scaling of the table, and the images that its released weights expect."""
+class Network(NamedTuple):
+    """RGB means and deviations of the images that the weights expect, in units of 0 to 255, and the kind."""
 
-    width: float
-    depth: float
-    image_size: int
-    dropout: float
-    lite: bool = False
-
-    @property
-    def mean(self) -> tuple[float, float, float]:
-        """RGB means that `prepare` subtracts, in units of 0 to 255."""
-        return (127.0, 127.0, 127.0) if self.lite else (123.675, 116.28, 103.53)
-
-    @property
-    def deviation(self) -> tuple[float, float, float]:
-        """RGB deviations that `prepare` divides by, in units of 0 to 255."""
-        return (128.0, 128.0, 128.0) if self.lite else (58.395, 57.12, 57.375)
-
-    @property
-    def stem_channels(self) -> int:
-        """Channels after the stem."""
-        return 32 if self.lite else self._scaled(32)
-
-    @property
-    def num_features(self) -> int:
-        """Length of the feature vector."""
-        return 1280 if self.lite else self._scaled(1280)
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+    lite: bool
 
     def blocks(self) -> Iterator[BlockSpec]:
         """The blocks from stem to head."""
-        in_channels = self.stem_channels
+        in_channels = _STEM_CHANNELS
         for stage in STAGES:
-            fixed = self.lite and stage in (STAGES[0], STAGES[-1])
-            num_blocks = stage.num_blocks if fixed else math.ceil(self.depth * stage.num_blocks)
-            out_channels = self._scaled(stage.out_channels)
-            for index in range(num_blocks):
+            for index in range(stage.num_blocks):
                 yield BlockSpec(
                     kernel_size=stage.kernel_size,
                     stride=stage.stride if index == 0 else 1,
                     in_channels=in_channels,
                     hidden=in_channels * stage.expansion,
-                    out_channels=out_channels,
-                    squeezed=0 if self.lite else max(1, in_channels // 4),
+                    out_channels=stage.out_channels,
+                    squeezed=0 if self.lite else in_channels // 4,
                 )
-                in_channels = out_channels
-
-    def _scaled(self, channels: int) -> int:
-        """`width * channels` to the nearest multiple of 8, but never more than a tenth below."""
-        exact = self.width * channels
-        rounded = max(8, int(exact + 4) // 8 * 8)
-        return rounded + 8 if rounded < 0.9 * exact else rounded
+                in_channels = stage.out_channels
 
 
 NETWORKS = {
-    "efficientnet_b0": Network(1.0, 1.0, 224, 0.2),
-    "efficientnet_b1": Network(1.0, 1.1, 240, 0.2),
-    "efficientnet_b2": Network(1.1, 1.2, 260, 0.3),
-    "efficientnet_b3": Network(1.2, 1.4, 300, 0.3),
-    "efficientnet_b4": Network(1.4, 1.8, 380, 0.4),
-    "efficientnet_b5": Network(1.6, 2.2, 456, 0.4),
-    "efficientnet_b6": Network(1.8, 2.6, 528, 0.5),
-    "efficientnet_b7": Network(2.0, 3.1, 600, 0.5),
-    "efficientnet_lite0": Network(1.0, 1.0, 224, 0.2, lite=True),
-    "efficientnet_lite1": Network(1.0, 1.1, 240, 0.2, lite=True),
-    "efficientnet_lite2": Network(1.1, 1.2, 260, 0.3, lite=True),
-    "efficientnet_lite3": Network(1.2, 1.4, 280, 0.3, lite=True),
-    "efficientnet_lite4": Network(1.4, 1.8, 300, 0.3, lite=True),
+    "efficientnet_b0": Network((123.675, 116.28, 103.53), (58.395, 57.12, 57.375), lite=False),
+    "efficientnet_lite0": Network((127.0, 127.0, 127.0), (128.0, 128.0, 128.0), lite=True),
 }
 
 _DEPTHWISE_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
@@ -158,12 +117,12 @@ def prepare(images: jax.Array, network: Network, image_size: int | None = None) 
     Args:
         images: [n, h, w, 1 or 3], uint8, or float in units of 0 to 255.
         network: the network for these images.
-        image_size: pixels a side; None is the network's own.
+        image_size: pixels a side; None is 224, the network's own.
 
     Returns:
         float32 [n, image_size, image_size, 3].
     """
-    size = network.image_size if image_size is None else image_size
+    size = IMAGE_SIZE if image_size is None else image_size
     images = jnp.asarray(images, jnp.float32)
     resized = jax.image.resize(images, (images.shape[0], size, size, images.shape[-1]), "bicubic")
     normalized = (resized - jnp.asarray(network.mean).reshape(1, 1, 1, 3)) / jnp.asarray(
@@ -198,25 +157,27 @@ def efficientnet(
     return from_module(build)
 
 
-def factory(name: str) -> Callable[..., Model]:
-    """Factory of `efficientnet` with that name, with the signature of all model factories."""
-
-    def build(
-        input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
-    ) -> Model:
-        *_, channels = image_shape(name, input_shape)
-        if channels != 3:
-            raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
-        return efficientnet(name, num_classes=num_classes, convolution=convolution)
-
-    return build
+def _for_images(
+    name: str, input_shape: Sequence[int], num_classes: int | None, convolution: Convolution
+) -> Model:
+    *_, channels = image_shape(name, input_shape)
+    if channels != 3:
+        raise UsageError(f"{name} takes images of 3 channels, not of {channels}")
+    return efficientnet(name, num_classes=num_classes, convolution=convolution)
 
 
-def __getattr__(name: str) -> Callable[..., Model]:
-    """Factories by the names of `NETWORKS`, for `jaxfed.models.MODELS`."""
-    if name in NETWORKS:
-        return factory(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def efficientnet_b0(
+    input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
+) -> Model:
+    """EfficientNet-B0 for images (H, W, 3) of any size; see `efficientnet`."""
+    return _for_images("efficientnet_b0", input_shape, num_classes, convolution)
+
+
+def efficientnet_lite0(
+    input_shape: Sequence[int], num_classes: int | None, *, convolution: Convolution = "auto"
+) -> Model:
+    """EfficientNet-Lite0 for images (H, W, 3) of any size; see `efficientnet`."""
+    return _for_images("efficientnet_lite0", input_shape, num_classes, convolution)
 
 
 def _conv(
@@ -291,20 +252,19 @@ class _EfficientNet(nnx.Module):
     ):
         blocks = list(network.blocks())
         self.activation = jax.nn.relu6 if network.lite else jax.nn.swish
-        self.stem_conv = _conv(layers, 3, network.stem_channels, 3, 2)
-        self.stem_norm = layers.norm(network.stem_channels)
+        self.stem_conv = _conv(layers, 3, _STEM_CHANNELS, 3, 2)
+        self.stem_norm = layers.norm(_STEM_CHANNELS)
         self.blocks = nnx.List(
             _InvertedBottleneck(
                 block, self.activation, _STOCHASTIC_DEPTH * index / len(blocks), layers
             )
             for index, block in enumerate(blocks)
         )
-        self.head_conv = _conv(layers, blocks[-1].out_channels, network.num_features)
-        self.head_norm = layers.norm(network.num_features)
+        self.head_conv = _conv(layers, blocks[-1].out_channels, NUM_FEATURES)
+        self.head_norm = layers.norm(NUM_FEATURES)
         self.classifier = replace(layers, kernel_init=_CLASSIFIER_INIT).classifier(
-            network.num_features, num_classes
+            NUM_FEATURES, num_classes
         )
-        self.dropout = network.dropout
 
     def features(self, images: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """Mean over pixels of the last activation; training mode where there are rngs."""
@@ -313,7 +273,7 @@ class _EfficientNet(nnx.Module):
         for block in self.blocks:
             x = block(x, rngs)
         x = self.activation(self.head_norm(self.head_conv(x), frozen))
-        return dropout(jnp.mean(x, axis=(1, 2), dtype=jnp.float32), self.dropout, rngs)
+        return dropout(jnp.mean(x, axis=(1, 2), dtype=jnp.float32), _DROPOUT, rngs)
 
     def head(self, features: jax.Array) -> jax.Array:
         """Logits."""

@@ -1,8 +1,8 @@
 """FedCT's convolutional networks: its Tables 8 (CIFAR-10), 10 and 11 (scans), 12 (SVHN).
 
 Table 9's, for Fashion-MNIST, is `jaxfed.models.mlp.mlp`. All follow one plan: stages of 3 x 3
-convolutions, each ended by a max-pool of 2 and dropout; then dense layers. What the tables leave open
-is taken from the authors' code: PyTorch's defaults, and the rates of dropout. Where they disagree:
+convolutions, each followed by a max-pool of 2 and dropout; then dense layers. Settings that the tables omit
+are those of the authors' code: PyTorch's defaults, and the rates of dropout. Where table and code disagree:
 
 - Counts. Table 8 gives a BatchNorm four numbers a channel (with its statistics), the others two.
   Table 12 prints 18,464 for the convolution from 32 to 64 channels, which has 18,496 (weights
@@ -10,10 +10,10 @@ is taken from the authors' code: PyTorch's defaults, and the rates of dropout. W
   (4,194,306) and Table 11 (2,636,034) fit neither each other, the flattened lengths printed above
   them, nor images of 224 x 224 and 150 x 150, where the layers listed lead to 64 * 56 * 56 and
   64 * 37 * 37 numbers and so to dense layers of 401,410 and 175,234, as in the authors' code.
-- Scans. The code has no third convolution; `released` leaves it out.
-- CIFAR-10. Table 8 says Dropout, the code drops whole channels: `channel_dropout`.
-- SVHN. The code's network ends in a softmax, and its loss takes another; the table has none, nor have
-  we. The code never enters evaluation mode: its dropout and batch statistics stay on at test time.
+- Scans. The code has no third convolution.
+- CIFAR-10. Table 8 says Dropout, as here; the code drops whole channels.
+- SVHN. The code's network ends in a softmax, and its loss applies another one; the table has none, as
+  here. The code never enters evaluation mode: its dropout and batch statistics stay on at test time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def fedct_cifar10(
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
-    channel_dropout: bool = False,
     norm: Norm = "batch",
     groups: int = 32,
     convolution: Convolution = "auto",
@@ -74,7 +73,6 @@ def fedct_cifar10(
     Args:
         input_shape: (H, W, c), 8 pixels a side or more; (32, 32, 3) in the paper.
         num_classes: C; None leaves out the classifier.
-        channel_dropout: drop whole channels after the stages, as in the authors' code.
         norm: "batch" as in the paper, "group" or "none".
         groups: of "group".
         convolution: see `jaxfed.models.layers.find_convolution`.
@@ -90,7 +88,7 @@ def fedct_cifar10(
         _Stage((64, 64), both, 0.6),
         _Stage((128, 128), both, 0.7),
     )
-    plan = _Plan(stages, True, channel_dropout, dense=128, dense_norm=True, dense_dropout=0.8)
+    plan = _Plan(stages, True, False, dense=128, dense_norm=True, dense_dropout=0.8)
     return _network(plan, input_shape, num_classes, norm, groups, convolution)
 
 
@@ -123,7 +121,6 @@ def fedct_scans(
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
-    released: bool = False,
     norm: Norm = "batch",
     groups: int = 32,
     convolution: Convolution = "auto",
@@ -135,8 +132,6 @@ def fedct_scans(
     Args:
         input_shape: (H, W, c); (224, 224, 3) for Pneumonia, (150, 150, 3) for MRI.
         num_classes: C; None leaves out the classifier.
-        released: one convolution before each pooling as in the authors' code, not two and one as in
-            the tables.
         norm: "batch" as in the paper, "group" or "none".
         groups: of "group".
         convolution: see `jaxfed.models.layers.find_convolution`.
@@ -146,11 +141,7 @@ def fedct_scans(
 
     Cost: 1.4e9 multiply-adds for an image of 224 x 224, 0.64e9 for 150 x 150.
     """
-    stages = (
-        (_Stage((32,), (True,), 0.0), _Stage((64,), (True,), 0.0))
-        if released
-        else (_Stage((32, 64), (True, True), 0.0), _Stage((64,), (True,), 0.0))
-    )
+    stages = (_Stage((32, 64), (True, True), 0.0), _Stage((64,), (True,), 0.0))
     return _network(
         _Plan(stages, False, False), input_shape, num_classes, norm, groups, convolution
     )

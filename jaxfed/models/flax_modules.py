@@ -1,15 +1,16 @@
-"""Any Flax network as a `Model`, written as Flax users write them: NNX or Linen.
+"""Conversion of any Flax network, NNX or Linen, to a `Model`.
 
-    model = from_flax(lambda rngs: Net(rngs), (28, 28, 1))      # NNX: what makes the module from its rngs
+    model = from_flax(lambda rngs: Net(rngs), (28, 28, 1))      # NNX: a function that makes the module
     model = from_flax(Net(), (28, 28, 1))                       # Linen: the module
 
-The network maps [n, ...] to logits [n, C]. Whether it trains is told to it in every way in which Flax
-networks listen: by `module.train()` and `.eval()` (NNX), and by the arguments `train`, `training`,
-`is_training`, `deterministic`, `use_running_average` and `rngs` of its `__call__`, where it has them. Dropout
-draws from a key of the step, and from nothing that was drawn before.
+The network maps [n, ...] to logits [n, C]. Training mode is set in all ways that Flax has: by
+`module.train()` and `.eval()` (NNX), and by those of the arguments `train`, `training`, `is_training`,
+`deterministic`, `use_running_average` and `rngs` that `__call__` takes. Dropout draws from a key of the step
+alone.
 
-Pseudo-labels that go by features (XCLP's) take those of `features(x)` where the network's class has that
-method and `head(features)`; otherwise its logits serve as features, also where submodules have these names.
+Methods that use features, such as XCLP's pseudo-labels, get `features(x)` if the network's class has the
+methods `features(x)` and `head(features)`. Otherwise its logits serve as features; submodules of these names
+do not count.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from jaxfed.errors import UsageError
 from jaxfed.models.model import Model, compose
 from jaxfed.models.wrapping import as_float
 
-# Arguments that say whether a network trains -> their value while it does.
+# Arguments for the mode -> their values in training.
 _MODES = {
     "train": True,
     "training": True,
@@ -48,19 +49,19 @@ def from_flax(
     """The model of a Flax network for examples of this shape.
 
     Args:
-        module: a Linen module; or what makes an NNX module from an `nnx.Rngs`, such as its class; or an NNX
-            module, whose weights then are what every training starts from.
-        input_shape: of one example; bytes reach the network as floats in [0, 1].
+        module: a Linen module; a function that makes an NNX module from an `nnx.Rngs`, such as its class; or
+            an NNX module, whose weights are then the start of every training.
+        input_shape: of one example; the network receives bytes as floats in [0, 1].
 
     Returns:
         A `Model`. Its state holds the network's parameters and running statistics.
 
     Raises:
-        UsageError: what cannot be trained by clients and averaged by a server, by its name: variables that
-            are neither parameters nor running statistics, parameters that are not float32, an argument
-            that nobody gives, an output that is not [n, C], `head` of `features` that is not the output.
+        UsageError: the network cannot be trained by clients and averaged by a server: it has variables that
+            are neither parameters nor running statistics, parameters that are not float32, another required
+            argument, an output that is not [n, C], or `head(features(x))` differs from its output.
 
-    Cost: traces of the network; where it has `features` and `head`, two forward passes on two examples.
+    Cost: traces of the network; with `features` and `head`, also two forward passes on two examples.
     """
     if not isinstance(input_shape, Sequence):
         raise UsageError(f"from_flax(input_shape={input_shape!r}): use tuples, such as (8,)")
@@ -94,7 +95,7 @@ class _Parts:
         call: Callable[..., tuple[jax.Array, nnx.State]],
     ) -> None:
         self.name, self.init, self.call = name, init, call
-        # Of its class: a submodule `features` is called in whichever way `__call__` likes.
+        # Methods of the class: a submodule named `features` may need other arguments.
         self.has_features = all(
             callable(getattr(type(methods), n, None)) for n in ("features", "head")
         )
@@ -126,15 +127,17 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     def build(rngs: nnx.Rngs) -> nnx.Module:
         return module if isinstance(module, nnx.Module) else module(rngs)
 
-    with _naming(name, "cannot be made of its nnx.Rngs"):
+    with _naming(name, "cannot be made from its nnx.Rngs"):
         shapes = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
     if not isinstance(shapes, nnx.Module):
-        raise UsageError(f"from_flax: {module!r} makes a {type(shapes).__name__}, no nnx.Module")
+        raise UsageError(
+            f"from_flax: {module!r} makes a {type(shapes).__name__}; use an nnx.Module"
+        )
     name = type(shapes).__name__
     for where, array in _bare_arrays(shapes):
         raise UsageError(
-            f"{name}: {where} is an array {array.dtype}{list(array.shape)} outside of variables; "
-            "make constants in __call__, and what is trained an nnx.Param"
+            f"{name}: {where} is an array {array.dtype}{list(array.shape)} outside of variables; use an "
+            "nnx.Param for what is trained, and make constants in __call__"
         )
     graph, *states = nnx.split(shapes, (nnx.Param, nnx.BatchStat), nnx.RngState, ...)
     _, streams, rest = states
@@ -143,7 +146,7 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
             f"{name}: {'.'.join(map(str, path))} is an nnx.{type(variable).__name__}; use nnx.Param "
             "and nnx.BatchStat, which clients train and a server averages"
         )
-    # Streams of random numbers are no part of what is averaged: each call gets new ones of its key.
+    # Random streams are not averaged: each call derives new ones from its key.
     streams = jax.jit(lambda: nnx.state(build(nnx.Rngs(0)), nnx.RngState))() if streams else streams
 
     def init(key: jax.Array) -> nnx.State:
@@ -152,7 +155,7 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
     def call(
         method: str, state: nnx.State, x: jax.Array, key: jax.Array | None
     ) -> tuple[jax.Array, nnx.State]:
-        network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not move
+        network = nnx.merge(graph, state, streams, copy=True)  # the caller's state must not change
         rngs = None if key is None else nnx.Rngs(key)
         if rngs is None:
             network.eval()
@@ -167,7 +170,7 @@ def _nnx_parts(module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> _Parts:
 
 
 def _bare_arrays(network: nnx.Module) -> Iterator[tuple[str, Any]]:
-    """The path of each attribute that is an array and no variable; a graph would hold it as it was traced."""
+    """The paths of attributes that are arrays outside of variables; the graph would store them as traced."""
     for path, node in nnx.iter_graph(network):
         if isinstance(node, nnx.Module):
             for attribute, value in vars(node).items():
@@ -188,7 +191,7 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
     def variables_of(key: jax.Array) -> Mapping[str, Any]:
         streams = {"params": key, "dropout": jax.random.fold_in(key, 1)}
         variables = module.init(streams, example, **_mode(name, module.__call__, None))
-        return flax.linen.unbox(variables)  # of names for axes, by which nothing goes here
+        return flax.linen.unbox(variables)  # drops names of axes, which nothing uses here
 
     with _naming(name, f"does not take examples of {input_shape}"):
         shapes = jax.eval_shape(variables_of, jax.random.key(0))
@@ -222,7 +225,7 @@ def _linen_parts(module: flax.linen.Module, input_shape: tuple[int, ...]) -> _Pa
 
 
 def _state_of(variables: Mapping[str, Any]) -> nnx.State:
-    """Linen's nested arrays as a state whose leaves say what they are."""
+    """Linen's nested arrays as a state with typed leaves."""
     return nnx.State(
         {
             collection: jax.tree.map(kind, dict(variables[collection]))
@@ -233,15 +236,15 @@ def _state_of(variables: Mapping[str, Any]) -> nnx.State:
 
 
 def _variables_of(state: nnx.State) -> dict[str, Any]:
-    """The same state as Linen holds it."""
+    """The same state as Linen's nested arrays."""
     return nnx.to_pure_dict(state)
 
 
 def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dict[str, Any]:
-    """The arguments, beside x, that tell a network whether it trains.
+    """The arguments for the mode that a method takes beside x; training mode with `rngs`.
 
     Raises:
-        UsageError: it wants another one.
+        UsageError: the method requires another argument.
     """
     _, *parameters = inspect.signature(function).parameters.values()
     trains = rngs is not None
@@ -256,8 +259,8 @@ def _mode(name: str, function: Callable[..., Any], rngs: nnx.Rngs | None) -> dic
         elif parameter.default is parameter.empty:
             allowed = ", ".join([*_MODES, "rngs"])
             raise UsageError(
-                f"{name}.{function.__name__}: nobody gives its argument {parameter.name!r}; beside the "
-                f"examples it may have {allowed}, and arguments with a default"
+                f"{name}.{function.__name__}: requires the argument {parameter.name!r}; beside the examples "
+                f"use {allowed}, and arguments with a default"
             )
     return keywords
 
@@ -283,7 +286,7 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
         if not hasattr(output, "shape") or len(output.shape) != 2 or output.shape[0] != 2:
             given = f"shape {output.shape}" if hasattr(output, "shape") else type(output).__name__
             raise UsageError(
-                f"{name}: gives {given} for 2 examples in {mode}; logits [2, C] are needed"
+                f"{name}: returns {given} for 2 examples in {mode}; return logits [2, C]"
             )
     before, after = ([path for path, _ in nnx.to_flat_state(s)] for s in (state, moved))
     if before != after:
@@ -291,21 +294,21 @@ def _check(model: Model, name: str, input_shape: tuple[int, ...]) -> None:
 
 
 def _check_features(model: Model, parts: _Parts, input_shape: tuple[int, ...]) -> None:
-    """Run both ways to the logits on two examples: what is trained must be the network."""
+    """Check on two examples that `head(features(x))`, which is trained, is the network's output."""
     key = jax.random.key(0)
     state, x = model.init(key), jax.random.uniform(key, (2, *input_shape))
     parted = jax.jit(model.apply)(state, x)
     whole = jax.jit(lambda state, x: parts.call("__call__", state, x, None)[0])(state, x)
     if np.shape(parted) != np.shape(whole) or not np.allclose(parted, whole, rtol=1e-3, atol=1e-3):
         raise UsageError(
-            f"{parts.name}: head(features(x)) is not what its __call__(x) gives; make them the same, or "
-            "name the two methods otherwise"
+            f"{parts.name}: head(features(x)) differs from __call__(x); make them equal, or rename the two "
+            "methods"
         )
 
 
 @contextmanager
 def _naming(name: str, what: str) -> Iterator[None]:
-    """Say in one line what Flax or the network itself objects to."""
+    """Turn an error of Flax or of the network into one line."""
     try:
         yield
     except UsageError:

@@ -16,23 +16,13 @@ import jax
 from flax import nnx
 
 
-class TrainFeatures(Protocol):
-    """Features in training mode."""
+class InTraining(Protocol):
+    """Features or logits in training mode."""
 
     def __call__(
         self, state: nnx.State, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
-        """Return features [n, D], and the state with updated running statistics."""
-        ...
-
-
-class TrainApply(Protocol):
-    """Logits in training mode."""
-
-    def __call__(
-        self, state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        """Return logits [n, C], and the state with updated running statistics."""
+        """Return features [n, D] or logits [n, C], and the state with updated running statistics."""
         ...
 
 
@@ -58,8 +48,8 @@ class Model(NamedTuple):
     features: Callable[[nnx.State, jax.Array], jax.Array]
     head: Callable[[nnx.State, jax.Array], jax.Array]
     apply: Callable[[nnx.State, jax.Array], jax.Array]
-    train_features: TrainFeatures
-    train_apply: TrainApply
+    train_features: InTraining
+    train_apply: InTraining
     by_example: bool = False
 
 
@@ -80,7 +70,7 @@ def compose(
     init: Callable[[jax.Array], nnx.State],
     features: Callable[[nnx.State, jax.Array], jax.Array],
     head: Callable[[nnx.State, jax.Array], jax.Array],
-    train_features: TrainFeatures,
+    train_features: InTraining,
     by_example: bool = False,
 ) -> Model:
     """Build a model from these parts, with `apply` and `train_apply` composed of them."""

@@ -1,13 +1,13 @@
-"""Weights of a network, from and to a safetensors file with efficientnet-pytorch's tensor names.
+"""Weights of a network, from a safetensors file with efficientnet-pytorch's tensor names.
 
 To make such a file from the pretrained weights that efficientnet-pytorch downloads:
 
     s = efficientnet_pytorch.EfficientNet.from_pretrained("efficientnet-b0").state_dict()
     safetensors.torch.save_file({k: v.contiguous() for k, v in s.items()}, "b0.safetensors")
 
-`contiguous` matters: weights converted from TensorFlow keep its order (HWIO) in memory, under
-PyTorch's shapes (OIHW). Written as they lie in memory they make a file with the right names and
-shapes whose kernels are in the wrong order; nothing in the file tells, and its features look plausible.
+`contiguous` is required: weights converted from TensorFlow have PyTorch's shapes (OIHW), but TensorFlow's
+order (HWIO) in memory. Without it the file has the right names and shapes, and kernels in the wrong order.
+Nothing in the file shows that, and its features look plausible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from jaxfed.errors import UsageError
 from jaxfed.host.location import location
@@ -66,8 +65,9 @@ def find_weights(
 ) -> Path:
     """Find the file of a network's pretrained weights.
 
-    Looked for, in this order: `weights` itself; else in the data root (`root`, else $JAXFED_DATA)
-    NETWORK.safetensors, weights/NETWORK.safetensors and ../weights/NETWORK.safetensors.
+    The file is `weights` itself if given. Otherwise it is the first of NETWORK.safetensors,
+    weights/NETWORK.safetensors and ../weights/NETWORK.safetensors in the data root (`root`, else
+    $JAXFED_DATA).
 
     Args:
         network: a key of `jaxfed.models.efficientnet.NETWORKS`.
@@ -75,7 +75,7 @@ def find_weights(
         root: data root.
 
     Raises:
-        UsageError: no such file; says where it was looked for and how to make it.
+        UsageError: no such file; names the places searched, and how to make the file.
     """
     if weights is not None:
         places = [location(weights, "config.preprocessing.weights")]
@@ -89,7 +89,7 @@ def find_weights(
     for place in places:
         if place.is_file():
             return place
-    looked = ", ".join(map(str, places)) or "nowhere, for want of a root or $JAXFED_DATA"
+    looked = ", ".join(map(str, places)) or "nowhere: neither a root nor $JAXFED_DATA is set"
     raise UsageError(f"no weights of {network}; looked for: {looked}; to make the file: " + _RECIPE)
 
 
@@ -102,7 +102,7 @@ def read_weights(
         path: the file, named as in efficientnet-pytorch; OIHW kernels, any float dtype.
         template: a state of the network; without `new_head` its shapes suffice, as in
             `jax.eval_shape(init, key)`.
-        new_head: keep the template's classifier and pass over the file's, for other classes.
+        new_head: keep the template's classifier and ignore the file's, for other classes.
 
     Returns:
         A state like the template, float32.
@@ -136,16 +136,6 @@ def read_weights(
             variable = variable.replace(jnp.asarray(value.astype(np.float32)))
         leaves.append((leaf_path, variable))
     return nnx.from_flat_state(leaves)
-
-
-def write_weights(path: str | os.PathLike[str], state: nnx.State) -> None:
-    """Write a state to a safetensors file that `read_weights` and efficientnet-pytorch can load."""
-    tensors = {}
-    for leaf_path, variable in nnx.to_flat_state(state):
-        value = np.asarray(variable[...])
-        transposed = value.transpose(_TO_PYTORCH[value.ndim])
-        tensors[_pytorch_name(leaf_path)] = np.ascontiguousarray(transposed)
-    save_file(tensors, path)
 
 
 def _pytorch_name(path: tuple[Any, ...]) -> str:

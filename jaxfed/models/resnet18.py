@@ -8,7 +8,7 @@ first block of 128, 256 and 512 halves the image:
 
 XCLP trains it on Mini-ImageNet of 84 x 84 with the ImageNet stem (A.2; D = 512). ProtoFSSL's
 ResNet-18, and its ResNet-17 without the last layer, have the CIFAR stem and a 4 x 4 max-pool at the
-end; the paper says no more about them, the rest is from the authors' code.
+end. All else is from ProtoFSSL's code, as the paper does not specify it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Every convolution is 3 x 3, without bias, followed by a norm (or none) and a ReLU; pools are maxima.
 6,568,640 parameters for 10 classes, and 6,563,520 in ResNet-8, which has no dense layer: Table 6.
-ProtoFSSL's code has biases, its table and FedMatch have not.
+ProtoFSSL's code has biases; its table and FedMatch have none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def resnet9(
     norm: Norm = "none",
     groups: int = 32,
     momentum: float = 0.99,
-    use_bias: bool = False,
     pools: Sequence[int] = (2, 2, 2, 4),
     convolution: Convolution = "auto",
 ) -> Model:
@@ -51,7 +50,6 @@ def resnet9(
         norm: "none" as in FedMatch and ProtoFSSL's Table 3, "batch" or "group" as in its Table 4.
         groups: of "group".
         momentum: of the running statistics; 0 keeps the last batch's (ProtoFSSL's "sBN" in code).
-        use_bias: biases in every layer, as in ProtoFSSL's code.
         pools: sides of the four pools. STL-10 of 96 x 96 takes (3, 2, 4, 4) in ProtoFSSL's code.
         convolution: see `jaxfed.models.layers.find_convolution`.
 
@@ -76,13 +74,13 @@ def resnet9(
             momentum=momentum,
             epsilon=1e-3,
         )
-        head = layers.classifier(num_features, num_classes, use_bias=use_bias)
-        return _ResNet9(layers, channels, tuple(pools), use_bias, head)
+        head = layers.classifier(num_features, num_classes, use_bias=False)
+        return _ResNet9(layers, channels, tuple(pools), head)
 
     return from_module(build)
 
 
-resnet8 = without_head(resnet9)  # ProtoFSSL tells classes apart by prototypes
+resnet8 = without_head(resnet9)  # ProtoFSSL classifies by prototypes
 
 
 class _ResNet9(nnx.Module):
@@ -91,11 +89,10 @@ class _ResNet9(nnx.Module):
         layers: Layers,
         in_channels: int,
         pools: tuple[int, ...],
-        use_bias: bool,
         head: nnx.Linear | Identity,
     ):
         def unit(into: int, out: int) -> Unit:
-            return Unit(layers.conv(into, out, use_bias=use_bias), layers.norm(out))
+            return Unit(layers.conv(into, out), layers.norm(out))
 
         self.stem = unit(in_channels, 64)
         self.widen = nnx.List([unit(64, 128), unit(128, 256), unit(256, 512)])

@@ -1,4 +1,4 @@
-"""Models made from models: inputs normalized inside, computation in a shorter float type."""
+"""Models that wrap models: with normalized inputs, or computed in bfloat16."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def as_float(x: jax.Array) -> jax.Array:
 def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
     """The model of (x - mean) / deviation, where x are floats, or bytes read as [0, 1].
 
-    `mean` and `deviation` are one float for each entry of the last axis. So data stay bytes wherever
-    they are stored or moved, and augmentation sees images in [0, 1].
+    `mean` and `deviation` have one float for each entry of the last axis. Because the model normalizes, data
+    are stored and moved as bytes, and augmentation gets images in [0, 1].
     """
     mean, scale = np.asarray(mean, np.float32), 1 / np.asarray(deviation, np.float32)
 
@@ -52,8 +52,8 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
 def in_precision(model: Model, dtype: Any) -> Model:
     """The model whose features are computed in `dtype` (bfloat16), parameters and inputs rounded.
 
-    Norms compute in float32 all the same (`jaxfed.models.layers`), and so does the head. Parameters
-    stay float32 outside, as do their gradients and the running statistics; features are float32.
+    Norms (`jaxfed.models.layers`) and the head still compute in float32. Parameters are stored in float32, as
+    are their gradients and the running statistics; features are float32.
     """
 
     def rounded(state: nnx.State) -> nnx.State:

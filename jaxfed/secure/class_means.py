@@ -17,17 +17,19 @@ at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.row_sums import masked
+from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums.server_sums import client as client_of_sums
 from jaxfed.secure.row_sums.server_sums import server_sums
-from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.phases import Parties
 
 
 class Shown(NamedTuple):
@@ -44,8 +46,59 @@ class Means(NamedTuple):
     contributors: np.ndarray
 
 
+class Client:
+    """A client of the second sums: it learns which classes are summed, then takes the steps of row sums.
+
+    Args:
+        endpoint: its end of the session.
+        shown: its prototypes.
+        random_bytes, clients, is_resilient: as `jaxfed.secure.row_sums.server_sums.client`.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        shown: Shown,
+        *,
+        random_bytes: RandomBytes,
+        clients: Sequence[int],
+        is_resilient: bool,
+    ) -> None:
+        self._endpoint, self._shown = endpoint, shown
+        self._options: dict[str, Any] = {
+            "random_bytes": random_bytes,
+            "clients": clients,
+            "is_resilient": is_resilient,
+        }
+
+    def hear_classes(self) -> None:
+        """Receive the classes that are summed."""
+        message = self._endpoint.receive(SERVER, "classes")
+        is_summed = parsed_classes(message, len(self._shown.center))
+        own = _summed(self._shown, is_summed)
+        self._summing = client_of_sums(self._endpoint, own, **self._options)
+
+    def __getattr__(self, step: str) -> Any:
+        """A step of the row sums."""
+        if step.startswith("_"):
+            raise AttributeError(step)
+        return getattr(self._summing, step)
+
+
+def counted_client(
+    endpoint: Endpoint, shown: Shown, **options: Any
+) -> masked.Client | resilient.Client:
+    """A client of the first sums, [client j has class k]; arguments as `Client`."""
+    return client_of_sums(endpoint, shown.is_there[:, None], **options)
+
+
 def class_means(
-    session: Session, shown: Mapping[int, Shown], *, least: int = 2, is_resilient: bool = False
+    session: Session,
+    shown: Mapping[int, Shown],
+    *,
+    least: int = 2,
+    is_resilient: bool = False,
+    shape: tuple[int, int] | None = None,
 ) -> Means:
     """The means over all clients that stay, at the server.
 
@@ -54,22 +107,44 @@ def class_means(
         shown: the prototypes by address, for clients of the session.
         least: t, the smallest number of clients with a class for it to have a mean.
         is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
+        shape: (C, D); that of the first client's if left out.
 
     Raises:
-        ProtocolError: an unexpected message; there are no means then.
+        ProtocolError: an unexpected message at a client; there are no means then.
         UsageError: a coordinate beyond the fixed-point range.
 
     Cost: two sums, 8 C (D + 2) bytes a client, and the messages for their masks.
     """
-    num_classes, dim = next(iter(shown.values())).center.shape
+    num_classes, dim = next(iter(shown.values())).center.shape if shape is None else shape
     means = np.zeros((num_classes, dim)), np.zeros(num_classes, int)
-    own = {client: each.is_there[:, None] for client, each in shown.items()}
-    counts = server_sums(session, own, is_resilient=is_resilient)
+    counts = server_sums(
+        session,
+        shown,
+        is_resilient=is_resilient,
+        shape=(num_classes, 1),
+        constructor=counted_client,
+    )
     if counts is None:
         return Means(*means)
-    classes = _announced(session, own, _rounded(counts[:, 0]) >= least)
-    own = {client: _summed(shown[client], is_summed) for client, is_summed in classes.items()}
-    sums = server_sums(session, own, is_resilient=is_resilient)
+    message = (_rounded(counts[:, 0]) >= least).tobytes()
+
+    def announced(parties: Parties) -> dict[int, None]:
+        server = session.endpoints[SERVER]
+        return parties(
+            "hear_classes",
+            parties.clients,
+            tell=lambda client: server.send(client, "classes", message),
+            quiet=True,
+        )
+
+    sums = server_sums(
+        session,
+        shown,
+        is_resilient=is_resilient,
+        shape=(num_classes, dim + 1),
+        constructor=Client,
+        before=announced,
+    )
     if sums is None:
         return Means(*means)
     count = _rounded(sums[:, -1])
@@ -97,23 +172,6 @@ def _summed(own: Shown, is_summed: np.ndarray) -> np.ndarray:
 
 def _rounded(counts: np.ndarray) -> np.ndarray:
     return np.rint(counts).astype(int)
-
-
-def _announced(
-    session: Session, clients: Collection[int], is_summed: np.ndarray
-) -> dict[int, np.ndarray]:
-    """Classes that are summed, bool [C], as received by each client that has not left."""
-    heard = {}
-    for client in session.clients:
-        if client not in clients:
-            continue
-        try:
-            session.endpoints[SERVER].send(client, "classes", is_summed.tobytes())
-            message = session.endpoints[client].receive(SERVER, "classes")
-        except DroppedOut:
-            continue
-        heard[client] = parsed_classes(message, len(is_summed))
-    return heard
 
 
 def parsed_classes(message: bytes, num_classes: int) -> np.ndarray:

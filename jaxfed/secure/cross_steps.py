@@ -24,7 +24,7 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.row_sums.server_sums import row_client
-from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
 
 
@@ -142,13 +142,16 @@ def through_pairs(
 
 def sums_of_rows(
     session: Session,
-    contributions: Mapping[int, np.ndarray],
+    contributions: Mapping[int, Any],
     rows: Mapping[int, slice],
     *,
     parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
     progress: masked_row_sums.UploadsDone | None = None,
+    num_classes: int | None = None,
+    constructor: Callable[..., Any] = row_client,
+    **plan: Any,
 ) -> dict[int, np.ndarray]:
     """SecureRowSums (line 14): client j gets rows R_j of the summed contributions, float64 [n_j, C].
 
@@ -164,9 +167,12 @@ def sums_of_rows(
         resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
         signed: with `resilient`, clients sign the list of survivors.
         progress: receives the number of uploads that have arrived.
+        num_classes: C; that of the first contribution if left out.
+        constructor: makes a client from what `contributions` holds; arguments as `row_client`.
+        plan: further arguments of `constructor`.
 
     Returns:
-        The sums of all clients that stay to the end.
+        The sums of all clients that stay to the end; None for one in another process.
 
     Raises:
         ProtocolError: an unexpected message; no client gets sums then.
@@ -178,10 +184,17 @@ def sums_of_rows(
     if not clients:
         return {}
     parties = session.parties(
-        row_client, contributions, clients, rows=rows, is_resilient=resilient, signed=signed
+        constructor,
+        contributions,
+        clients,
+        rows=rows,
+        is_resilient=resilient,
+        signed=signed,
+        **plan,
     )
     protocol = resilient_row_sums if resilient else masked_row_sums
-    num_classes = next(iter(contributions.values())).shape[1]
+    if num_classes is None:
+        num_classes = next(iter(contributions.values())).shape[1]
     server = protocol.Server(
         session.endpoints[SERVER],
         rows,
@@ -200,33 +213,62 @@ def sums_and_totals(
     rows: Mapping[int, slice],
     *,
     parts: Mapping[int, np.ndarray] | None = None,
+    shape: tuple[int, int] | None = None,
     **options: Any,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
 
     Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
-    sums over exactly the clients whose contributions count, and the server does not learn them.
+    sums over exactly the clients whose contributions count, and the server does not learn them. `shape` is
+    (t, C), that of the first client's if left out.
     """
-    num_totals = len(next(iter(totals.values())))
+    num_totals, num_classes = next(iter(totals.values())).shape if shape is None else shape
     longer = {
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
         for number, (client, own) in enumerate(rows.items())
     }
-    encoding = FixedPoint(len(rows))
-
-    def with_totals(values: np.ndarray, own_totals: np.ndarray) -> np.ndarray:
-        further = encoding.encode(own_totals) if values.dtype == np.uint64 else own_totals
-        return np.concatenate([part for own in rows.values() for part in (values[own], further)])
-
+    zeros = np.zeros((num_totals, num_classes))
     sums = sums_of_rows(
         session,
-        {client: with_totals(own, totals[client]) for client, own in contributions.items()},
+        {client: (own, totals[client]) for client, own in contributions.items()},
         longer,
-        parts={
-            client: with_totals(own, np.zeros_like(totals[client]))
-            for client, own in (parts or {}).items()
-        },
+        parts={client: with_totals(own, zeros, rows) for client, own in (parts or {}).items()},
+        num_classes=num_classes,
+        constructor=client_with_totals,
+        shorter=rows,
         **options,
     )
     split = {client: own.stop - own.start for client, own in rows.items()}
-    return {client: (own[: split[client]], own[split[client] :]) for client, own in sums.items()}
+    return {
+        client: (own[: split[client]], own[split[client] :])
+        for client, own in sums.items()
+        if own is not None  # it is in another process
+    }
+
+
+def client_with_totals(
+    endpoint: Endpoint,
+    own: tuple[np.ndarray, np.ndarray],
+    *,
+    shorter: Mapping[int, slice],
+    **options: Any,
+) -> masked_row_sums.Client | resilient_row_sums.Client:
+    """A client that adds totals.
+
+    Args:
+        endpoint: its end of the session.
+        own: its contribution [n, C], and its totals [t, C].
+        shorter: R_k of every client without totals.
+        options: as `row_client`; `rows` are R_k with totals.
+    """
+    return row_client(endpoint, with_totals(*own, shorter), **options)
+
+
+def with_totals(
+    values: np.ndarray, own_totals: np.ndarray, rows: Mapping[int, slice]
+) -> np.ndarray:
+    """Values [n, C] with the same totals [t, C] after each client's rows."""
+    further = own_totals
+    if values.dtype == np.uint64:
+        further = FixedPoint(len(rows)).encode(own_totals)
+    return np.concatenate([part for own in rows.values() for part in (values[own], further)])

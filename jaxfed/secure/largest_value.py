@@ -13,38 +13,58 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 
 
+class Client:
+    """One client.
+
+    Args:
+        endpoint: its end of the session.
+        value: its number, in [0, 1].
+        random_bytes: unused; nothing is drawn.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, value: np.float32, *, random_bytes: RandomBytes | None = None
+    ) -> None:
+        del random_bytes
+        self._endpoint, self._value = endpoint, value
+
+    def send(self) -> None:
+        """Send the own number."""
+        self._endpoint.send(SERVER, "confidence", np.float32(self._value).tobytes())
+
+    def hear(self) -> np.float32:
+        """Receive the largest of all."""
+        return parsed(self._endpoint.receive(SERVER, "largest_confidence"))
+
+
 def run(session: Session, values: Mapping[int, np.float32]) -> dict[int, np.float32]:
-    """The largest value, float32, at every client that stays.
+    """The largest value, float32, at every client that stays; None for one in another process.
 
     Args:
         session: the parties.
         values: one in [0, 1] of every client.
 
     Raises:
-        ProtocolError: a message that is not a float32 in [0, 1].
+        ProtocolError: a message to a client that is not a float32 in [0, 1].
     """
     server = session.endpoints[SERVER]
     received: dict[int, np.float32] = {}
-    for client, value in values.items():
-        try:
-            session.endpoints[client].send(SERVER, "confidence", np.float32(value).tobytes())
-            received[client] = parsed(server.receive(client, "confidence"))
-        except DroppedOut:
-            continue
-    largest = max(received.values(), default=np.float32(0))
-    heard = {}
-    for client in received:
-        try:
-            server.send(client, "largest_confidence", largest.tobytes())
-            heard[client] = parsed(session.endpoints[client].receive(SERVER, "largest_confidence"))
-        except DroppedOut:
-            continue
-    return heard
+
+    def take(client: int) -> None:
+        received[client] = parsed(server.receive(client, "confidence"))
+
+    def tell(client: int) -> None:
+        server.send(client, "largest_confidence", largest.tobytes())
+
+    parties = session.parties(Client, values, list(values))
+    compared = parties("send", list(values), take=take)
+    largest = max((received[client] for client in compared), default=np.float32(0))
+    return parties("hear", compared, tell=tell, quiet=True)
 
 
 def parsed(message: bytes) -> np.float32:

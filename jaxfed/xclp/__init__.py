@@ -15,25 +15,12 @@ if TYPE_CHECKING:
     from jaxfed.xclp.later_points.out_of_sample import label_later
     from jaxfed.xclp.messages import count_messages
     from jaxfed.xclp.result import Result
-    from jaxfed.xclp.settings.candidates import LABEL_MATRICES
-    from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
     from jaxfed.xclp.settings.parameters import Parameters, Propagation
-    from jaxfed.xclp.steps.hamming import plaintext_hamming
-    from jaxfed.xclp.steps.knn_graph import (
-        edge_weights,
-        one_hot_labels,
-        server_graph,
-        with_self_edges,
-    )
+    from jaxfed.xclp.steps.knn_graph import one_hot_labels, server_graph
     from jaxfed.xclp.steps.prediction import Prediction, predict, relative
     from jaxfed.xclp.steps.projection import drawn_seed, setup
 
 __all__ = [
-    "HAMMING",
-    "INFLUENCE",
-    "LABEL_MATRICES",
-    "PROJECTIONS",
-    "ROW_SUMS",
     "Labeling",
     "Parameters",
     "Prediction",
@@ -42,41 +29,30 @@ __all__ = [
     "count_messages",
     "cross_client_label_propagation",
     "drawn_seed",
-    "edge_weights",
     "label_later",
     "one_hot_labels",
-    "plaintext_hamming",
     "predict",
     "propagate_labels",
     "relative",
     "server_graph",
     "setup",
-    "with_self_edges",
 ]
 # Name -> the file that has it, imported when the name is asked for.
 _FILES = {
-    "HAMMING": "settings.exchangeable_steps",
-    "INFLUENCE": "settings.exchangeable_steps",
-    "LABEL_MATRICES": "settings.candidates",
     "Labeling": "labeling",
-    "PROJECTIONS": "settings.exchangeable_steps",
     "Parameters": "settings.parameters",
     "Prediction": "steps.prediction",
     "Propagation": "settings.parameters",
-    "ROW_SUMS": "settings.exchangeable_steps",
     "Result": "result",
     "count_messages": "messages",
     "cross_client_label_propagation": "algorithm",
     "drawn_seed": "steps.projection",
-    "edge_weights": "steps.knn_graph",
     "label_later": "later_points.out_of_sample",
     "one_hot_labels": "steps.knn_graph",
-    "plaintext_hamming": "steps.hamming",
     "predict": "steps.prediction",
     "propagate_labels": "labeling",
     "relative": "steps.prediction",
     "server_graph": "steps.knn_graph",
     "setup": "steps.projection",
-    "with_self_edges": "steps.knn_graph",
 }
 __getattr__ = imported_on_use(__name__, _FILES)

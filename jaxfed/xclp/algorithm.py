@@ -5,10 +5,10 @@ Learning", TMLR 2023, https://openreview.net/forum?id=gYO4GX8R5k.
 
 Clients j in P hold vectors V^(j) [n_j, d] and labels for some of them. Jointly, without sharing either,
 they build one graph over all n = sum_j n_j points and propagate the labels over it. The comments in
-`cross_client_label_propagation` are the paper's line numbers with its marks: CS client step, SS server
-step, XS cross step. Steps that a protocol may replace are looked up by name
-(`jaxfed.xclp.settings.exchangeable_steps`). A run with protocols has one session of all parties. Every
-message between parties goes through it, and clients may leave it at any message (`presence`).
+`cross_client_label_propagation` are the paper's lines, with its numbers and marks: CS client step, SS server
+step, XS cross step. What is marked "extension" is not in the paper. Steps that a protocol may replace are
+looked up by name (`jaxfed.xclp.settings.exchangeable_steps`). A run with protocols has one session of all
+parties. Every message between parties goes through it, and clients may leave it at any message (`presence`).
 
 Departures from the printed algorithm, each on purpose:
   * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
@@ -17,9 +17,8 @@ Departures from the printed algorithm, each on purpose:
   * Lines 5 to 7 stream: cos(pi h / L) falls with h, so the k largest cosines are the k smallest
     distances, and the n x n matrices H and A never exist. Ties go to the smaller index.
   * Negative similarities count as no edge (the paper's D^-1/2 needs non-negative degrees).
-  * Line 10 forms no inverse, and line 12 may send no columns: `jaxfed.xclp.steps.contributions` has both
-    ways.
-    In the clear `Result.communication` counts columns either way, as the paper sends them.
+  * Line 10 forms no inverse, and line 12 may send no columns (`jaxfed.xclp.steps.contributions`). In the
+    clear `Result.communication` counts columns either way, as the paper sends them.
   * A point that no label reaches has Z = 0; it gets label -1 and confidence 0, and is counted.
   * The conjugate gradient leaves components without labels exactly zero. Scores below zero count as
     zero: rounding leaves them (S has no negative entry), and estimates of randomized labels have them.
@@ -29,9 +28,8 @@ Switches that reproduce the authors' released code where it goes beyond the pape
 `relative_confidence` (confidences divided by the largest of the cohort). Default: the paper. Z is linear
 in Y, so each client divides its rows of Z itself, by class counts that arrive with them.
 
-Extensions stand apart from the sixteen lines: noise on codes and labels (`randomized`), settings chosen by
-leave-one-out (`choose`), labels of later points from the artifacts
-(`jaxfed.xclp.later_points.out_of_sample`).
+Extensions: noise on codes and labels (`randomized`), settings chosen by leave-one-out (`choose`), labels of
+later points from the artifacts (`jaxfed.xclp.later_points.out_of_sample`).
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ import numpy as np
 
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.inputs import checked_run
-from jaxfed.xclp.memory_plan import plan_labeling
+from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.messages import communication_of
 from jaxfed.xclp.result import Result, artifacts_of, without_labels
 from jaxfed.xclp.selection.federated_selection import choose, largest_settings
@@ -79,28 +77,43 @@ def cross_client_label_propagation(
     if not n:
         return without_labels(vectors, p)
     largest = largest_settings(p, n)
-    plan = plan_labeling(f"labeling of {n:,} points", n, dim, largest, execution)
+    part_points = planned_part(f"labeling of {n:,} points", n, dim, largest, execution)
 
-    session = open_session(len(vectors), p, presence, client_ids)  # 1-XS
+    # 1-XS   setup: clients exchange keys, agree on a random seed
+    session = open_session(len(vectors), p, presence, client_ids)
     if session and not session.clients:
         return without_labels(vectors, p, session)
-    planes = PROJECTIONS[p.projection](p.seed, largest.num_bits, dim, session)  # 2-CS, 3-CS
-    codes = execution.once(client_codes, vectors, planes, block_rows=plan.block_rows)  # 4-CS
+    # 2-CS   for client j in P in parallel do
+    # 3-CS     Pi [L, d], i.i.d. N(0, 1) by the seed, the same at each client
+    planes = PROJECTIONS[p.projection](p.seed, largest.num_bits, dim, session)
+    # 4-CS     B^(j) <- sign(Pi V^(j)T)
+    codes = execution.once(client_codes, vectors, planes)
+    # extension: noise on codes and labels; settings chosen by leave-one-out
     codes, labels = randomized(codes, labels, p, session)
-    graphs = KnnGraphs(codes, labels, largest, session, execution, plan)
+    graphs = KnnGraphs(codes, labels, largest, session, execution, part_points)
     choice = choose(p, graphs, session, execution)
     p = choice.p if choice else p
-    points = graphs.points(p.num_bits)  # 5-XS, and 6-SS, 7-SS without the matrix A
+    # 5-XS   H <- SecureHamming((B^(j)) for j in P)
+    # 6-SS   A <- cos(pi H / L), at the entries of line 7 alone
+    # 7-SS   B <- the k largest entries of each row of A, which are the k smallest of H
+    points = graphs.points(p.num_bits)
     if not len(points.indices):
         return without_labels(vectors, p, session)
-    matrix = graphs.matrix(p)  # 8-SS, 9-SS, and 10-SS without the inverse
-    contributions = INFLUENCE[p.influence](  # 11-CS, 12-CS, 13-CS
+    # 8-SS   W = B + B^T
+    # 9-SS   W <- D^-1/2 W D^-1/2
+    # 10-SS  S <- (I - alpha W)^-1, not formed: a linear system for each column that is needed
+    matrix = graphs.matrix(p)
+    # 11-CS  for client j in P in parallel do
+    # 12-CS    S_L^(j) <- labeled columns of S
+    # 13-CS    Zbar^(j) <- S_L^(j) Y_L^(j)
+    contributions = INFLUENCE[p.influence](
         matrix, points.labels, points.rows, session, is_secure=p.row_sums != "plaintext"
     )
-    scores = summed_scores(  # 14-XS
-        contributions, points.labels, points.rows, p, session, execution
-    )
-    predictions, largest_confidence = client_predictions(  # 15-CS, 16-CS
+    # 14-XS  Z^(j) <- SecureRowSums((Zbar^(k)) for k in P)_j
+    scores = summed_scores(contributions, points.labels, points.rows, p, session, execution)
+    # 15-CS  y^(j) <- argmax_c Z_ic^(j) for every point i
+    # 16-CS  omega^(j) <- 1 - entropy(Z_ic^(j) / sum_c Z_ic^(j)) / log C
+    predictions, largest_confidence = client_predictions(
         vectors, scores, p, session, choice.sharpness if choice else None
     )
 

@@ -224,7 +224,7 @@ def test_without_a_masked_sum_the_mean_answer_stays():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public": U[:0]}, "^this method teaches labels of public examples"),
+        ({"public": U[:0]}, "^this method learns from public examples"),
         ({"test": "clients"}, r"^clients that train models need federation.test='central'"),
         ({"server": True}, "^this method needs labels at the clients"),
     ],

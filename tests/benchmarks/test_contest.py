@@ -36,7 +36,6 @@ def test_a_peer_that_solves_a_part_is_scaled_up_and_figures_stand_beside_promise
             },
             at_most={"bytes a point": 5.5},
         ),
-        5,
         {},
     )
     whole, quarter = row["peers"]["whole"], row["peers"]["quarter"]

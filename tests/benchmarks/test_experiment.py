@@ -103,7 +103,7 @@ def test_one_run_is_timed_from_start_to_end_and_by_its_rounds(small, monkeypatch
     monkeypatch.setattr(experiment, "jaxfed", lambda folder, keys: play("jaxfed", 0.25))
     monkeypatch.setattr(experiment, "peer", lambda folder, file: partial(play, file, 0.5))
     whole, rounds = (
-        contest.run_contest(drawn, 5, {}) for drawn in experiment.experiment(with_peers=True)
+        contest.run_contest(drawn, {}) for drawn in experiment.experiment(with_peers=True)
     )
     names = list(experiment.PEERS.values())
     assert calls == ["jaxfed", *names] * 4

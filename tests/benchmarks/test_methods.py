@@ -23,7 +23,7 @@ def test_xclp_costs_stand_beside_per_client_lps_and_the_papers(short, monkeypatc
     for drawn in (contests[0], contests[5]):
         assert drawn.case == {"clients": 3, "points": 20, "n": 60, "d": 128}
         labels.append(np.concatenate([own.labels for own in drawn.ours().predictions]))
-        row = run_contest(drawn, 5, {})
+        row = run_contest(drawn, {})
         figures = {name: figure["measured"] for name, figure in row["figures"].items()}
         assert row["peers"]["per-client LP"]["ratio"] > 0
         assert figures["ms a client"] == pytest.approx(1e3 * row["median_seconds"]["jaxfed"] / 3)

@@ -71,7 +71,7 @@ def benched(monkeypatch, tmp_path):
     def drawn(with_peers, sizes):
         return (contest(n, *["peer"] * with_peers) for n in sizes)
 
-    def row(contest, rounds, limits, recording):
+    def row(contest, limits):
         seconds = dict.fromkeys(["jaxfed", *contest.peers], contest.case["n"] ** 2 / 1e6)
         peers = {name: {"ratio": 1.0, "target": None, "unreliable": None} for name in contest.peers}
         blank = {"task": contest.task, "case": contest.case, "agreement": {}}

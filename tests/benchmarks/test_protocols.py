@@ -36,7 +36,7 @@ def test_rounds_of_many_clients_give_everybody_its_sums(short, monkeypatch):
         sums = drawn.ours()
         expected = np.random.default_rng(0).random((6, 6, 10), np.float32).sum(axis=0)
         np.testing.assert_allclose(np.concatenate([sums[j] for j in range(6)]), expected, rtol=1e-6)
-        row = run_contest(drawn, 5, {})
+        row = run_contest(drawn, {})
         figure = row["figures"]["us a client and peer"]["measured"]
         assert figure == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 30)
         for peer in row["peers"].values():

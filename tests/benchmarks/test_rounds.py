@@ -31,7 +31,7 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
     assert networks.agreement(trained, trained).startswith("losses ")
     with jax.numpy_dtype_promotion("standard"):
         np.testing.assert_array_equal(networks.ours()["head.bias"], trained["head.bias"])
-    row = run_contest(forests, 5, {})
+    row = run_contest(forests, {})
     assert row["agreement"] == {"one after another": "the same votes"}
 
 
@@ -75,7 +75,7 @@ def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     monkeypatch.setattr(scaling, "SAMPLES", 1)
     places = {name: scaling.Place(name) for name in (scaling.TWO, scaling.ONE, scaling.PROCESSES)}
     try:
-        row = run_contest(scaling.cohort_contest(places, 3), 1, {})
+        row = run_contest(scaling.cohort_contest(places, 3), {})
     finally:
         for place in places.values():
             place.close()
@@ -87,6 +87,6 @@ def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
 def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     monkeypatch.setattr(scaling, "SAMPLES", 1)
     monkeypatch.setitem(scaling.UNEQUAL, "fedavg", (30, 300, 5))
-    row = run_contest(scaling.unequal_contest("fedavg"), 1, {})
+    row = run_contest(scaling.unequal_contest("fedavg"), {})
     assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
     assert row["case"] == {"clients": 30, "largest": 300, "others": 5}

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from efficientnet_weights import write_weights
 from PIL import Image
 
 from jaxfed.algorithms import ALGORITHMS
@@ -20,7 +21,6 @@ from jaxfed.config.checks import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.models.efficientnet import efficientnet
-from jaxfed.models.pretrained import write_weights
 
 FOLDER = Path("ml_collections_configs")
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))  # each is an experiment

@@ -1,16 +1,12 @@
 """LEAF, Fed-ISIC2019 and Mini-ImageNet folders: small ones in the real layouts, whole and broken."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from PIL import Image
 
 from jaxfed.data import Natural, load, partition
-from jaxfed.data.readers.json_stream import JsonStream
 from jaxfed.errors import UsageError
 
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
@@ -129,7 +125,7 @@ BAD_LEAF = {
             ],
             "test": [GOOD],
         },
-        "'a' occurs twice in user_data",
+        "'a' occurs twice in an object",
     ),
     "a huge number": (
         {"train": [leaf_object({"a": ([[10**400, 1]], [0])})], "test": [GOOD]},
@@ -171,22 +167,6 @@ def test_json_beside_folders_of_images_is_ambiguous(tmp_path):
         load(folder)
     with pytest.raises(UsageError, match="image_size=8: does not apply"):
         load(folder, image_size=8)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(max_size=3), JSON, max_size=4), st.integers(1, 40), st.booleans())
-@example({"\x1f": 0.0}, 8, True)  # a chunk that ends between a number and its fraction,
-@example({"": 1e-07}, 6, False)  # or within an exponent
-def test_a_stream_reads_what_the_whole_text_says(value, chunk, spaced):
-    text = json.dumps(value, indent=2 if spaced else None, ensure_ascii=False)
-    stream = JsonStream(io.StringIO(text), chunk=chunk)
-    assert {key: stream.value() for key in stream.members()} == value
 
 
 def save_image(file, level, size=(8, 8), mode="RGB"):

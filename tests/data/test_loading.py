@@ -93,38 +93,6 @@ def test_tfds_takes_the_newest_version_and_the_root_of_the_environment(tmp_path,
     assert len(load("tiny").x) == 4
 
 
-def test_large_tfds_sets_are_decoded_by_several_processes(tmp_path, monkeypatch):
-    write_tfds(tmp_path, sizes=(11, 3))
-    alone = load("tiny", root=str(tmp_path))
-    monkeypatch.setattr("jaxfed.data.readers.tfds_source._LARGE", 4)
-    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "other"))
-    monkeypatch.setattr("tempfile.tempdir", "/nowhere")  # where nobody would clear up after a kill
-    together = load("tiny", root=str(tmp_path))
-    np.testing.assert_array_equal(alone.x, together.x)
-    np.testing.assert_array_equal(alone.y, together.y)
-    np.testing.assert_array_equal(alone.client_id, together.client_id)
-
-
-def test_a_script_without_a_main_guard_loads_a_large_set(tmp_path):
-    """Decoding processes must not run the user's main module again."""
-    write_tfds(tmp_path, sizes=(9, 3))
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from jaxfed.data import load\n"
-        "from jaxfed.data.readers import tfds_source\n"
-        "tfds_source._LARGE = 4\n"
-        f"print(len(load('tiny', root={str(tmp_path)!r}).x))\n"
-    )
-    run = subprocess.run(
-        [sys.executable, str(script)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    assert run.stdout == "9\n"  # once: the script itself
-
-
 def _truncate(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -135,13 +103,9 @@ def _zero_a_record(file):
     file.write_bytes(content[:place] + bytes(40) + content[place + 40 :])
 
 
-@pytest.mark.parametrize(
-    ("damage", "large"),
-    [(_truncate, 1000), (_zero_a_record, 1000), (Path.unlink, 1000), (_zero_a_record, 4)],
-)
-def test_a_damaged_tfds_set_is_named_in_one_line(tmp_path, monkeypatch, cache, damage, large):
+@pytest.mark.parametrize("damage", [_truncate, _zero_a_record, Path.unlink])
+def test_a_damaged_tfds_set_is_named_in_one_line(tmp_path, cache, damage):
     folder = write_tfds(tmp_path, sizes=(9, 3))
-    monkeypatch.setattr("jaxfed.data.readers.tfds_source._LARGE", large)
     (file,) = folder.glob("*train.array_record*")
     damage(file)
     with pytest.raises(UsageError, match="split 'train' cannot be decoded") as error:

@@ -177,7 +177,6 @@ ROLES = {  # schemes whose weights no seed changes
         "skew": "unlabeled",
         "labels": Labels(fraction=0.25),
     },
-    "rotated": {"scheme": Classes(3, "rotated"), "labels": Labels(fraction=0.25)},
 }
 
 

@@ -89,16 +89,6 @@ def test_stl10s_unlabelled_split_is_training_examples_without_a_label(tmp_path):
     assert data.class_names == STL_CLASSES
 
 
-def test_large_splits_come_in_the_same_order(tmp_path, monkeypatch):
-    write_stl10(tmp_path)
-    monkeypatch.setattr(
-        "jaxfed.data.readers.tfds_source._LARGE", 30
-    )  # test and unlabelled, not train
-    data = load("stl10", root=str(tmp_path))
-    np.testing.assert_array_equal(data.x[:, 0, 0, 0], [*range(20), *range(200, 245)])
-    np.testing.assert_array_equal(data.y == -1, np.arange(65) >= 20)
-
-
 def test_unlabelled_examples_are_dealt_evenly_beside_the_labels(tmp_path):
     """ProtoFSSL's split in small: of 50 pooled labels 20 for two clients, and 40 of 45 unlabelled."""
     write_stl10(tmp_path)

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from scipy.sparse.csgraph import connected_components
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import reference
 from jaxfed.kernels.components import component_sums, components, without_leading
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.graph import normalized_graph

@@ -2,11 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import hamming, reference
+from jaxfed.kernels import hamming
 
 
 def codes_of(n, num_words, seed=0):

@@ -5,11 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, lsh, reference
+from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.neighbors import nearest
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import lsh, reference
+from jaxfed.kernels import lsh
 
 
 def vectors_of(n, dim, seed=0):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, lsh
+from jaxfed.kernels import knn, lsh, nn_descent
 from jaxfed.kernels.nn_descent import BLOCK, approximate_hamming_knn
 from jaxfed.xclp import Parameters, propagate_labels
 
@@ -38,13 +38,20 @@ def recall(indices, exact):
     return np.mean([np.isin(true, own).mean() for own, true in pairs if len(true)])
 
 
+@pytest.fixture
+def only_tables(monkeypatch):
+    """Search without rounds of descent."""
+    monkeypatch.setattr(nn_descent, "NUM_ROUNDS", 0)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("only_tables")
 def test_most_of_the_true_neighbors(planted, valid, found):
     exact, _ = knn.hamming_knn(planted[2], K, valid=valid)
     reached = recall(found[0], exact)
     assert reached >= 0.97
-    only_tables = approximate_hamming_knn(planted[2], K, valid=valid, num_rounds=0)[0]
-    assert recall(np.asarray(only_tables), exact) < reached - 0.01
+    tables = approximate_hamming_knn(planted[2], K, valid=valid)[0]
+    assert recall(np.asarray(tables), exact) < reached - 0.01
 
 
 def test_distances_are_true_and_in_order_and_everybody_is_there_once(planted, valid, found):
@@ -92,25 +99,27 @@ def test_few_points_are_searched_exactly(planted):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.usefixtures("only_tables")
 def test_what_fills_the_last_block_is_nobody():
     """It has codes of zeros, which are nearer to each of these than they are to each other."""
     n, k = 2 * BLOCK + 100, 5
     one_bit = np.arange(n, dtype=np.uint32)
     codes = np.zeros((n, n // 32 + 1), np.uint32)
     codes[one_bit, one_bit // 32] = 1 << one_bit % 32
-    indices, distances = approximate_hamming_knn(codes, k, num_rounds=0)
+    indices, distances = approximate_hamming_knn(codes, k)
     assert (indices < n).all()
     true = np.bitwise_count(codes[:, None] ^ codes[np.asarray(indices)]).sum(axis=-1)
     np.testing.assert_array_equal(distances, true)
 
 
+@pytest.mark.usefixtures("only_tables")
 def test_points_that_are_none_take_nobodys_place_in_a_block(planted):
     """Blocks of some points are those that they have without the others."""
     codes = np.tile(planted[2], (2, 1))[: 8 * BLOCK]
     chosen = np.zeros(len(codes), bool)
     chosen[np.random.default_rng(3).permutation(N)[: 3 * BLOCK]] = True
-    among_all = approximate_hamming_knn(codes, K, valid=chosen, num_rounds=0)
-    alone = approximate_hamming_knn(codes[chosen], K, num_rounds=0)
+    among_all = approximate_hamming_knn(codes, K, valid=chosen)
+    alone = approximate_hamming_knn(codes[chosen], K)
     numbers = np.flatnonzero(chosen)
     np.testing.assert_array_equal(among_all[0][chosen], numbers[np.asarray(alone[0])])
     np.testing.assert_array_equal(among_all[1][chosen], alone[1])

@@ -17,15 +17,16 @@ def cut(vectors, sizes):
     return np.split(vectors, np.cumsum(sizes)[:-1])
 
 
-@pytest.mark.parametrize("block_rows", [None, 1, 256, 300, 512, 10_000], ids=str)
+@pytest.mark.parametrize("block_bytes", [1, 512 * 4 * 33, 1 << 23], ids=str)
 @pytest.mark.parametrize(
     "sizes",
     [(1300,), (0, 1, 255, 256, 0, 788), (512, 512), (3,), (0, 0)],
     ids=str,
 )
-def test_codes_are_those_of_one_piece_however_the_rows_come(block_rows, sizes):
+def test_codes_are_those_of_one_piece_however_the_rows_come(block_bytes, sizes, monkeypatch):
+    monkeypatch.setattr(streaming, "_BLOCK_BYTES", block_bytes)
     vectors = np.random.default_rng(0).standard_normal((sum(sizes), 33), dtype=np.float32)
-    codes = streaming.streamed_bits(cut(vectors, sizes), PI, block_rows=block_rows)
+    codes = streaming.streamed_bits(cut(vectors, sizes), PI)
     np.testing.assert_array_equal(codes, lsh.sign_bits(vectors, PI))
     assert isinstance(codes, np.ndarray)
     assert codes.dtype == np.uint32
@@ -51,26 +52,16 @@ def test_the_device_gets_a_block_at_a_time_and_has_two(monkeypatch):
         return codes
 
     monkeypatch.setattr(streaming.lsh, "sign_bits", sign_bits)
-    streaming.streamed_bits([np.zeros((2000, 33)), np.zeros((500, 33))], PI, block_rows=512)
+    monkeypatch.setattr(streaming, "_BLOCK_BYTES", 512 * 4 * 33)
+    streaming.streamed_bits([np.zeros((2000, 33)), np.zeros((500, 33))], PI)
     assert rows == [512] * 5
     assert max(most) == 2
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(0, 1 << 21), (1, 1 << 21), (1280, 1792), (10**7, 256)])
 def test_a_block_has_rows_whatever_their_length(dim, rows):
-    assert streaming.default_block_rows(dim) == rows
-
-
-@pytest.mark.parametrize("limit", [1 << 18, 1 << 20, 1 << 26], ids=str)
-def test_blocks_within_a_limit_are_as_large_as_it_allows(limit):
-    def taken(rows):
-        return 2 * rows * (4 * 33 + 64 // 8) + PI.nbytes + 256 * 4 * 64
-
-    rows = streaming.block_rows_within(limit, 33, 64)
-    assert rows % 256 == 0
-    assert taken(rows) <= limit
-    assert taken(rows + 256) > limit or rows == streaming.default_block_rows(33)
-    assert streaming.block_rows_within(0, 33, 64) == 256
+    assert streaming.rows_of_block(1 << 21, dim) == rows
+    assert streaming.rows_of_block(100, dim) == 256
 
 
 @pytest.mark.slow

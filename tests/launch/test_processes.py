@@ -31,7 +31,7 @@ from jaxfed.kernels.devices.spread import everywhere
 address, number, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 processes.connect(address, 2, number)
 assert processes.are_several() and processes.is_first() == (number == 0)
-assert processes.told("x" * number + "é") == ["é", "xé"]
+assert processes.gather_texts("x" * number + "é") == ["é", "xé"]
 assert processes.from_first(b"a\\0b" if number == 0 else b"") == b"a\\0b"
 assert processes.from_first(b"") == b""
 

@@ -247,7 +247,7 @@ def test_a_process_that_dies_leaves_one_client_without_a_model(monkeypatch, capl
     made = learner(execution=Execution(workers=2))
     with caplog.at_level(logging.WARNING):
         state, failed, metrics = fitted(made, taught_of(), spoiled)
-    assert failed == {2: "the process that fitted it died, also with no other beside it"}
+    assert failed == {2: "the process that fitted it died, even as the only one"}
     assert metrics["clients"] == 3
     np.testing.assert_array_equal(state.is_fitted, [True, True, False, True])
     assert sizes == [(2, 4)] * 3 + [(1, 1)] * 2

@@ -40,7 +40,6 @@ COUNTS = [
     ),
     ("resnet9", CIFAR, 10, {}, 6_568_640, 0, "ProtoFSSL Table 6, FedMatch"),
     ("resnet8", CIFAR, 10, {}, 6_563_520, 0, "ProtoFSSL Table 6"),
-    ("resnet9", CIFAR, 10, {"use_bias": True}, 6_568_640 + 2_250, 0, "Table 6, biases of the code"),
     ("resnet9", (96, 96, 3), 10, {"pools": (3, 2, 4, 4)}, 6_568_640, 0, "the same on STL-10"),
     ("resnet8", CIFAR, 10, {"norm": "batch"}, 6_563_520 + 4_480, 4_480, "Table 6, 2 a channel"),
     ("resnet18", (224, 224, 3), 1000, {}, 11_689_512, 9_600, "He et al., as published since"),
@@ -57,15 +56,6 @@ COUNTS = [
     # Tables 10, 11 up to the last row, which fits no image: see the module.
     ("fedct_pneumonia", (224, 224, 3), 2, {}, 56_608 + 32 + 401_410, 320, "FedCT Table 10, code"),
     ("fedct_mri", (150, 150, 3), 2, {}, 56_608 + 32 + 175_234, 320, "FedCT Table 11, code"),
-    (
-        "fedct_mri",
-        (150, 150, 3),
-        2,
-        {"released": True},
-        194_818,
-        192,
-        "the code's two convolutions",
-    ),
     ("efficientnet_b0", MINI, 1000, {}, 5_288_548, 42_016, "Tan and Le's released network"),
 ]
 
@@ -100,13 +90,6 @@ MORE = [
     ),
     ("resnet17", (16, 16, 3), {}, resnet18, {"stem": "cifar", "pool": "max"}),
     ("fedct_svhn", (8, 8, 3), {}, fedct, {"every_norm": False, "norm_last": True}),
-    (
-        "fedct_mri",
-        (8, 8, 3),
-        {"released": True},
-        fedct,
-        {"every_norm": True, "norm_last": False, "released": True},
-    ),
 ]
 
 

@@ -17,7 +17,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, lsh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy import randomized_response as rr
-from jaxfed.xclp.steps.client_scores import client_scores
+from jaxfed.xclp.steps.row_sums import client_scores
 
 SIGNIFICANCE = 1e-6
 

@@ -14,7 +14,7 @@ from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.documents.report import build, write_report
 from jaxfed.reports.figures import partition_figure, plots
-from jaxfed.reports.figures.style import LIGHT, algorithm_styles
+from jaxfed.reports.figures.style import PALETTE, algorithm_styles
 from jaxfed.reports.tables.display_names import algorithm_label, setting_text
 from jaxfed.reports.tables.method_names import difference_name
 
@@ -35,7 +35,7 @@ def test_a_table_of_many_methods_fits_on_a_screen(tmp_path):
     methods = dict.fromkeys(list(ALGORITHMS)[:12], (0.8123, 0.8456))
     for number in range(3):
         make_run(tmp_path / f"a_rather_long_name_of_a_run_{number}", methods, seed=number)
-    page = render(build([tmp_path])[:1])
+    page = render(build([tmp_path])[:1], tmp_path)
     assert "nowrap" not in page
     rows = re.findall(r"<tr>(.*?)</tr>", page)
     columns = zip(*(re.findall(r"<t([hd].*?)</t[hd]>", row) for row in rows), strict=True)
@@ -54,7 +54,9 @@ def test_a_table_of_many_methods_fits_on_a_screen(tmp_path):
 def test_letters_are_alike_in_all_plots(tmp_path):
     run = read_run(make_run(tmp_path / "r", {"xclp": (0.1, 0.3)}, rounds=3))
     shown = run_figures(run)
-    widths = re.findall(r'<img [^>]* width="(\d+)"', render(build([tmp_path])))
+    widths = re.findall(
+        r'<img [^>]* width="(\d+)"', write_report([tmp_path], tmp_path / "out").read_text()
+    )
     assert list(map(int, widths)) == [
         round(_PIXELS_PER_INCH * figure.get_figwidth()) for figure in shown.values()
     ]
@@ -155,6 +157,6 @@ def test_values_that_are_no_list_are_left_out(tmp_path):
 
 
 def test_colors_of_the_first_methods_are_their_own():
-    styles = algorithm_styles(["xclp", *ALGORITHMS], LIGHT)
-    assert styles["xclp"]["color"] == LIGHT.palette[0]
+    styles = algorithm_styles(["xclp", *ALGORITHMS])
+    assert styles["xclp"]["color"] == PALETTE[0]
     assert len({styles[name]["color"] for name in ("xclp", "per_client_lp", "fedavg")}) == 3

@@ -77,7 +77,7 @@ def test_a_picture_that_cannot_be_drawn_is_a_line_and_the_results_are_there(
     assert json.loads((tmp_path / "w" / "summary.json").read_text())["algorithms"]
     assert (tmp_path / "w" / "plots" / "partition.png").exists()
     text = report.write_report([tmp_path / "w"]).read_text()
-    assert "cannot be drawn (ValueError)" in text
+    assert "cannot be drawn</p>" in text
 
 
 @pytest.mark.parametrize("name", HOSTILE)

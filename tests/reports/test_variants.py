@@ -8,7 +8,6 @@ from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import read_run, sort_algorithms
 from jaxfed.reports.documents.report import build
-from jaxfed.reports.figures.style import LIGHT
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.method_names import method_names
 
@@ -142,7 +141,7 @@ def test_a_sweep(tmp_path):
     points = [(name, overrides, ACCURACIES) for name, overrides in swept.items()]
     (section,) = build([make_sweep(tmp_path / "s", points, {key: 0.1, **DOTTED})])
     assert section.tables[0].columns[-6:] == (*NAMES.values(), GAIN)
-    figure = section.pictures[0].draw(LIGHT)
+    figure = section.pictures[0].draw()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(NAMES.values())
     assert_nothing_is_cut(figure)
 

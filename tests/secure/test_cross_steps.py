@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_network import Network
@@ -12,7 +13,7 @@ from secure_labels import digits, disagreement
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels import knn, reference
+from jaxfed.kernels import knn
 from jaxfed.secure.hamming import masked, paillier_packed, transfer
 from jaxfed.secure.hamming import matrix as hamming_matrix
 from jaxfed.secure.hamming.nearest_others import NearestOthers

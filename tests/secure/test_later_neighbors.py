@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import reference_kernels as reference
 from scipy import stats
 
 from jaxfed.errors import ProtocolError
-from jaxfed.kernels import reference
 from jaxfed.secure import later_neighbors
 from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.hamming.nearest_others import NearestPoints

@@ -6,13 +6,13 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from dense_xclp import dense_algorithm_1
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels import reference
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
 
 

@@ -11,12 +11,10 @@ from ml_collections import ConfigDict
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import check_start, feature_shape, without_clients
 from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
-from jaxfed.config.learner_section import names_of
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
     differently_trained,
-    has_learners,
     naming_own_training,
     training_key,
     trains,
@@ -129,24 +127,6 @@ def warn_of_empty_clients(federation: Federation) -> None:
             empty,
             num_clients,
         )
-
-
-def warn_of_unused_learners(config: ConfigDict) -> None:
-    """Log a warning for each learner that has settings but no client.
-
-    It is no error, because a sweep may set keys at every point that only some points use.
-    """
-    used: tuple[str, ...] = ()
-    if any(has_learners(config, name) for name in chosen(config)):
-        used = names_of(config)
-    for name, own in config.learner.items():
-        if isinstance(own, ConfigDict) and own and name not in used:
-            theirs = f"clients train {', '.join(map(repr, used))}" if used else "no method has any"
-            logging.warning(
-                "config.learner.%s: no client has this learner, its settings are unused; %s",
-                name,
-                theirs,
-            )
 
 
 def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:

@@ -33,7 +33,6 @@ FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
     "dirichlet_alpha_rest": (DirichletMixture, "alpha_rest"),
     "dirichlet_share": (DirichletMixture, "share"),
     "classes_per_client": (Classes, "per_client"),
-    "assignment": (Classes, "assignment"),
     "table": (Table, "rows"),
     "quantity": (Sizes, "quantity"),
     "quantity_parameter": (Sizes, "parameter"),

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.dataset import standardization
-from jaxfed.data.features import ExtractionProgress, pretrained_features
+from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
@@ -59,7 +59,7 @@ def preprocessed(
         def features(place: int) -> np.ndarray:
             before = sum(map(len, parts_there[:place]))
             return pretrained_part(
-                parts_there[place], config, lambda progress: report(before + progress.done, total)
+                parts_there[place], config, lambda done: report(before + done, total)
             )
 
         there = list(map(features, range(len(there))))
@@ -112,7 +112,7 @@ def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
 def pretrained_part(
     images: np.ndarray,
     config: ConfigDict,
-    progress: Callable[[ExtractionProgress], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """Compute features of a network trained on ImageNet for one split."""
     wanted = config.preprocessing

@@ -41,7 +41,6 @@ from jaxfed.config.data.feasibility import (
     check_points,
     check_rounds,
     warn_of_empty_clients,
-    warn_of_unused_learners,
 )
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
@@ -54,7 +53,7 @@ from jaxfed.config.data.preprocessing import (
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
 from jaxfed.config.data.sources import clients_set, public_set
-from jaxfed.config.data.subsampling import drawn_for_test, taken
+from jaxfed.config.data.subsampling import drawn_for_test, subsampled
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.partitioning.stratified import stratified
@@ -89,7 +88,7 @@ class Simulation:
         self._public = public_set(config, dataset)
         self._holdings: Holdings | None = None
         self._labels = np.concatenate([dataset.y, dataset.y_test])
-        self._dataset, self.numbers = taken(dataset, config)
+        self._dataset, self.numbers = subsampled(dataset, config)
         if self._dataset.has_gaps:
             self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
         if self._public is not None:
@@ -129,7 +128,6 @@ class Simulation:
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         warn_of_scales(self._dataset, self._config)
-        warn_of_unused_learners(self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect for these data.

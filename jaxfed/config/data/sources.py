@@ -27,9 +27,7 @@ def clients_set(config: ConfigDict) -> Dataset:
             label_key=wanted.label_key or None,
             client_key=wanted.client_key or None,
             image_size=wanted.image_size or None,
-            image_bits=wanted.image_bits,
             drop=wanted.drop,
-            missing=wanted.missing,
             options=_options(config, wanted.name),
         )
 
@@ -45,7 +43,9 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         return None
     try:
         root = config.dataset.root or None
-        public = load(name, root=root, missing="refuse", options=_options(config, name))
+        public = load(name, root=root, options=_options(config, name))
+        if public.has_gaps:
+            raise UsageError("cells are missing, which have a median in the clients' own set alone")
     except UsageError as error:
         raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]

@@ -1,6 +1,6 @@
 """Subsampling of a data set: `dataset.pooled`, `dataset.balanced` and its sizes.
 
-    part, numbers = taken(dataset, config)
+    part, numbers = subsampled(dataset, config)
     is_test = drawn_for_test(config, part)           # for a set without a test split
 
 Everything depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
@@ -25,7 +25,7 @@ from jaxfed.random_streams import Stream
 _COLUMNS = ("client_id", "subclass")  # optional columns of a data set
 
 
-def taken(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
+def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
     """Return the subsample of the data set and its examples' indices in the set, int64.
 
     Indices count the training split from 0 on, then the test split, pooled or not. A size of 0 takes all.

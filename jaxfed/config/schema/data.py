@@ -54,18 +54,8 @@ DATASET = in_section(
             Rule(tuple, "names of columns, or () for none", are_texts),
             "CSV columns that are not features",
         ),
-        "missing": Setting(
-            "impute",
-            one_of(("impute", "refuse")),
-            "missing cells of a CSV file: the training rows' median and an indicator, or an error",
-        ),
         "image_size": Setting(
             0, at_least(0, ", 0 is their own size"), "pixels a side of an image folder"
-        ),
-        "image_bits": Setting(
-            8,
-            Rule(int, "integers from 8 to 16", lambda bits: 8 <= bits <= 16),
-            "bits in use of images deeper than 8 bits (12, for example); 8 refuses such images",
         ),
         "train_size": Setting(
             0, at_least(0, ", 0 is all"), "training examples taken, stratified by class"
@@ -127,7 +117,6 @@ FEDERATION = in_section(
         "dirichlet_alpha_rest": _of_field("dirichlet_alpha_rest"),
         "dirichlet_share": _of_field("dirichlet_share"),
         "classes_per_client": _of_field("classes_per_client"),
-        "assignment": _of_field("assignment"),
         "table": _of_field("table"),
         "quantity": _of_field("quantity"),
         "quantity_parameter": _of_field("quantity_parameter"),

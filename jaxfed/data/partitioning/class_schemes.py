@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 
 from jaxfed.data.partitioning.controlled_rounding import expected, round_at_random
 from jaxfed.data.partitioning.scheme import Scheme
 from jaxfed.errors import UsageError
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
-
-Assignment = Literal["random", "rotated"]
+from jaxfed.rules import POSITIVE, SHARE, Rule, at_least
 
 FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
     tuple(
@@ -105,20 +103,16 @@ class DirichletMixture(Dirichlet):
 class Classes(Scheme):
     """Each client holds the same number of classes, of those that occur.
 
-    With assignment="random", the numbers of clients that hold any two classes differ by at most one. (XCLP's
-    code: 5 random classes each, rotated in blocks of ten clients.) With "rotated", client m holds neighboring
-    classes from class m mod C on (setting 1 of that code), evenly spaced if there are fewer clients than
-    classes.
+    The numbers of clients that hold any two classes differ by at most one. (XCLP's code: 5 random classes
+    each, rotated in blocks of ten clients.)
 
     Attributes:
         per_client: number of classes that each client holds.
-        assignment: choice of a client's classes: "random", or "rotated" for neighboring ones.
     """
 
-    rules: ClassVar = {"per_client": at_least(1), "assignment": one_of(get_args(Assignment))}
+    rules: ClassVar = {"per_client": at_least(1)}
 
     per_client: int = 2
-    assignment: Assignment = "random"
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Return 1 for the classes that a client holds and 0 for the others, float [M, C].
@@ -144,14 +138,8 @@ class Classes(Scheme):
                 value=k,
                 allowed=f"use 1 to {num_classes}, the number of classes that occur",
             )
-        if self.assignment == "rotated":
-            step = 1 if num_clients >= num_classes else num_classes / num_clients
-            chosen = [
-                (int(client * step) + np.arange(k)) % num_classes for client in range(num_clients)
-            ]
-        else:
-            holds = round_at_random(np.full((num_clients, num_classes), k / num_classes), rng)
-            chosen = [np.flatnonzero(row) for row in holds]
+        holds = round_at_random(np.full((num_clients, num_classes), k / num_classes), rng)
+        chosen = [np.flatnonzero(row) for row in holds]
         covered = len(np.unique(np.concatenate(chosen)))
         if covered < num_classes:
             raise UsageError(

@@ -39,14 +39,6 @@ class Examples(NamedTuple):
     num_columns: int
 
 
-class Distributed(NamedTuple):
-    """The client of each example, bool [n] for those with a label, and the client of each new point."""
-
-    owner: np.ndarray
-    is_labeled: np.ndarray
-    new_owner: np.ndarray
-
-
 def distributed(
     examples: Examples,
     num_clients: int,
@@ -55,8 +47,11 @@ def distributed(
     labels: Labels,
     skew: Skew,
     rng: np.random.Generator,
-) -> Distributed:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distribute examples to clients by a scheme's weights.
+
+    Returns:
+        The client of each example, bool [n] for those with a label, and the client of each new point.
 
     Raises:
         UsageError: more examples or labels are requested than exist.
@@ -99,7 +94,7 @@ def distributed(
         # Classes that only new points have fall back on the scheme's own weights.
         mix = np.where(totals > 0, shares, weights)
         new_counts = round_at_random(expected(mix, new_totals, None), rng)
-    return Distributed(owner, is_labeled, owners_of(new_classes, new_counts, rng))
+    return owner, is_labeled, owners_of(new_classes, new_counts, rng)
 
 
 def labels_of_owners(
@@ -130,17 +125,8 @@ def _rest(
 ) -> np.ndarray:
     """int64 [M, C], counts of unlabeled examples: by weights, or a random split of the remaining sizes."""
     left = totals - labeled.sum(axis=0)
-    # A table of labels may give a client more than its share of all examples.
-    room = np.maximum(sizes - labeled.sum(axis=1), 0)
+    room = sizes - labeled.sum(axis=1)
     smallest = np.maximum(min_size - labeled.sum(axis=1), 0)
-    if smallest.sum() > left.sum():
-        raise UsageError(
-            f"the labels leave {left.sum()} examples to fill clients up, and {smallest.sum()} are needed",
-            owner="Sizes",
-            key="min_size",
-            value=min_size,
-            allowed="use a smaller number or fewer labels",
-        )
     shares = expected(np.ones(labeled.shape) if weights is None else weights, left, room)
     shares = filled(shares, smallest)
     if weights is not None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from jaxfed.data.partitioning.controlled_rounding import (
     allotted,
@@ -23,7 +22,7 @@ from jaxfed.errors import UsageError
 from jaxfed.rules import SHARE, Rule, at_least, check_values
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Labels:
     """Number of labels: by `fraction`, `number` or `per_class`, at most one of them; without any, all.
 
@@ -35,10 +34,8 @@ class Labels:
       a client's size. With `Iid` the number is the same for every class, to within one at each client and
       over all (XCLP, A.2: clients "receive an equal number of labels of each class"). With other schemes
       classes have shares as with `fraction`.
-    - `per_class`, an integer or [C]: for each labeled client and each class. A client with fewer examples of
-      a class labels them all. A client too small for all these labels has as many as fit, of each class
-      alike.
-    - `per_class` [M, C]: exactly these.
+    - `per_class`: for each labeled client and each class. A client with fewer examples of a class labels them
+      all. A client too small for all these labels has as many as fit, of each class alike.
 
     Chance decides everything else, such as which of a client's examples are labeled.
 
@@ -52,12 +49,13 @@ class Labels:
     rules: ClassVar[Mapping[str, Rule]] = {
         "fraction": SHARE,
         "number": at_least(0),
+        "per_class": at_least(0),
         "clients": at_least(0),
     }
 
     fraction: float | None = None
     number: int | None = None
-    per_class: npt.ArrayLike | None = None
+    per_class: int | None = None
     clients: int | None = None
 
     def __post_init__(self) -> None:
@@ -96,17 +94,7 @@ def drawn_labels(
     has_labels = _has_labels(wanted, num_clients)
     totals = held.sum(axis=0)
     if wanted.per_class is not None:
-        per_class = _per_class(wanted, held.shape)
-        if per_class.ndim < 2:
-            labels = np.broadcast_to(per_class, held.shape) * has_labels[:, None]
-        elif (per_class <= held).all():
-            labels = per_class
-        else:
-            m, c = np.argwhere(per_class > held)[0]
-            raise _bad_per_class(
-                wanted,
-                f"{per_class[m, c]} labels of class {c} at client {m}, which holds {held[m, c]} examples",
-            )
+        labels = np.full(held.shape, wanted.per_class) * has_labels[:, None]
         # No client labels classes that it does not have.
         _check_totals(wanted, np.where(held > 0, labels, 0), totals)
         return chosen_of_each(groups, labels.ravel(), rng)
@@ -183,11 +171,7 @@ def planned_labels(
     shape = (len(sizes), len(totals))
     has_labels = _has_labels(wanted, len(sizes))
     if wanted.per_class is not None:
-        labels = _per_class(wanted, shape)
-        if labels.ndim == 2:
-            _check_totals(wanted, labels, totals)
-            return labels
-        labels = np.broadcast_to(labels, shape) * has_labels[:, None]
+        labels = np.full(shape, wanted.per_class) * has_labels[:, None]
         _check_totals(wanted, labels, totals)
         asked = labels.sum(axis=1)
         return round_at_random(labels * np.minimum(sizes / np.maximum(asked, 1), 1)[:, None], rng)
@@ -245,32 +229,14 @@ def _spread(number: int, room: np.ndarray, num_known: int) -> np.ndarray:
     return np.minimum(room, levels[levels <= rising][0])
 
 
-def _per_class(wanted: Labels, shape: tuple[int, int]) -> np.ndarray:
-    """int64 of shape [], [C] or [M, C]."""
-    labels = np.asarray(wanted.per_class)
-    if labels.shape not in ((), shape[1:], shape) or not np.issubdtype(labels.dtype, np.integer):
-        shapes = f"[{shape[1]}] or [{shape[0]}, {shape[1]}]"
-        raise _bad_per_class(
-            wanted,
-            f"{labels.dtype} of shape {list(labels.shape)}",
-            f"use an integer, or integers of shape {shapes}",
-        )
-    if (labels < 0).any():
-        raise _bad_per_class(wanted, f"{labels.min()} labels of a class", "use integers from 0 on")
-    return labels.astype(np.int64)
-
-
 def _check_totals(wanted: Labels, labels: np.ndarray, totals: np.ndarray) -> None:
     excess = labels.sum(axis=0) - totals
     if (excess > 0).any():
         worst = int(np.argmax(excess))
-        raise _bad_per_class(
-            wanted,
+        raise UsageError(
             f"{labels[:, worst].sum()} labels of class {worst} in all, which has {totals[worst]} examples",
+            owner="Labels",
+            key="per_class",
+            value=wanted.per_class,
+            allowed="use a smaller number",
         )
-
-
-def _bad_per_class(wanted: Labels, wrong: str, allowed: str = "use smaller numbers") -> UsageError:
-    """An error about `Labels.per_class`, which shows the value if it is a number."""
-    value = {"value": wanted.per_class} if np.asarray(wanted.per_class).ndim == 0 else {}
-    return UsageError(wrong, owner="Labels", key="per_class", allowed=allowed, **value)

@@ -59,7 +59,6 @@ def read(
     client_key: str | None = None,
     *,
     drop: Collection[str] = (),
-    missing: str = "impute",
 ) -> Dataset:
     """Read a CSV file, plain or gzipped; the delimiter is detected (`,`, `;`, tab or `|`).
 
@@ -69,9 +68,9 @@ def read(
     (in any case) or, without a header, the last. `jaxfed.data.labels` defines unlabeled rows. Natural clients
     are the column `client_key`, without it a column named client_id, client or writer.
 
-    All other columns are features. Numbers, shares and dates (`jaxfed.data.readers.cells`) are one feature
-    each. A column of texts is encoded one-hot, in the order of the sorted texts. More than 100 texts, or
-    texts among numbers, are refused.
+    All other columns are features. Numbers (`jaxfed.data.readers.cells`) are one feature each, NaN where a
+    cell is missing (`Dataset.has_gaps`). A column of texts is encoded one-hot, in the order of the sorted
+    texts. More than 100 texts, or texts among numbers, are refused.
 
     Two kinds of columns are left out: columns without any value, and row identifiers. A row identifier is
     named id, index or the like, or has no name, and has a different value in each row. The log names these
@@ -82,8 +81,6 @@ def read(
         label_key: name of the label's column.
         client_key: name of the clients' column.
         drop: columns that are not features.
-        missing: "impute": x is NaN where a cell is missing, and `Dataset.has_gaps`. "refuse": none may be
-            missing.
 
     Raises:
         UsageError: names the column and line that cannot be read, a line of another length, or, if the label
@@ -102,7 +99,7 @@ def read(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
     features = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    x = _features(table, features, missing)
+    x = _features(table, features)
     (labels,) = read_labels([np.array(table.column(label))], f"{path}: column {names[label]!r}")
     (y, nothing), class_names = class_numbers(
         labels.values, labels.values[:0], is_labeled=labels.is_labeled
@@ -210,7 +207,7 @@ def _known(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((small.index(name) for name in wanted if name in small), None)
 
 
-def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
+def _features(table: _Table, places: Sequence[int]) -> np.ndarray:
     """float32 [n, d], NaN where a cell is missing."""
     columns: list[np.ndarray] = []
     encoded: list[str] = []
@@ -228,13 +225,6 @@ def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
             columns.append(_one_hot(table, place, cells))
             encoded.append(f"{name} ({columns[-1].shape[1]})")
             continue
-        gaps = np.flatnonzero([is_nothing(cell) for cell in cells])
-        if len(gaps) and missing == "refuse":
-            raise UsageError(
-                f"{table.where(place)(gaps[0])}: {cells[gaps[0]]!r} is not a number, others of the column "
-                "are; fill one in, leave the row or the column (dataset.drop) out, or set "
-                "dataset.missing='impute'"
-            )
         with np.errstate(over="ignore"):  # to inf, which Dataset refuses
             columns.append(values.astype(np.float32)[:, None])
     if left_out:
@@ -252,7 +242,7 @@ def _features(table: _Table, places: Sequence[int], missing: str) -> np.ndarray:
     if num_gaps:
         logging.warning(
             "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
-            "with gaps gets an indicator beside it (dataset.missing)",
+            "with gaps gets an indicator beside it",
             table.path,
             num_gaps,
             len(x),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from jaxfed.errors import UsageError
 from jaxfed.host import storage
 
 _ROOT = Path(__file__).parents[2]
-_BYTES_OF = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"))
 
 
 @contextmanager
@@ -40,37 +38,6 @@ def guarded(name: str) -> Iterator[None]:
         raise UsageError(
             f"data set {name!r}: cannot be read, its files are damaged or have another format {_words(error)}"
         ) from error
-
-
-def check_size(num_bytes: int, what: str, remedy: str, *, room: int | None = None) -> None:
-    """Refuse an array that does not fit, before it is allocated.
-
-    Args:
-        num_bytes: its size.
-        what: its name in the error.
-        remedy: advice in the error.
-        room: available bytes; None: the machine's memory.
-
-    Raises:
-        UsageError: names the required and the available size.
-    """
-    room = _memory() if room is None else room
-    if num_bytes > room:
-        raise UsageError(
-            f"{what} would take {in_words(num_bytes)}, available are {in_words(room)}; {remedy}"
-        )
-
-
-def in_words(num_bytes: float) -> str:
-    """A number of bytes for people."""
-    for size, unit in _BYTES_OF:
-        if num_bytes >= size:
-            return f"{num_bytes / size:,.{0 if num_bytes >= 100 * size else 1}f} {unit}"
-    return f"{num_bytes:,.0f} bytes"
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _words(error: BaseException) -> str:

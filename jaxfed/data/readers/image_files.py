@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from absl import logging
 
-from jaxfed.data.readers.guard import check_size
 from jaxfed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,22 +78,14 @@ def check_image_size(image_size: int | None) -> None:
         raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
 
 
-def check_image_bits(image_bits: int | None) -> None:
-    """Raise a UsageError unless the number of bits is None or one that grey images can have."""
-    if image_bits is not None and not 8 <= image_bits <= 16:
-        raise UsageError(key="image_bits", value=image_bits, allowed="use integers from 8 to 16")
-
-
-def common_shape(
-    files: Sequence[Path], image_size: int | None, image_bits: int | None = None
-) -> Shape:
+def common_shape(files: Sequence[Path], image_size: int | None) -> Shape:
     """The common shape: grey if all images are grey; their own size if it is the same for all.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
     `image_size` says otherwise.
 
     Raises:
-        UsageError: a file that is not an image, or has more than 8 bits a channel without `image_bits`.
+        UsageError: a file that is not an image, or has more than 8 bits a channel.
     """
     check_image_size(image_size)
     sizes, modes = [], set()
@@ -102,13 +93,11 @@ def common_shape(
         with _opened(file) as image:
             sizes.append(_upright_size(image, file))
             modes.add(image.mode)
-            is_deep = image.mode.startswith(("I", "F"))
-            if is_deep and (image_bits is None or image.mode == "F"):
+            if image.mode.startswith(("I", "F")):
                 raise UsageError(
-                    f"{file}: mode {image.mode!r} has more than 8 bits a channel; set dataset.image_bits to "
-                    "the number of bits in use (such as 12), or convert the image to 8 bits"
+                    f"{file}: mode {image.mode!r} has more than 8 bits a channel; convert it to 8 bits"
                 )
-    channels = 1 if all(mode in ("1", "L") or mode.startswith("I") for mode in modes) else 3
+    channels = 1 if modes <= {"1", "L"} else 3
     if image_size is not None:
         return Shape(image_size, image_size, channels)
     if len(set(sizes)) == 1:
@@ -140,7 +129,6 @@ def decode(
     files: Sequence[Path],
     shape: Shape,
     fit: Fit = whole,
-    image_bits: int | None = None,
 ) -> None:
     """Write the images to `target` as one `.npy`, uint8 [n, height, width, channels].
 
@@ -151,15 +139,12 @@ def decode(
         OSError: the disk is full.
     """
     width, height, channels = shape
-    check_size(
-        len(files) * width * height * channels,
-        f"{len(files)} images of {width} x {height} pixels",
-        "choose a smaller image_size, or more room for $JAXFED_CACHE",
-        room=shutil.disk_usage(target.parent).free,
-    )
-    check_size(
-        4 * width * height, f"one image of {width} x {height} pixels", "choose a smaller image_size"
-    )
+    num_bytes, free = len(files) * width * height * channels, shutil.disk_usage(target.parent).free
+    if num_bytes > free:
+        raise UsageError(
+            f"{len(files)} images of {width} x {height} pixels would take {num_bytes / 1e9:,.1f} GB, "
+            f"available are {free / 1e9:,.1f} GB; choose a smaller image_size, or more room for $JAXFED_CACHE"
+        )
     if not files:
         np.save(target, np.zeros((0, height, width, channels), np.uint8))
         return
@@ -170,7 +155,7 @@ def decode(
         os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
 
     def put(row: int) -> None:
-        images[row] = _decoded(files[row], shape, fit, image_bits)
+        images[row] = _decoded(files[row], shape, fit)
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
         for start in range(0, len(files), _AT_A_TIME):
@@ -200,35 +185,17 @@ def _upright_size(image: Image, file: Path) -> tuple[int, int]:
     return image.size[::-1] if is_on_its_side else image.size
 
 
-def _decoded(file: Path, shape: Shape, fit: Fit, image_bits: int | None) -> np.ndarray:
+def _decoded(file: Path, shape: Shape, fit: Fit) -> np.ndarray:
     from PIL import ImageOps
 
     with _opened(file) as image:
         try:
             upright = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I"):
-                upright = _in_8_bits(upright, file, image_bits or 8)
             converted = upright.convert("L" if shape.channels == 1 else "RGB")
             fitted = fit(converted, (shape.width, shape.height))
             return np.asarray(fitted).reshape(shape.height, shape.width, shape.channels)
-        except UsageError:
-            raise
         except Exception as error:
             raise _unreadable(file, error) from error
-
-
-def _in_8_bits(image: Image, file: Path, bits: int) -> Image:
-    """Rescale 0 .. 2^bits - 1 to 0 .. 255."""
-    from PIL import Image
-
-    values, most = np.asarray(image).astype(np.int64), 2**bits - 1
-    if values.max(initial=0) > most or values.min(initial=0) < 0:
-        raise UsageError(
-            f"values from 0 to {most}, but {file} has values from {values.min()} to {values.max()}",
-            key="image_bits",
-            value=bits,
-        )
-    return Image.fromarray(np.rint(values * (255 / most)).astype(np.uint8))
 
 
 def _unreadable(file: Path, error: Exception) -> UsageError:

@@ -24,7 +24,6 @@ from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers.image_files import (
     ENDINGS,
-    check_image_bits,
     check_image_size,
     common_shape,
     decode,
@@ -40,7 +39,7 @@ _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoi
 Examples = list[tuple[Path, str]]  # a file and its class
 
 
-def read(folder: Path, image_size: int | None = None, image_bits: int | None = None) -> Dataset:
+def read(folder: Path, image_size: int | None = None) -> Dataset:
     """Read a folder of images; decoded once, in parallel, and cached as arrays.
 
     A class's images lie in its folder or in folders in it; hidden folders are not classes. The number
@@ -51,8 +50,6 @@ def read(folder: Path, image_size: int | None = None, image_bits: int | None = N
         image_size: pixels a side; images are resized whole to that square (bilinear). None: images of
             one size stay as they are, images of several become squares of the median of their shorter
             sides, 224 at most.
-        image_bits: number of bits in use in 16-bit images: 0 .. 2^image_bits - 1 become 0 .. 255. None: such
-            images are refused.
 
     Returns:
         uint8 [n, h, w, 3], or [n, h, w, 1] where all images are grey; classes in sorted order.
@@ -61,14 +58,13 @@ def read(folder: Path, image_size: int | None = None, image_bits: int | None = N
         UsageError: no images, or one that cannot be read; tables and folders of classes at once.
     """
     check_image_size(image_size)
-    check_image_bits(image_bits)
     train, test = _splits(folder)
     names = sorted({name for _, name in chain(train, test)})
     if not names:
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
         )
-    return decoded(folder, train, test, names, image_size, image_bits=image_bits)
+    return decoded(folder, train, test, names, image_size)
 
 
 def decoded(
@@ -78,7 +74,6 @@ def decoded(
     class_names: Sequence[str],
     image_size: int | None,
     channels: int | None = None,
-    image_bits: int | None = None,
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
@@ -89,7 +84,6 @@ def decoded(
         class_names: in the order of their numbers.
         image_size: pixels a side; None as in `read`.
         channels: 1 makes all of them grey; None as in `read`.
-        image_bits: as in `read`.
 
     Raises:
         UsageError: an image cannot be read.
@@ -98,16 +92,15 @@ def decoded(
     files = [file for file, _ in chain(train, test)]
 
     def make(target: Path) -> None:
-        shape = common_shape(files, image_size, image_bits)
+        shape = common_shape(files, image_size)
         shape = shape if channels is None else shape._replace(channels=channels)
         for split, examples in (("train", train), ("test", test)):
             rows = [file for file, _ in examples]
-            decode(target / f"x-{split}.npy", rows, shape, image_bits=image_bits)
+            decode(target / f"x-{split}.npy", rows, shape)
             labels = np.array([number[name] for _, name in examples], np.int32)
             np.save(target / f"y-{split}.npy", labels)
 
-    asked = (image_size, channels, image_bits)
-    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, *asked)
+    key = files_key(files, _FORMAT, str(folder.resolve()), train, test, image_size, channels)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
     return Dataset(
         name=str(folder),

@@ -1,7 +1,7 @@
 """Any TensorFlow Datasets image or feature set in array_record format, without TensorFlow.
 
-`tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, by
-several processes for large sets, and kept as arrays (`jaxfed.data.cache`).
+`tfds.data_source` reads array_record files with Python and protobuf alone. Examples are decoded once, about
+3,000 a second, and cached as arrays (`jaxfed.data.cache`).
 
 The splits "train" and "test" are read; STL-10's "unlabelled" becomes training examples without a label,
 behind those of "train". Other splits (SVHN's "extra", say) stay out.
@@ -9,16 +9,9 @@ behind those of "train". Other splits (SVHN's "extra", say) stay out.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +28,6 @@ _CLIENTS = ("client_id", "writer_id", "writer", "user_id")
 # Keys of features.json with classes that TFDS imports; the last is from older versions.
 _CLASS_KEYS = {"pythonClassName", "python_class_name", "type"}
 _OF_TFDS = "tensorflow_datasets."
-_LARGE = 20_000  # examples: below, starting processes takes longer than decoding
 _JPEG = b"\xff\xd8\xff"  # first bytes of a JPEG file
 _FORMAT = 2  # raise it whenever the same files give other arrays
 
@@ -102,8 +94,7 @@ def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
     client_key = next((key for key in _CLIENTS if key in features), None)
     finer = () if usual in (None, label_key) else (usual,)
     for part, splits in parts.items():
-        counts = {split: there[split].num_examples for split in splits}
-        _decode(folder, part, counts, (example_key, label_key, client_key, *finer), target)
+        _decode(folder, part, splits, (example_key, label_key, client_key, *finer), target)
     classes = features[label_key]
     y = np.load(target / "y-train.npy")
     num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
@@ -202,73 +193,20 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
 
 
 def _decode(
-    folder: Path,
-    part: str,
-    counts: Mapping[str, int],
-    keys: Sequence[str | None],
-    target: Path,
+    folder: Path, part: str, splits: Sequence[str], keys: Sequence[str | None], target: Path
 ) -> None:
-    """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy.
-
-    `counts` maps the splits of the part to their numbers of examples.
-    """
-    ranges = []
-    for split, count in counts.items():
-        decoded = _decode_split(folder, split, keys, target, count)
-        if split in _UNLABELED_SPLITS:
-            decoded = [each | {"y": np.full_like(each["y"], UNLABELED)} for each in decoded]
-        ranges += decoded
-    for kind in ranges[0]:
-        np.save(target / f"{kind}-{part}.npy", np.concatenate([each[kind] for each in ranges]))
-
-
-def _decode_split(
-    folder: Path, split: str, keys: Sequence[str | None], target: Path, count: int
-) -> list[dict[str, np.ndarray]]:
-    """`decode_range` over all examples of a split, in several processes for large splits."""
-    num_workers = min(os.cpu_count() or 1, 16) if count >= _LARGE else 1
-    if num_workers == 1:
+    """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy."""
+    decoded = []
+    for split in splits:
         try:
-            return [decode_range(folder, split, keys, 0, count)]
+            arrays = _decode_split(folder, split, keys)
         except (OSError, RuntimeError) as error:
             raise _undecodable(folder, split, str(error)) from error
-    bounds = np.linspace(0, count, num_workers + 1).astype(int).tolist()
-    return _decode_in_processes(folder, split, keys, bounds, target)
-
-
-def _decode_in_processes(
-    folder: Path, split: str, keys: Sequence[str | None], bounds: Sequence[int], target: Path
-) -> list[dict[str, np.ndarray]]:
-    """`decode_range` between consecutive bounds, each range in a separate process.
-
-    Arrays are passed through files in `target`, which is removed as a whole if this process is killed.
-    """
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    workers, parts = [], []
-    with tempfile.TemporaryDirectory(dir=target) as scratch, ExitStack() as running:
-        for start, stop in pairwise(bounds):
-            part = Path(scratch, f"{start}.npz")
-            job = json.dumps([os.getpid(), str(folder), split, keys, start, stop, str(part)])
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "jaxfed.data.readers.decode_worker", job],
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.enter_context(worker)  # at the end: killed if need be, waited for, pipe closed
-            running.callback(worker.kill)
-            workers.append((worker, part))
-        for worker, part in workers:
-            _, errors = worker.communicate()
-            if worker.returncode == errno.ENOSPC:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
-            if worker.returncode:
-                raise _undecodable(folder, split, errors)
-            with np.load(part) as arrays:
-                parts.append(dict(arrays))
-    return parts
+        if split in _UNLABELED_SPLITS:
+            arrays["y"] = np.full_like(arrays["y"], UNLABELED)
+        decoded.append(arrays)
+    for kind in decoded[0]:
+        np.save(target / f"{kind}-{part}.npy", np.concatenate([each[kind] for each in decoded]))
 
 
 def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
@@ -278,24 +216,21 @@ def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
     )
 
 
-def decode_range(
-    folder: Path, split: str, keys: Sequence[str | None], start: int, stop: int
-) -> dict[str, np.ndarray]:
-    """Decode examples start..stop-1: "x" `[n, ...]`, "y" int32 `[n]`, perhaps "client", "subclass" `[n]`.
+def _decode_split(folder: Path, split: str, keys: Sequence[str | None]) -> dict[str, np.ndarray]:
+    """Decode a split: "x" `[n, ...]`, "y" int32 `[n]`, and with such features "client", "subclass" `[n]`.
 
     Args:
         folder: the prepared set.
         split: its split.
         keys: the features that hold example, label, client (or None) and, if there is a fourth, subclass.
-        start, stop: range of examples.
     """
     example_key, label_key, client_key, *finer = keys
     source = _builder(folder).as_data_source(split)
     # Several hundred records per read: a read per record would cost as much as decoding it.
     records = (
         record
-        for first in range(start, stop, 512)
-        for record in source.__getitems__(range(first, min(first + 512, stop)))
+        for first in range(0, len(source), 512)
+        for record in source.__getitems__(range(first, min(first + 512, len(source))))
     )
     kinds = zip(("client", "subclass"), (client_key, *finer), strict=False)
     others = {kind: key for kind, key in kinds if key}

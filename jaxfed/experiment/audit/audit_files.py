@@ -39,10 +39,10 @@ class AuditFiles:
         there = {n: _sightings(path) for n, path in self._rounds("sightings", name, repeat).items()}
         return {number: seen for number, seen in there.items() if seen}
 
-    def save_instructions(self, place: _Place, told: list[Instruction]) -> None:
+    def save_instructions(self, place: _Place, instructions: list[Instruction]) -> None:
         """Save the instructions that a round sent to its clients."""
         arrays: dict[str, np.ndarray] = {}
-        for i, one in enumerate(told):
+        for i, one in enumerate(instructions):
             rest = [one.steps, one.on_own, one.network]
             arrays[f"rest_{i}"] = np.asarray(json.dumps(rest))
             for field in _ARRAYS:
@@ -117,12 +117,14 @@ def _sightings(path: Path) -> list[Sighting]:
 
 def _instructions(path: Path) -> list[Instruction]:
     with np.load(path) as arrays:
-        told = []
+        instructions = []
         for i in range(sum(name.startswith("rest_") for name in arrays)):
             steps, on_own, network = json.loads(str(arrays[f"rest_{i}"]))
             there = {field: arrays[f"{field}_{i}"] for field in _ARRAYS if f"{field}_{i}" in arrays}
-            told.append(Instruction(steps, on_own, network=tuple(map(tuple, network)), **there))
-        return told
+            instructions.append(
+                Instruction(steps, on_own, network=tuple(map(tuple, network)), **there)
+            )
+        return instructions
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -16,8 +16,8 @@ which counts a label as 32 bits, like a parameter. With 10 classes the encodings
     soft prediction, float32            320             6.7
 
 A method's bytes are those that its round counts (`jaxfed.federation.communication`), under the kind of sum
-that the config selects. The bits of the four encodings are the sizes of the arrays. Nothing is trained: a
-learner that predicts the first class everywhere replaces the clients' models.
+that the config selects. Nothing is trained: a learner that predicts the first class everywhere replaces the
+clients' models.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import label_bytes, num_bytes_of
 from jaxfed.federation.rounds import play
 from jaxfed.learners import Fitted, Learner, Taught
-from jaxfed.privacy.xor_mechanism import one_hot
 from jaxfed.training.round.counted_round import CountingClients, round_costs
 
 PAPER_FACTOR = 67
@@ -133,12 +132,11 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
 
 def encodings(num_public: int, num_classes: int, parameter_bytes: int | None) -> list[Encoding]:
     """Return the size of `num_public` labels in four encodings, and that of the parameters if given."""
-    labels = np.zeros(num_public, np.int32)
     bits = {
         "labels, packed": _BYTE * label_bytes(num_public, num_classes),
-        "labels, one-hot bits": one_hot(labels, num_classes).size,
-        "labels, 32-bit words": _BYTE * labels.nbytes,
-        "probabilities, float32": _BYTE * np.zeros((num_public, num_classes), np.float32).nbytes,
+        "labels, one-hot bits": num_public * num_classes,
+        "labels, 32-bit words": 32 * num_public,
+        "probabilities, float32": 32 * num_public * num_classes,
     }
     if parameter_bytes is not None:
         bits["parameters"] = _BYTE * parameter_bytes
@@ -168,9 +166,9 @@ def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int
     cohort = federation.cohort(list(range(clients)))
     with closing(play(algorithm, state, rounds, cohort_of=lambda _: cohort, key=key)) as played:
         for one in played:
-            told = one.metrics.get("communication", {})
-            if told.get("upload_bytes"):
-                up, down = told["upload_bytes"] / clients, told["download_bytes"] / clients
+            counted = one.metrics.get("communication", {})
+            if counted.get("upload_bytes"):
+                up, down = counted["upload_bytes"] / clients, counted["download_bytes"] / clients
                 return Sent(name, up, down, _factor(parameters, up))
     return Sent(name, 0.0, 0.0, None)
 

@@ -63,7 +63,7 @@ def agree(interruption: Interruption, record: Mapping[str, Any]) -> None:
         return
     numbers = {name: value for name, value in record.items() if name != _TIMES}
     own = {"signal": interruption.pending or 0, "record": plain(numbers)}
-    first, *others = (json.loads(text) for text in processes.told(json.dumps(own)))
+    first, *others = (json.loads(text) for text in processes.gather_texts(json.dumps(own)))
     for number, other in enumerate(others, 1):
         for name, value in first["record"].items():
             if other["record"].get(name) != value:

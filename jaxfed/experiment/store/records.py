@@ -138,8 +138,6 @@ class Sweep:
     """One workdir of `launch.sweep`; `base` holds the config's own value of every swept key."""
 
     workdir: Path
-    config_file: str
-    variant: str
     command: str
     base: dict[str, Any]
     points: tuple[PointRecord, ...]
@@ -226,8 +224,6 @@ def read_sweep(workdir: Path) -> Sweep:
         points = tuple(_point(workdir, point, runs) for point in content["points"])
         return Sweep(
             workdir,
-            content["config_file"],
-            content["variant"],
             content["command"],
             content["base"],
             points,

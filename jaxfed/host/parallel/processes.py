@@ -92,7 +92,7 @@ def is_first() -> bool:
     return not are_several() or jax.process_index() == 0
 
 
-def told(text: str) -> list[str]:
+def gather_texts(text: str) -> list[str]:
     """All-gather: the texts of all processes, in their order."""
     if not are_several():
         return [text]
@@ -128,9 +128,9 @@ def together() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told(str(error) or type(error).__name__)
+        gather_texts(str(error) or type(error).__name__)
         raise
-    for number, problem in enumerate(told("")):
+    for number, problem in enumerate(gather_texts("")):
         if problem:
             raise UsageError(f"process {number}: {problem}")
 
@@ -141,7 +141,7 @@ def check_same(own: Mapping[str, str]) -> None:
     Raises:
         UsageError: names a process with an entry other than the first's; all processes raise it.
     """
-    first, *others = (json.loads(text) for text in told(json.dumps(dict(own))))
+    first, *others = (json.loads(text) for text in gather_texts(json.dumps(dict(own))))
     for number, other in enumerate(others, 1):
         for name in {**first, **other}:
             if other.get(name) != first.get(name):

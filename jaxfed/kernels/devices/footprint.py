@@ -8,6 +8,7 @@ fused with neighboring operations (YNNPACK), which hold blocks of their operands
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -49,11 +50,4 @@ def footprint(program: Any, *arguments: Any, **keywords: Any) -> Footprint:
 
 
 def _bytes_of(tree: Any) -> int:
-    return sum(leaf.dtype.itemsize * _size(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    return sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

@@ -21,7 +21,7 @@ from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
 from jaxfed.reports.figures.png import try_to_write
-from jaxfed.reports.figures.style import LIGHT, Theme, dress, new_figure
+from jaxfed.reports.figures.style import INK, LABELED, MUTED, dress, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import Cell, Table
@@ -129,25 +129,21 @@ def attack_text(row: Mapping[str, Any]) -> str:
     return text if row["leaves"] else f"{text} (which nobody has)"
 
 
-def vulnerability_figure(
-    rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL, theme: Theme = LIGHT
-) -> Figure:
+def vulnerability_figure(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> Figure:
     """Plot accuracy against the AUC of the strongest attack, with its interval; left and up is better.
 
     The points are annotated with names, because there are more methods than distinguishable colors.
     """
-    figure = new_figure(7.2, 4.6, theme)
+    figure = new_figure(7.2, 4.6)
     ax = figure.subplots()
-    dress(
-        ax, theme, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]"
-    )
-    ax.axvline(0.5, color=theme.muted, linestyle="--", linewidth=1)
+    dress(ax, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]")
+    ax.axvline(0.5, color=MUTED, linestyle="--", linewidth=1)
     drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
     drawn.sort(key=lambda row: row["accuracy"])
     heights = _apart([100 * row["accuracy"] for row in drawn])
     most = max((row["high"] for row in drawn), default=1.0)
     for row, height in zip(drawn, heights, strict=True):
-        color = theme.labeled if row["leaves"] else theme.muted
+        color = LABELED if row["leaves"] else MUTED
         accuracy = 100 * row["accuracy"]
         ax.errorbar(
             row["auc"],
@@ -166,8 +162,8 @@ def vulnerability_figure(
             xytext=(most + 0.02, height),
             va="center",
             fontsize=8,
-            color=theme.ink,
-            arrowprops={"arrowstyle": "-", "color": theme.muted, "linewidth": 0.4},
+            color=INK,
+            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.4},
         )
     if drawn:
         ax.set_xlim(right=most + 0.15)

@@ -27,11 +27,11 @@ from jaxfed.reports.figures.bound_figures import (
     consensus_bound_figure,
     sensitivity_bound_figure,
 )
-from jaxfed.reports.figures.style import LIGHT, LINE_STYLES
+from jaxfed.reports.figures.style import LINE_STYLES, PALETTE
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
 
 _PRINTED_RATES = (1e-4, 1e-3, 1e-2)
-_MOST_COLORS, _MOST_LINES = len(LIGHT.palette), len(LINE_STYLES)
+_MOST_COLORS, _MOST_LINES = len(PALETTE), len(LINE_STYLES)
 
 
 class Wanted(NamedTuple):

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import base64
 import html
-import io
+import struct
 from collections.abc import Sequence
+from pathlib import Path
 
-from jaxfed.errors import UsageError
 from jaxfed.reports.documents.sections import Picture, Section
-from jaxfed.reports.figures.png import save
-from jaxfed.reports.figures.style import DARK, LIGHT, Theme
+from jaxfed.reports.figures.style import DPI
 from jaxfed.reports.tables.tables import Table
 
 
-def render(sections: Sequence[Section]) -> str:
-    """Return the whole page, for light and dark mode, phones and desktops."""
+def render(sections: Sequence[Section], plots: Path) -> str:
+    """Return the whole page, for phones and desktops, with the PNG files of a folder."""
     anchors = [f"s{number}" for number in range(len(sections))]
     links = "".join(
         f'<a href="#{anchor}">{_text(section.title)}</a>'
         for anchor, section in zip(anchors, sections, strict=True)
     )
     body = "".join(
-        _section(anchor, section) for anchor, section in zip(anchors, sections, strict=True)
+        _section(anchor, section, plots) for anchor, section in zip(anchors, sections, strict=True)
     )
     counts = _counts(sections)
     return f"""<!DOCTYPE html>
@@ -30,7 +29,7 @@ def render(sections: Sequence[Section]) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
+<meta name="color-scheme" content="light">
 <title>jaxfed report</title>
 <style>{_STYLE}</style>
 </head>
@@ -64,8 +63,8 @@ def _counts(sections: Sequence[Section]) -> str:
     return " · ".join(parts)
 
 
-def _section(anchor: str, section: Section) -> str:
-    pictures = "".join(_figure(picture) for picture in section.pictures)
+def _section(anchor: str, section: Section, plots: Path) -> str:
+    pictures = "".join(_figure(picture, plots) for picture in section.pictures)
     gallery = f'<div class="gallery">{pictures}</div>' if pictures else ""
     tables = "".join(_table(table) for table in section.tables)
     # A sweep begins with its plots, a single run with its table.
@@ -125,32 +124,21 @@ def _fact(name: str, text: str) -> str:
     return "".join(f"<code>{_text(line)}</code>" for line in text.split("\n"))
 
 
-def _figure(picture: Picture) -> str:
-    try:
-        light, width, height = _image(picture, LIGHT)
-        dark, _, _ = _image(picture, DARK)
-    except UsageError:
-        raise
-    except Exception as error:  # writing its PNG file failed too, and logged the reason
-        return f"<p>{_text(picture.caption)}: cannot be drawn ({_text(type(error).__name__)})</p>\n"
+def _figure(picture: Picture, plots: Path) -> str:
+    file = plots / f"{picture.name}.png"
+    if not file.is_file():  # writing it failed, and logged the reason
+        return f"<p>{_text(picture.caption)}: cannot be drawn</p>\n"
+    content = file.read_bytes()
+    # From the PNG's header; all plots have the same scale and font size.
+    pixels = struct.unpack(">II", content[16:24])
+    width, height = (round(_PIXELS_PER_INCH * number / DPI) for number in pixels)
     wide = ' class="wide"' if width > _COLUMN else ""
+    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return f"""<figure{wide}>
-<picture>
-<source media="(prefers-color-scheme: dark)" srcset="{dark}">
-<img src="{light}" width="{width}" height="{height}" alt="{_text(picture.caption)}">
-</picture>
+<img src="{source}" width="{width}" height="{height}" alt="{_text(picture.caption)}">
 <figcaption>{_text(picture.caption)}</figcaption>
 </figure>
 """
-
-
-def _image(picture: Picture, theme: Theme) -> tuple[str, int, int]:
-    """Return a plot as a data URI with its size on the page; all plots have the same scale and font size."""
-    figure = picture.draw(theme)
-    stream = io.BytesIO()
-    save(figure, stream)
-    width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
-    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", width, height
 
 
 # The page fits a screen 1280 pixels wide; two plots of the common width fit side by side.
@@ -173,9 +161,6 @@ M50 16 46 48" fill="none"/></g>
 _STYLE = """
 :root { --bg: #f4f6f8; --card: #ffffff; --ink: #1b2530; --muted: #5b6875; --line: #e2e7ec;
   --accent: #0a5c9c; --best: #e8f2fa; --notice: #fff6e0; --band: #10202f; }
-@media (prefers-color-scheme: dark) { :root { --bg: #0e1318; --card: #151b22; --ink: #e8edf2;
-  --muted: #9aa7b4; --line: #2a333d; --accent: #6cb8f0; --best: #17324a; --notice: #33290f;
-  --band: #0a1118; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--bg); color: var(--ink); line-height: 1.5;

@@ -26,7 +26,7 @@ from jaxfed.reports.documents import page
 from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
 from jaxfed.reports.documents.sections import Picture, Section
 from jaxfed.reports.figures import plots, png, reliability_figure
-from jaxfed.reports.figures.style import LIGHT, MOST_LINES
+from jaxfed.reports.figures.style import MOST_LINES
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.curves import (
     Curve,
@@ -72,10 +72,10 @@ def write_report(
                 table.write_csv(folder / "tables" / f"{table.name}.csv")
             for picture in section.pictures:
                 file = folder / "plots" / f"{picture.name}.png"
-                png.try_to_write(partial(picture.draw, LIGHT), file)
+                png.try_to_write(picture.draw, file)
         for name, text in (
             ("report.md", _markdown(sections)),
-            ("report.html", page.render(sections)),
+            ("report.html", page.render(sections, folder / "plots")),
         ):
             with storage.whole_file(folder / name) as stream:
                 stream.write(text)
@@ -259,7 +259,7 @@ def _family_pictures(
         names.take("plots", sweep.name, key),
         f"{metric_label(metric)} of {name} against {setting_label(key)}, a line for "
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
-        lambda theme: plots.curve_figure(key, values, series, metric, title=name, theme=theme),
+        lambda: plots.curve_figure(key, values, series, metric, title=name),
     )
 
 
@@ -290,7 +290,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
             names.take(*parts),
             f"{metric_label(metric)} against {setting_label(curve.key)}{' at ' * bool(fixed)}{fixed}. "
             f"{on_top}Mean over repeats; error bars are one sample deviation.",
-            lambda theme: plots.curve_figure(
+            lambda: plots.curve_figure(
                 curve.key,
                 curve.values,
                 series,
@@ -298,7 +298,6 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
                 title=fixed,
                 above=composed,
                 methods=methods,
-                theme=theme,
             ),
         )
 
@@ -334,9 +333,7 @@ def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Pict
             names.take("plots", sweep.name, curve.key, _settings_text(curve.fixed), "cosine-rmse"),
             "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L "
             "independent bits give.",
-            lambda theme: plots.cosine_error_figure(
-                curve.values, error, theory, key=curve.key, theme=theme
-            ),
+            lambda: plots.cosine_error_figure(curve.values, error, theory, key=curve.key),
         )
 
 

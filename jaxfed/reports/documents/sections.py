@@ -6,16 +6,15 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from jaxfed.reports.figures.style import Theme
 from jaxfed.reports.tables.tables import Table
 
 
 class Picture(NamedTuple):
-    """A plot: its file name without extension, its caption, and a function that draws it in a theme."""
+    """A plot: its file name without extension, its caption, and a function that draws it."""
 
     name: str
     caption: str
-    draw: Callable[[Theme], Figure]
+    draw: Callable[[], Figure]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
-from jaxfed.reports.figures.style import LIGHT, LINE_STYLES, dress, legend, new_figure
+from jaxfed.reports.figures.style import LINE_STYLES, MUTED, PALETTE, dress, legend, new_figure
 from jaxfed.training.consensus.consensus_bound import change_probability
 
 RATES = np.geomspace(1e-6, 1, 121)
@@ -34,7 +34,7 @@ def consensus_bound_figure(
         num_public: |U|. The paper states 10,000, but its printed numbers hold for 1.
         changes: (round, share of labels that changed) of a run, drawn as dots; zeros are omitted.
     """
-    figure = new_figure(6.4, 4.2, LIGHT)
+    figure = new_figure(6.4, 4.2)
     ax = _axes(figure, "Rounds before, $t_0$", "Labels change afterwards, $\\delta$ at most")
     for (color, m), (style, c) in product(enumerate(num_clients), enumerate(rates)):
         first = max(1, int(np.ceil(2 * c)))
@@ -44,9 +44,9 @@ def consensus_bound_figure(
     seen = [(number, share) for number, share in changes if share > 0]
     if seen:
         label = "measured: share that changed"
-        ax.plot(*zip(*seen, strict=True), ".", color=LIGHT.muted, markersize=4, label=label)
+        ax.plot(*zip(*seen, strict=True), ".", color=MUTED, markersize=4, label=label)
     ax.set_ylim(_LEAST, 2)
-    legend(figure, ax, LIGHT, columns=min(max(len(num_clients), 2), 4))
+    legend(figure, ax, columns=min(max(len(num_clients), 2), 4))
     return figure
 
 
@@ -62,25 +62,25 @@ def sensitivity_bound_figure(
         deltas: probabilities with which the bound may fail.
         estimate: labels changed by sampled neighbors, drawn for comparison; it is no bound. 0 draws nothing.
     """
-    figure = new_figure(6.4, 4.2, LIGHT)
+    figure = new_figure(6.4, 4.2)
     ax = _axes(
         figure, "Stability rate, $\\epsilon$", "Labels that one example changes, $r$ at most"
     )
     for (color, size), (style, delta) in product(enumerate(num_public), enumerate(deltas)):
         rows = [stability_bound(size, float(rate), delta) for rate in RATES]
         _draw(ax, color, style, RATES, rows, f"|U| = {size:,}, $\\delta$ = {delta:g}")
-    for size, line_color in zip(num_public, LIGHT.palette, strict=False):
+    for size, line_color in zip(num_public, PALETTE, strict=False):
         ax.axhline(trivial_rows(size), color=line_color, linewidth=0.8, alpha=0.6, zorder=1)
     if estimate:
         label, dotted = f"estimate, {estimate:,}", (0, (1, 1))
-        ax.axhline(estimate, color=LIGHT.muted, linestyle=dotted, linewidth=1.4, label=label)
-    legend(figure, ax, LIGHT, columns=max(len(deltas), 2))
+        ax.axhline(estimate, color=MUTED, linestyle=dotted, linewidth=1.4, label=label)
+    legend(figure, ax, columns=max(len(deltas), 2))
     return figure
 
 
 def _axes(figure: Figure, xlabel: str, ylabel: str) -> Axes:
     ax = figure.subplots()
-    dress(ax, LIGHT, xlabel=xlabel, ylabel=ylabel)
+    dress(ax, xlabel=xlabel, ylabel=ylabel)
     ax.set_xscale("log")
     ax.set_yscale("log")
     return ax
@@ -90,7 +90,7 @@ def _draw(ax: Axes, color: int, style: int, x: npt.ArrayLike, y: npt.ArrayLike, 
     ax.plot(
         x,
         y,
-        color=LIGHT.palette[color],
+        color=PALETTE[color],
         linestyle=LINE_STYLES[style % len(LINE_STYLES)],
         linewidth=1.8,
         label=label,

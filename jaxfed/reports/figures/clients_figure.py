@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.experiment.store.records import Measurement, sort_algorithms
-from jaxfed.reports.figures.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
+from jaxfed.reports.figures.style import algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.display_names import metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods
 
@@ -59,7 +59,6 @@ def clients_figure(
     means: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     methods: Methods = USUAL,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot clients' accuracies and their mean above, and their deviation over clients below.
 
@@ -68,14 +67,13 @@ def clients_figure(
         means: mean accuracy by method, including methods with one shared model (FedAvg).
         metric: name of the mean accuracy.
         methods: display names and algorithms of the methods.
-        theme: light or dark.
     """
-    figure = new_figure(6.4, 5.6, theme)
+    figure = new_figure(6.4, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    dress(above, theme, ylabel=metric_label(metric))
-    dress(below, theme, xlabel="Round", ylabel="Deviation [%]")
+    dress(above, ylabel=metric_label(metric))
+    dress(below, xlabel="Round", ylabel="Deviation [%]")
     order = sort_algorithms({*means, *clients}, methods.algorithms)
-    for algorithm, style in algorithm_styles(order, theme, methods.algorithms).items():
+    for algorithm, style in algorithm_styles(order, methods.algorithms).items():
         color, line = style["color"], style["linestyle"]
         if algorithm in clients:
             rounds, accuracy = clients[algorithm]
@@ -97,5 +95,5 @@ def clients_figure(
             )
     below.set_ylim(bottom=0)
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(figure, above, theme)
+    legend(figure, above)
     return figure

@@ -12,8 +12,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.reports.figures.style import (
-    LIGHT,
-    Theme,
+    INK,
+    LABELED,
+    MUTED,
+    NEW,
+    UNLABELED,
     dress,
     new_figure,
     plain,
@@ -34,7 +37,6 @@ def partition_figure(
     *,
     apart: Mapping[str, npt.ArrayLike] | None = None,
     class_names: Sequence[str] | None = None,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot the number of examples of each class at each client, by kind: labeled, unlabeled and new.
 
@@ -48,40 +50,21 @@ def partition_figure(
         new: counts of the data that clients want classified, same shape; None if there are none.
         apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
         class_names: one name for each class; numbers if not given.
-        theme: light or dark.
-
-    Raises:
-        ValueError: the shapes differ or are not two-dimensional.
     """
-    kinds = {"labeled": _counts(labeled), "unlabeled": _counts(unlabeled)}
-    if new is not None and _counts(new).any():
-        kinds["new"] = _counts(new)
-    shapes = {counts.shape for counts in kinds.values()}
-    if len(shapes) != 1:
-        raise ValueError(f"counts must have one shape [num_clients, num_classes], got {shapes}")
-    num_clients, num_classes = shapes.pop()
+    kinds = {"labeled": np.asarray(labeled), "unlabeled": np.asarray(unlabeled)}
+    if new is not None and np.any(new):
+        kinds["new"] = np.asarray(new)
+    num_clients, num_classes = kinds["labeled"].shape
     names = [str(name) for name in class_names or range(num_classes)]
-    if len(names) != num_classes:
-        raise ValueError(f"{len(names)} class names for {num_classes} classes")
-    bars = {whose: _counts(np.atleast_2d(counts)) for whose, counts in (apart or {}).items()}
-    if any(counts.shape != (1, num_classes) for counts in bars.values()):
-        raise ValueError(f"counts apart must be [{num_classes}]")
+    bars = {whose: np.atleast_2d(counts) for whose, counts in (apart or {}).items()}
     draw = _bubbles if num_clients * num_classes <= _MAX_BUBBLES else _heat_maps
-    return draw(kinds, bars, names, theme)
-
-
-def _counts(counts: npt.ArrayLike) -> Counts:
-    array = np.asarray(counts, dtype=np.int64)
-    if array.ndim != 2:
-        raise ValueError(f"counts must be [num_clients, num_classes], got shape {array.shape}")
-    return array
+    return draw(kinds, bars, names)
 
 
 def _bubbles(
     kinds: Mapping[str, Counts],
     bars: Mapping[str, Counts],
     class_names: Sequence[str],
-    theme: Theme,
 ) -> Figure:
     training = kinds["labeled"] + kinds["unlabeled"]
     num_clients, num_classes = training.shape
@@ -93,43 +76,42 @@ def _bubbles(
     figure = new_figure(
         max(4.6, panels * panel + 1.5) + _BARS * len(bars),
         max(2.6, cell * num_classes + 1.7),
-        theme,
     )
-    axes = _side_by_side(figure, panels, panel, bars, theme)
+    axes = _side_by_side(figure, panels, panel, bars)
     full = (0.92 * cell * 72) ** 2  # The largest bubble's area in points squared.
 
     def draw(ax: Axes, counts: Counts, color: str) -> None:
         client, label = np.nonzero(counts)
         ax.scatter(client, label, s=full * counts[client, label] / most, color=color, linewidths=0)
 
-    draw(axes[0], training, theme.unlabeled)
-    draw(axes[0], kinds["labeled"], theme.labeled)
+    draw(axes[0], training, UNLABELED)
+    draw(axes[0], kinds["labeled"], LABELED)
     if "new" in kinds:
-        draw(axes[1], kinds["new"], theme.new)
+        draw(axes[1], kinds["new"], NEW)
     titles = ("Training data", "New data, to be classified")
     for ax, title in zip(axes[:panels], titles, strict=False):
-        dress(ax, theme, title=title, xlabel="Client")
+        dress(ax, title=title, xlabel="Client")
         ax.set_xlim(-0.6, num_clients - 0.4)
         ax.set_ylim(num_classes - 0.4, -0.6)
         ax.set_xticks(range(0, num_clients, math.ceil(num_clients / 10)))
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
         ax.tick_params(length=0)
-    _name_classes(axes[0], class_names, theme)
-    _partition_legend(figure, kinds, f"largest bubble: {most} examples", theme)
+    _name_classes(axes[0], class_names)
+    _partition_legend(figure, kinds, f"largest bubble: {most} examples")
     return figure
 
 
 def _side_by_side(
-    figure: Figure, panels: int, panel: float, bars: Mapping[str, Counts], theme: Theme
+    figure: Figure, panels: int, panel: float, bars: Mapping[str, Counts]
 ) -> Sequence[Axes]:
     """Return axes for the clients' counts, each `panel` inches wide; draw the bar panels to their right."""
     widths = [panel] * panels + [_BARS] * len(bars)
     axes = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     for ax, (whose, counts) in zip(axes[panels:], bars.items(), strict=True):
-        color = {"server": theme.labeled}.get(whose, theme.unlabeled)
+        color = {"server": LABELED}.get(whose, UNLABELED)
         ax.barh(range(counts.shape[1]), counts[0], height=0.7, color=color)
-        dress(ax, theme, title=whose.capitalize(), xlabel="Examples")
+        dress(ax, title=whose.capitalize(), xlabel="Examples")
         ax.xaxis.set_major_locator(MaxNLocator(2, integer=True))
     return list(axes)
 
@@ -138,25 +120,24 @@ def _heat_maps(
     kinds: Mapping[str, Counts],
     bars: Mapping[str, Counts],
     class_names: Sequence[str],
-    theme: Theme,
 ) -> Figure:
-    colors = {"labeled": theme.labeled, "unlabeled": theme.labeled, "new": theme.new}
+    colors = {"labeled": LABELED, "unlabeled": LABELED, "new": NEW}
     titles = {"labeled": "Labeled", "unlabeled": "Unlabeled", "new": "New, to be classified"}
     num_clients, num_classes = kinds["labeled"].shape
     panel = 3.4 - _BARS * len(bars) / len(kinds)
     height = float(np.clip(panel * num_classes / num_clients, 2.2, 6.0))
-    figure = new_figure(panel * len(kinds) + _BARS * len(bars) + 1.2, height + 1.5, theme)
-    axes = _side_by_side(figure, len(kinds), panel, bars, theme)
+    figure = new_figure(panel * len(kinds) + _BARS * len(bars) + 1.2, height + 1.5)
+    axes = _side_by_side(figure, len(kinds), panel, bars)
     for ax, (kind, counts) in zip(axes, kinds.items(), strict=False):
         image = ax.imshow(
             counts.T,
-            cmap=sequential(theme, colors[kind]),
+            cmap=sequential(colors[kind]),
             # Square roots: a few large counts must not make all small ones look empty.
             norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max(initial=0)))),
             aspect="auto",
             interpolation="nearest",
         )
-        dress(ax, theme, title=titles[kind], xlabel="Client")
+        dress(ax, title=titles[kind], xlabel="Client")
         ax.grid(False)
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         bar = figure.colorbar(
@@ -165,25 +146,23 @@ def _heat_maps(
         bar.outline.set_visible(False)
         bar.locator = MaxNLocator(4, integer=True)
         bar.update_ticks()
-        bar.ax.tick_params(colors=theme.muted, labelsize=9, length=2)
-        bar.set_label("examples", color=theme.muted, fontsize=9)
-    _name_classes(axes[0], class_names, theme)
+        bar.ax.tick_params(colors=MUTED, labelsize=9, length=2)
+        bar.set_label("examples", color=MUTED, fontsize=9)
+    _name_classes(axes[0], class_names)
     return figure
 
 
-def _name_classes(ax: Axes, names: Sequence[str], theme: Theme) -> None:
+def _name_classes(ax: Axes, names: Sequence[str]) -> None:
     if len(names) <= _MAX_NAMED_CLASSES:
         shortened = [plain(name, 18) for name in names]
-        ax.set_yticks(range(len(names)), shortened, color=theme.ink)
+        ax.set_yticks(range(len(names)), shortened, color=INK)
     else:
         ax.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    ax.set_ylabel("Class", color=theme.ink, fontsize=10)
+    ax.set_ylabel("Class", color=INK, fontsize=10)
 
 
-def _partition_legend(
-    figure: Figure, kinds: Mapping[str, Counts], scale: str, theme: Theme
-) -> None:
-    colors = {"labeled": theme.labeled, "unlabeled": theme.unlabeled, "new": theme.new}
+def _partition_legend(figure: Figure, kinds: Mapping[str, Counts], scale: str) -> None:
+    colors = {"labeled": LABELED, "unlabeled": UNLABELED, "new": NEW}
     handles = [
         Line2D([], [], marker="o", linestyle="", color=colors[kind], markersize=8) for kind in kinds
     ]
@@ -194,7 +173,7 @@ def _partition_legend(
         ncols=len(kinds) + 1 if figure.get_figwidth() > 1.6 * (len(kinds) + 1) else 2,
         frameon=False,
         fontsize=9,
-        labelcolor=theme.ink,
+        labelcolor=INK,
         handletextpad=0.3,
         columnspacing=1.4,
     )

@@ -33,8 +33,8 @@ from jaxfed.reports.figures.partition_figure import partition_figure
 from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.reliability_figure import reliabilities, reliability_figure
 from jaxfed.reports.figures.style import (
-    LIGHT,
-    Theme,
+    INK,
+    MUTED,
     algorithm_styles,
     dress,
     legend,
@@ -64,9 +64,9 @@ _OVER_CLIENTS = {
 }
 
 
-def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
+def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     """Return file name -> a function that draws it, for each plot that one run has data for."""
-    drawings: dict[str, Callable[[Theme], Figure]] = {}
+    drawings: dict[str, Callable[[], Figure]] = {}
     methods = methods_of([run])
     metrics = [
         name
@@ -93,7 +93,7 @@ def run_plots(run: Run) -> dict[str, Callable[[Theme], Figure]]:
     return drawings
 
 
-def _partition_of(file: Path, theme: Theme) -> Figure:
+def _partition_of(file: Path) -> Figure:
     counts = read_json(file)
     try:
         return partition_figure(
@@ -102,7 +102,6 @@ def _partition_of(file: Path, theme: Theme) -> Figure:
             counts.get("new"),
             apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
             class_names=counts.get("class_names"),
-            theme=theme,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
@@ -113,7 +112,7 @@ def draw_plots(run: Run, folder: Path) -> None:
     for name, draw in run_plots(run).items():
         file = folder / f"{name}.png"
         try:
-            try_to_write(partial(draw, LIGHT), file)
+            try_to_write(draw, file)
         except (OSError, UsageError) as error:  # the run's results are saved already
             logging.warning("%s: %s", file, error)
 
@@ -122,15 +121,14 @@ def algorithms_figure(
     results: Mapping[str, Mapping[str, Measurement]],
     metrics: Sequence[str],
     methods: Methods = USUAL,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot a row for each method and a panel for each metric: repeats as dots, mean and deviation on top."""
     algorithms = list(results)
-    styles = algorithm_styles(algorithms, theme, methods.algorithms)
+    styles = algorithm_styles(algorithms, methods.algorithms)
     labels = [methods.name(algorithm) for algorithm in algorithms]
     room = max(0.0, max(text_width(label, 9) for label in labels) - 2.0)  # that long names need
     width, height = max(5.0, 1.8 + 2.6 * len(metrics)) + room, 1.3 + 0.42 * len(algorithms)
-    figure = new_figure(width, height, theme)
+    figure = new_figure(width, height)
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for ax, metric in zip(panels, metrics, strict=True):
         for row, algorithm in enumerate(algorithms):
@@ -152,7 +150,7 @@ def algorithms_figure(
                 capsize=3,
                 linewidth=1.8,
             )
-        dress(ax, theme, xlabel=metric_label(metric))
+        dress(ax, xlabel=metric_label(metric))
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="x")
@@ -162,7 +160,7 @@ def algorithms_figure(
     panels[0].set_yticks(
         range(len(algorithms)),
         labels,
-        color=theme.ink,
+        color=INK,
     )
     panels[0].set_ylim(len(algorithms) - 0.4, -0.6)
     return figure
@@ -177,7 +175,6 @@ def curve_figure(
     title: str = "",
     above: tuple[str, Sequence[float]] | None = None,
     methods: Methods = USUAL,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
 
@@ -190,18 +187,17 @@ def curve_figure(
         title: the fixed settings, if any.
         above: label and values of a second quantity, shown on a top axis.
         methods: display names and algorithms of the methods.
-        theme: light or dark.
     """
-    figure = new_figure(6.4, 4.2, theme)
+    figure = new_figure(6.4, 4.2)
     ax = figure.subplots()
-    dress(ax, theme, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
+    dress(ax, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
     positions = place_values(ax, key, values)
     if above is not None:
-        mark_above(ax, positions, *above, color=theme.muted)
+        mark_above(ax, positions, *above, color=MUTED)
     joined = is_quantity(key, values)
-    _draw_series(ax, positions, series, _scale(metric), theme, methods, joined=joined)
+    _draw_series(ax, positions, series, _scale(metric), methods, joined=joined)
     _end_at_limits(ax, metric, "y")
-    legend(figure, ax, theme)
+    legend(figure, ax)
     return figure
 
 
@@ -211,27 +207,26 @@ def cosine_error_figure(
     theory: Sequence[Measurement | None],
     *,
     key: str = "xclp.num_bits",
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot the root mean squared error of cos(pi h / L) against L, measured and expected by theory."""
-    figure = new_figure(6.4, 4.2, theme)
+    figure = new_figure(6.4, 4.2)
     ax = figure.subplots()
-    dress(ax, theme, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
+    dress(ax, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
     positions = place_values(ax, key, values)
     kept = [(x, t.mean) for x, t in zip(positions, theory, strict=True) if t is not None]
     ax.plot(
         [x for x, _ in kept],
         [y for _, y in kept],
-        color=theme.muted,
+        color=MUTED,
         linestyle="--",
         linewidth=1.6,
         label="Theory",
         zorder=2,
     )
-    _draw_series(ax, positions, {"xclp": measured}, 1.0, theme, Methods({"xclp": "Measured"}))
+    _draw_series(ax, positions, {"xclp": measured}, 1.0, Methods({"xclp": "Measured"}))
     ax.set_yscale("log")
     thin_log_ticks(ax)
-    legend(figure, ax, theme)
+    legend(figure, ax)
     return figure
 
 
@@ -257,14 +252,13 @@ def rounds_figure(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     methods: Methods = USUAL,
-    theme: Theme = LIGHT,
 ) -> Figure:
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
-    figure = new_figure(6.4, 4.2, theme)
+    figure = new_figure(6.4, 4.2)
     ax = figure.subplots()
-    dress(ax, theme, xlabel="Round", ylabel=metric_label(metric))
+    dress(ax, xlabel="Round", ylabel=metric_label(metric))
     scale = _scale(metric)
-    for algorithm, style in algorithm_styles(list(rounds), theme, methods.algorithms).items():
+    for algorithm, style in algorithm_styles(list(rounds), methods.algorithms).items():
         numbers = np.array([number for number, _ in rounds[algorithm]])
         mean = scale * np.array([m.mean for _, m in rounds[algorithm]])
         deviation = scale * np.array([m.std or 0.0 for _, m in rounds[algorithm]])
@@ -281,7 +275,7 @@ def rounds_figure(
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _end_at_limits(ax, metric, "y")
-    legend(figure, ax, theme)
+    legend(figure, ax)
     return figure
 
 
@@ -290,14 +284,13 @@ def _draw_series(
     positions: Sequence[float],
     series: Mapping[str, Sequence[Measurement | None]],
     scale: float,
-    theme: Theme,
     methods: Methods,
     *,
     joined: bool = True,
 ) -> None:
     # At categorical values, methods are shifted side by side; on a numeric scale they must not be.
     step = 0.0 if joined else 0.5 / len(series)
-    styles = algorithm_styles(list(series), theme, methods.algorithms)
+    styles = algorithm_styles(list(series), methods.algorithms)
     for index, (algorithm, style) in enumerate(styles.items()):
         kept = [(x, m) for x, m in zip(positions, series[algorithm], strict=True) if m is not None]
         if not kept:

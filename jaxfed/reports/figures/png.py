@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 from absl import logging
 from matplotlib.figure import Figure
@@ -13,8 +12,8 @@ from matplotlib.figure import Figure
 from jaxfed.errors import UsageError
 
 
-def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
-    """Draw and save a picture; if drawing fails, log a warning and return False.
+def try_to_write(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw and save a picture; if drawing fails, log a warning and remove an earlier file.
 
     Raises:
         OSError: the file cannot be written.
@@ -27,19 +26,13 @@ def try_to_write(draw: Callable[[], Figure], path: Path) -> bool:
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         logging.warning("%s: cannot be drawn (%s: %s)", path, type(error).__name__, text)
-        return False
-    return True
+        path.unlink(missing_ok=True)
 
 
 def write(figure: Figure, path: Path) -> Path:
     """Save a figure as PNG; create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, path)
-    return path
-
-
-def save(figure: Figure, place: Path | IO[bytes]) -> None:
-    """Save a figure as PNG to a file or a stream."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # shown as boxes
-        figure.savefig(place, format="png")
+        figure.savefig(path)
+    return path

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import Run
 from jaxfed.federation.calibration_error import Reliability, reliability
-from jaxfed.reports.figures.style import LIGHT, Theme, algorithm_styles, dress, legend, new_figure
+from jaxfed.reports.figures.style import MUTED, algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods
 
 CALIBRATED = "calibration.sharpness"  # metric of a method with calibrated confidences
@@ -63,21 +63,18 @@ def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
 
-def reliability_figure(
-    bins: Mapping[str, Reliability], methods: Methods = USUAL, theme: Theme = LIGHT
-) -> Figure:
+def reliability_figure(bins: Mapping[str, Reliability], methods: Methods = USUAL) -> Figure:
     """Plot a line for each method with a point for each bin; on the diagonal confidence equals accuracy.
 
     Args:
         bins: by method.
         methods: display names and algorithms of the methods.
-        theme: light or dark.
     """
-    figure = new_figure(5.2, 5.2, theme)
+    figure = new_figure(5.2, 5.2)
     ax = figure.subplots()
-    dress(ax, theme, xlabel="Confidence [%]", ylabel="Right [%]")
-    ax.plot([0, _PERCENT], [0, _PERCENT], color=theme.muted, linewidth=1, linestyle="--")
-    for method, style in algorithm_styles(list(bins), theme, methods.algorithms).items():
+    dress(ax, xlabel="Confidence [%]", ylabel="Right [%]")
+    ax.plot([0, _PERCENT], [0, _PERCENT], color=MUTED, linewidth=1, linestyle="--")
+    for method, style in algorithm_styles(list(bins), methods.algorithms).items():
         own = bins[method]
         ax.plot(
             _PERCENT * own.confidence,
@@ -91,5 +88,5 @@ def reliability_figure(
     ax.set_ylim(0, _PERCENT)
     for line in ax.lines:
         line.set_clip_on(False)
-    legend(figure, ax, theme)
+    legend(figure, ax)
     return figure

@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -16,46 +16,13 @@ from matplotlib.textpath import TextPath
 
 from jaxfed.reports.tables.display_names import POOLED
 
-
-class Theme(NamedTuple):
-    """Colors of a plot: background, text, grid, kinds of data, and the palette of lines."""
-
-    background: str
-    ink: str
-    muted: str
-    grid: str
-    labeled: str
-    unlabeled: str
-    new: str
-    palette: tuple[str, ...]
-
-
-# Palettes after Okabe and Ito (Color Universal Design), lightened for the dark background.
-LIGHT = Theme(
-    background="#ffffff",
-    ink="#1b2530",
-    muted="#5b6875",
-    grid="#e4e8ec",
-    labeled="#0a5c9c",
-    unlabeled="#a9cfec",
-    new="#e69f00",
-    palette=(
-        *("#0072b2", "#d55e00", "#009e73", "#6b7683"),
-        *("#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#8c564b", "#2f4b7c"),
-    ),
-)
-DARK = Theme(
-    background="#151b22",
-    ink="#e8edf2",
-    muted="#9aa7b4",
-    grid="#2a333d",
-    labeled="#6cb8f0",
-    unlabeled="#27506f",
-    new="#f0b73f",
-    palette=(
-        *("#56b4e9", "#ff8a3d", "#2fcf9f", "#a9b4bf"),
-        *("#e39fc6", "#f0e442", "#9ad1f5", "#b89ad6", "#c49c94", "#8fa8dc"),
-    ),
+# Colors of a plot: background, text, grid, kinds of data, and lines (a palette after Okabe and Ito, Color
+# Universal Design).
+BACKGROUND, INK, MUTED, GRID = "#ffffff", "#1b2530", "#5b6875", "#e4e8ec"
+LABELED, UNLABELED, NEW = "#0a5c9c", "#a9cfec", "#e69f00"
+PALETTE = (
+    *("#0072b2", "#d55e00", "#009e73", "#6b7683"),
+    *("#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#8c564b", "#2f4b7c"),
 )
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -64,13 +31,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _OWN_COLOR = ("xclp", "per_client_lp", "client_knn", "network", "pooled_lp")
 
 LINE_STYLES = ("-", "--", ":", "-.")  # for lines of the same color
-MOST_LINES = len(LIGHT.palette) - len(_OWN_COLOR)  # most other methods with distinct colors
+MOST_LINES = len(PALETTE) - len(_OWN_COLOR)  # most other methods with distinct colors
 
 DPI = 160
 
 
 def algorithm_styles(
-    names: Sequence[str], theme: Theme, algorithms: Mapping[str, str] = MappingProxyType({})
+    names: Sequence[str], algorithms: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
     """Return color and marker of each method, in the given order.
 
@@ -78,7 +45,7 @@ def algorithm_styles(
     to their algorithm, which determines dashed lines (pooled data) and the line on top (XCLP).
     """
     looks = {name: (_OWN_COLOR.index(name),) * 2 for name in names if name in _OWN_COLOR}
-    others = list(range(len(_OWN_COLOR), len(theme.palette)))
+    others = list(range(len(_OWN_COLOR), len(PALETTE)))
     for name in sorted(set(names) - set(_OWN_COLOR)):
         # A digest of the name selects its slot; in a collision, the next free one. If all slots are taken,
         # colors repeat with other markers.
@@ -90,7 +57,7 @@ def algorithm_styles(
         looks[name] = next((look for look in possible if look not in looks.values()), possible[0])
     return {
         name: {
-            "color": theme.palette[looks[name][0]],
+            "color": PALETTE[looks[name][0]],
             "marker": MARKERS[looks[name][1]],
             "linestyle": "--" if algorithms.get(name, name) in POOLED else "-",
             "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
@@ -99,32 +66,32 @@ def algorithm_styles(
     }
 
 
-def new_figure(width: float, height: float, theme: Theme) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Return a figure (size in inches) with its own raster canvas, unknown to pyplot's global state."""
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=theme.background)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=BACKGROUND)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     FigureCanvasAgg(figure)
     return figure
 
 
-def dress(ax: Axes, theme: Theme, *, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
+def dress(ax: Axes, *, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
     """Apply the common style to axes."""
-    ax.set_facecolor(theme.background)
+    ax.set_facecolor(BACKGROUND)
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme.muted)
+        spine.set_color(MUTED)
         spine.set_linewidth(0.8)
-    ax.grid(True, color=theme.grid, linewidth=0.8)
+    ax.grid(True, color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
-    ax.tick_params(which="both", colors=theme.muted, labelsize=9, length=3, width=0.8)
+    ax.tick_params(which="both", colors=MUTED, labelsize=9, length=3, width=0.8)
     ax.tick_params(which="minor", length=0, labelbottom=False, labelleft=False)
-    ax.set_xlabel(xlabel, color=theme.ink, fontsize=10)
-    ax.set_ylabel(ylabel, color=theme.ink, fontsize=10)
+    ax.set_xlabel(xlabel, color=INK, fontsize=10)
+    ax.set_ylabel(ylabel, color=INK, fontsize=10)
     if title:
-        ax.set_title(title, color=theme.ink, fontsize=11, fontweight="bold", loc="left", pad=10)
+        ax.set_title(title, color=INK, fontsize=11, fontweight="bold", loc="left", pad=10)
 
 
-def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
+def legend(figure: Figure, ax: Axes, *, columns: int = 0) -> None:
     """Add a legend of `ax` above all axes, where it hides nothing; 0 columns are as many as fit.
 
     A long legend makes the figure higher; the axes keep their size.
@@ -141,7 +108,7 @@ def legend(figure: Figure, ax: Axes, theme: Theme, *, columns: int = 0) -> None:
             ncols=columns,
             frameon=False,
             fontsize=_LEGEND_SIZE,
-            labelcolor=theme.ink,
+            labelcolor=INK,
             handletextpad=0.5,
             columnspacing=1.4,
         )
@@ -174,6 +141,6 @@ def plain(text: str, most: int = 60) -> str:
     return shown.replace("$", r"\$")
 
 
-def sequential(theme: Theme, color: str) -> matplotlib.colors.Colormap:
+def sequential(color: str) -> matplotlib.colors.Colormap:
     """Return a color map for counts, from the background to `color`."""
-    return LinearSegmentedColormap.from_list("counts", [theme.background, color])
+    return LinearSegmentedColormap.from_list("counts", [BACKGROUND, color])

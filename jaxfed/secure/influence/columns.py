@@ -9,11 +9,15 @@ points reaches every point (docs/threat-model.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.phases import Parties
 
 
 def sent_positions(
@@ -24,8 +28,52 @@ def sent_positions(
     Raises:
         DroppedOut: the client has left.
     """
-    session.endpoints[client].send(SERVER, "positions", positions.astype("<u4").tobytes())
+    send_positions(session.endpoints[client], positions)
     return received_positions(session.endpoints[SERVER], client, num_points)
+
+
+class PositionsClient:
+    """A client that sends the numbers of its labeled points.
+
+    Args:
+        endpoint: its end of the session.
+        positions: int [m_j] in ascending order.
+        random_bytes: unused; nothing is drawn.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, positions: np.ndarray, *, random_bytes: RandomBytes | None = None
+    ) -> None:
+        del random_bytes
+        self._endpoint, self._positions = endpoint, positions
+
+    def send_positions(self) -> None:
+        """Send the numbers."""
+        send_positions(self._endpoint, self._positions)
+
+
+def send_positions(endpoint: Endpoint, positions: np.ndarray) -> None:
+    """Send a client's positions."""
+    endpoint.send(SERVER, "positions", positions.astype("<u4").tobytes())
+
+
+def collected_positions(
+    parties: Parties, endpoint: Endpoint, sizes: Mapping[int, int]
+) -> dict[int, np.ndarray]:
+    """Every client's labeled points, int [m_j], as the server receives them; of clients that stay.
+
+    Args:
+        parties: clients with the step `send_positions`.
+        endpoint: the server's.
+        sizes: number of points of each client.
+    """
+    found = {}
+
+    def take(client: int) -> None:
+        found[client] = received_positions(endpoint, client, sizes[client])
+
+    answered = parties("send_positions", parties.clients, take=take)
+    return {client: found[client] for client in answered}
 
 
 def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.ndarray:
@@ -43,15 +91,9 @@ def received_positions(endpoint: Endpoint, client: int, num_points: int) -> np.n
     return received
 
 
-def sent_columns(session: Session, client: int, columns: np.ndarray) -> np.ndarray:
-    """Columns of S, float32 [n, b], as the client receives them.
-
-    Raises:
-        DroppedOut: the client has left.
-    """
-    sent = np.ascontiguousarray(columns, "<f4").tobytes()
-    session.endpoints[SERVER].send(client, "influence_columns", sent)
-    return received_columns(session.endpoints[client], columns.shape)
+def send_columns(endpoint: Endpoint, client: int, columns: np.ndarray) -> None:
+    """Send columns of S, float32 [n, b], to a client."""
+    endpoint.send(client, "influence_columns", np.ascontiguousarray(columns, "<f4").tobytes())
 
 
 def received_columns(endpoint: Endpoint, shape: tuple[int, ...]) -> np.ndarray:

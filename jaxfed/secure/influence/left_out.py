@@ -16,11 +16,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import RandomBytes
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
+
+
+class Client:
+    """A client that receives what a choice of settings needs, and its outcome.
+
+    Args:
+        endpoint: its end of the session.
+        own: unused; it sends nothing.
+        random_bytes: unused; nothing is drawn.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, own: None = None, *, random_bytes: RandomBytes | None = None
+    ) -> None:
+        del own, random_bytes
+        self._endpoint = endpoint
+
+    def hear_diagonals(self, num_labeled: int) -> np.ndarray:
+        """Receive S_ii of the own labeled points."""
+        return received_diagonals(self._endpoint, num_labeled)
+
+    def hear_setting(self, num_settings: int) -> int:
+        """Receive the number of the chosen setting."""
+        return received_setting(self._endpoint, num_settings)
 
 
 def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
@@ -29,15 +53,15 @@ def sent_diagonals(session: Session, own: Mapping[int, np.ndarray]) -> dict[int,
     Raises:
         ProtocolError: a message of another length, or with a number that is not finite.
     """
-    heard = {}
-    for client, diagonals in own.items():
-        message = diagonals.astype("<f4").tobytes()
-        try:
-            session.endpoints[SERVER].send(client, "diagonals", message)
-            heard[client] = received_diagonals(session.endpoints[client], len(diagonals))
-        except DroppedOut:
-            continue
-    return heard
+
+    def send(client: int) -> None:
+        message = own[client].astype("<f4").tobytes()
+        session.endpoints[SERVER].send(client, "diagonals", message)
+
+    clients = list(own)
+    parties = session.parties(Client, dict.fromkeys(clients), clients)
+    told = {client: (len(own[client]),) for client in clients}
+    return parties("hear_diagonals", clients, told=told, tell=send, quiet=True)
 
 
 def received_diagonals(endpoint: Endpoint, num_labeled: int) -> np.ndarray:
@@ -61,11 +85,23 @@ def send_setting(session: Session, chosen: int, num_settings: int) -> None:
     Raises:
         ProtocolError: a number that is not below `num_settings`.
     """
-    for client in list(session.clients):
-        try:
-            session.endpoints[SERVER].send(client, "setting", np.uint32(chosen).tobytes())
-            message = session.endpoints[client].receive(SERVER, "setting")
-        except DroppedOut:
-            continue
-        if len(message) != 4 or int(np.frombuffer(message, "<u4")[0]) >= num_settings:
-            raise ProtocolError(f"a setting is a number below {num_settings}, of 4 bytes")
+
+    def send(client: int) -> None:
+        session.endpoints[SERVER].send(client, "setting", np.uint32(chosen).tobytes())
+
+    clients = list(session.clients)
+    parties = session.parties(Client, dict.fromkeys(clients), clients)
+    told = dict.fromkeys(clients, (num_settings,))
+    parties("hear_setting", clients, told=told, tell=send, quiet=True)
+
+
+def received_setting(endpoint: Endpoint, num_settings: int) -> int:
+    """Receive the number of the chosen setting at a client.
+
+    Raises:
+        ProtocolError: as `send_setting`.
+    """
+    message = endpoint.receive(SERVER, "setting")
+    if len(message) != 4 or int(np.frombuffer(message, "<u4")[0]) >= num_settings:
+        raise ProtocolError(f"a setting is a number below {num_settings}, of 4 bytes")
+    return int(np.frombuffer(message, "<u4")[0])

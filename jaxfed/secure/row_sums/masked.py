@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -163,6 +163,7 @@ class Server:
 def run(
     parties: Parties,
     server: Server,
+    members: Iterable[int] | None = None,
     *,
     first_round: int = 0,
     progress: UploadsDone | None = None,
@@ -173,6 +174,7 @@ def run(
         parties: the clients, `Client`s; one that leaves, or whose upload is refused, is left out from then
             on.
         server: the server.
+        members: those of the clients that take part; all if left out.
         first_round: number of the first round, above all used in the session.
         progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
@@ -183,7 +185,8 @@ def run(
     Raises:
         ProtocolError: an unexpected message at a client; no client gets sums then.
     """
-    participants, number = list(parties.clients), first_round
+    participants = sorted(parties.clients if members is None else members)
+    number = first_round
     while len(participants) >= server.least_participants:
         server.start(number, participants)
         uploads = parties(

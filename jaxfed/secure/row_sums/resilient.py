@@ -49,7 +49,7 @@ each) and, with `signed`, checks s signatures (0.1 ms each).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -67,6 +67,7 @@ from jaxfed.secure.session.phases import Parties
 def run(
     parties: Parties,
     server: Server,
+    members: Iterable[int] | None = None,
     *,
     first_round: int = 0,
     progress: masked.UploadsDone | None = None,
@@ -80,6 +81,7 @@ def run(
         parties: the clients, `Client`s; one that leaves, or whose message is refused, is left out from then
             on.
         server: the server.
+        members: those of the clients that take part; all if left out.
         first_round: number of the first round, above all used in the session.
         progress: receives the number of uploads at the server after each one, and the total; a round that is
             started again begins at 1.
@@ -92,7 +94,8 @@ def run(
         ProtocolError: an unexpected message at a client, or secrets that do not fit together; no client gets
             sums then.
     """
-    participants, number = list(parties.clients), first_round
+    participants = sorted(parties.clients if members is None else members)
+    number = first_round
     while participants and len(participants) >= server.least_participants:
         server.start(number, participants)
         present = _with_secrets(parties, server, participants)

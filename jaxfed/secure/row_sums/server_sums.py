@@ -6,7 +6,7 @@ stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from jaxfed.secure.row_sums.participants import ClientRows
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
+from jaxfed.secure.session.phases import Parties
 
 
 def client(
@@ -29,8 +30,9 @@ def client(
 ) -> masked.Client | resilient.Client:
     """One client of such a sum; `values` as in `ring_sums`, `clients` all that may take part."""
     rows = _rows(clients, len(values))
+    own = values if values.dtype == np.uint64 else values.astype(np.float64)
     return row_client(
-        endpoint, values, random_bytes=random_bytes, rows=rows, is_resilient=is_resilient
+        endpoint, own, random_bytes=random_bytes, rows=rows, is_resilient=is_resilient
     )
 
 
@@ -55,7 +57,8 @@ def ring_sums(
     *,
     is_resilient: bool,
     shape: tuple[int, int] | None = None,
-    constructor: Callable[..., masked.Client | resilient.Client] = client,
+    constructor: Callable[..., Any] = client,
+    before: Callable[[Parties], Iterable[int]] | None = None,
 ) -> np.ndarray | None:
     """The sum of the clients' matrices in Z_{2^64}, uint64 [n, C], at the server; each one stays hidden.
 
@@ -69,6 +72,7 @@ def ring_sums(
         is_resilient: use double masks; a client that leaves after its upload then still counts (`resilient`).
         shape: (n, C); that of the first matrix if left out.
         constructor: makes a client; arguments as `client`.
+        before: a phase before the sum; returns the clients that take part.
 
     Returns:
         The sum; None with fewer than two clients, or if all have left at the end.
@@ -85,19 +89,19 @@ def ring_sums(
     parties = session.parties(constructor, own, clients, clients=clients, is_resilient=is_resilient)
     protocol = resilient if is_resilient else masked
     server = protocol.Server(session.endpoints[SERVER], _rows(clients, shape[0]), shape[1])
+    members = clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
-    if not protocol.run(parties, server, first_round=first_round):
+    if not protocol.run(parties, server, members, first_round=first_round):
         return None
     session.contributors = server.summed
     return server.own_sums()
 
 
 def server_sums(
-    session: Session, own: Mapping[int, np.ndarray], *, is_resilient: bool
+    session: Session, own: Mapping[int, Any], *, is_resilient: bool, **options: Any
 ) -> np.ndarray | None:
-    """The sum of the clients' real matrices [n, C], float64, at the server; as `ring_sums`."""
-    numbers = {client: matrix.astype(np.float64) for client, matrix in own.items()}
-    sums = ring_sums(session, numbers, is_resilient=is_resilient)
+    """The sum of the clients' real matrices [n, C], float64, at the server; arguments as `ring_sums`."""
+    sums = ring_sums(session, own, is_resilient=is_resilient, **options)
     return None if sums is None else FixedPoint(1).decode(sums)
 
 

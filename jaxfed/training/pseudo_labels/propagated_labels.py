@@ -31,7 +31,7 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.pseudo_label import Points, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.memory_plan import plan_labeling
+from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -89,7 +89,7 @@ class _InOneProgram:
     def __init__(self, parameters: xclp.Parameters, execution: Execution) -> None:
         self._p, self._execution = parameters, execution
         self._is_spread = execution.mesh is not None
-        self._columns_at_once = cache(self._planned_columns)
+        self._report_memory = cache(self._reported)
         self._label_cohort = self._compiled(self._padded_labels)
         self._label_rows = self._compiled(self._ragged_labels)
 
@@ -113,18 +113,17 @@ class _InOneProgram:
             return program
         return self._execution.sized("labeling in a round", jax.jit(program))
 
-    def _planned_columns(self, num_points: int, dim: int) -> int | None:
-        """Columns of the system solved at once; over several devices as many as fit, reported once."""
-        if not self._is_spread:
-            return None
-        plan = plan_labeling("labeling in a round", num_points, dim, self._p, self._execution)
-        return plan.block_columns
+    def _reported(self, num_points: int, dim: int) -> None:
+        """Report the memory over several devices; on one device `sized` does it."""
+        planned_part("labeling in a round", num_points, dim, self._p, self._execution)
 
     def _labels(
         self, vectors: jax.Array, y: jax.Array, valid: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         p, execution = self._p, self._execution
-        num_points, block_columns = len(y), self._columns_at_once(*vectors.shape)
+        num_points = len(y)
+        if self._is_spread:
+            self._report_memory(*vectors.shape)
         # Over several devices, padded with empty rows to a multiple of their number.
         codes = execution.spread(lsh.project_bits(vectors, key, p.num_bits))
         inside = execution.spread(valid, fill=False)
@@ -132,7 +131,7 @@ class _InOneProgram:
         graph = xclp.server_graph(*found, p)
         y = jnp.pad(y, (0, len(codes) - num_points), constant_values=UNLABELED)
         one_hot = jax.nn.one_hot(y, p.num_classes, dtype=jnp.float32)
-        z, info = scores_of(PropagationMatrix(graph, p, block_columns), one_hot)
+        z, info = scores_of(PropagationMatrix(graph, p), one_hot)
         label, confidence = xclp.predict(z[:num_points])
         if p.relative_confidence:
             confidence = xclp.relative(confidence)

@@ -7,7 +7,8 @@
 
 `round_by` has them in this order; 3 and 4 are one compiled program (`jaxfed.training.round.stage_program`). A
 method is a `LocalUpdate`, the name of its source of labels, and the parts that it adds
-(`jaxfed.training.round.server_hooks`). On a network the same round asks clients (`jaxfed.training.round.network`).
+(`jaxfed.training.round.server_hooks`). On a network the same round asks clients
+(`jaxfed.training.round.network`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
-from jaxfed.federation.sides import Sides
 from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
 from jaxfed.training.round.client_round import LocalUpdate

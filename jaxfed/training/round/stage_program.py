@@ -5,8 +5,8 @@
     measured       "static" statistics of the new model at clients, and their mean
     shown          uploads after the new model
 
-`whole` is all of them as one program, which a simulation runs. On a network (`jaxfed.training.round.network`) each
-side runs its own ones.
+`whole` is all of them as one program, which a simulation runs. On a network each side runs its own ones
+(`jaxfed.training.round.network`).
 """
 
 from __future__ import annotations

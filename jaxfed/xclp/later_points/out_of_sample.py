@@ -64,11 +64,11 @@ from jaxfed.xclp.result import PartyArtifacts, Result, ServerArtifacts
 from jaxfed.xclp.settings.exchangeable_steps import IN_GRAPH
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_predictions import predicted
-from jaxfed.xclp.steps.client_scores import with_prior
 from jaxfed.xclp.steps.codes import client_codes, rows_of
 from jaxfed.xclp.steps.prediction import Prediction
 from jaxfed.xclp.steps.projection import setup
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
+from jaxfed.xclp.steps.row_sums import with_prior
 
 
 def label_later(

@@ -20,13 +20,12 @@ def cosine_rmse(
     num_bits: int,
     *,
     num_points: int = 512,
-    seed: int = 0,
 ) -> tuple[float, float]:
     """Root-mean-square error of cos(pi h / L) against the exact cosine, measured and by theory.
 
-    Over all pairs of up to `num_points` of the points, chosen by `seed`. In theory each bit of a
-    pair at angle theta differs independently with probability p = theta / pi, so h is
-    Binomial(L, p) and, with the characteristic function E e^{iuh} = (1 - p + p e^{iu})^L,
+    Over all pairs of up to `num_points` of the points, chosen at random with a fixed seed. In theory each bit
+    of a pair at angle theta differs independently with probability p = theta / pi, so h is Binomial(L, p)
+    and, with the characteristic function E e^{iuh} = (1 - p + p e^{iu})^L,
 
         MSE = (1 + Re E e^{2 pi i h / L}) / 2 - 2 cos(theta) Re E e^{pi i h / L} + cos(theta)^2,
 
@@ -38,7 +37,6 @@ def cosine_rmse(
         key: the typed key that Pi is drawn from.
         num_bits: L.
         num_points: maximum number of points; cost is its square times (d + L / 32).
-        seed: of the choice of points.
 
     Returns:
         (measured, theory); (nan, nan) for fewer than two points of non-zero norm.
@@ -47,7 +45,7 @@ def cosine_rmse(
     usable = np.flatnonzero(norms > 0)
     if len(usable) < 2:
         return float("nan"), float("nan")
-    chosen = np.random.default_rng(seed).permutation(usable)[:num_points]
+    chosen = np.random.default_rng(0).permutation(usable)[:num_points]
     vectors = _rows_of(parts, chosen)
     unit = vectors.astype(np.float64) / norms[chosen, None]
     pair = np.triu_indices(len(chosen), 1)

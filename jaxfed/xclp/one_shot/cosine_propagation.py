@@ -19,7 +19,7 @@ from jaxfed.federation.execution.client_map import size_buckets
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.padding import padded_rows, padded_to
-from jaxfed.kernels.graph import Graph, normalized_graph
+from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp.selection.choice import Choice, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.settings.parameters import Propagation
@@ -32,7 +32,7 @@ from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
     SolverAccuracy,
     accuracy_of,
-    joint_scores,
+    scores_of,
     warn_of_cut_short,
 )
 
@@ -60,7 +60,7 @@ def propagate_over_cosines(
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
     neighbors = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
-    return _predicted(joint_scores(_graph(neighbors, p), y, p)[0], p)
+    return _predicted(scores_of(_matrix(neighbors, p), y)[0], p)
 
 
 def label_over_cosines(
@@ -93,7 +93,7 @@ def label_over_cosines(
     if p.asks_labels:
         choice = _chosen(near, y, np.zeros(len(y), int) if owner is None else owner, p)
     own = choice.p if choice else p
-    z, info = joint_scores(_graph(near, own), jnp.asarray(y), own)
+    z, info = scores_of(_matrix(near, own), y)
     warn_of_cut_short(
         accuracy_of(info, own.max_steps),
         choice.systems if choice else SolverAccuracy(),
@@ -112,7 +112,7 @@ def matrix_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> Propag
     joint = np.concatenate(vectors).astype(np.float32)
     points = jnp.asarray(padded_rows(joint))
     is_point = jnp.asarray(np.arange(len(points)) < len(joint))
-    return PropagationMatrix(_graph(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p), p)
+    return _matrix(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p)
 
 
 def label_each(
@@ -164,7 +164,7 @@ def _chosen(
     answers = np.where(y.any(axis=1), y.argmax(axis=1), -1)
 
     def evidence(s: Propagation) -> dict[int, Labeled]:
-        return {EVERYBODY: labeled_rows(PropagationMatrix(_graph(near, s), s), y, owner, answers)}
+        return {EVERYBODY: labeled_rows(_matrix(near, s), y, owner, answers)}
 
     return select(p, evidence, plaintext_total)
 
@@ -178,8 +178,10 @@ def _predicted(
     return label, relative(confidence) if p.relative_confidence else confidence
 
 
-def _graph(near: tuple[jax.Array, jax.Array], p: Propagation) -> Graph:
+def _matrix(near: tuple[jax.Array, jax.Array], p: Propagation) -> PropagationMatrix:
     indices, cosines = (values[:, : p.num_neighbors] for values in near)
     if p.self_edges:
         indices, cosines = with_self_edges(indices, cosines)
-    return normalized_graph(indices, edge_weights(cosines, p.similarity_power))
+    return PropagationMatrix(
+        normalized_graph(indices, edge_weights(cosines, p.similarity_power)), p
+    )

@@ -50,7 +50,9 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
     def init(key: jax.Array, federation: Federation) -> Transduction:
         del key
         if len(federation.server):
-            raise UsageError("this method needs labels at the clients, and the server has them")
+            raise UsageError(
+                "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
+            )
         shape = (federation.num_clients, federation.capacity)
         return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
@@ -29,10 +28,10 @@ from jaxfed.xclp.selection.leave_one_out import AtLabeled, Labeled, diagonal, la
 from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, ROW_SUMS
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import SHARPNESS
-from jaxfed.xclp.steps.client_scores import class_counts, own_rows
 from jaxfed.xclp.steps.codes import rows_of_clients
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.knn_graph import KnnGraphs
+from jaxfed.xclp.steps.row_sums import class_counts, own_rows
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
@@ -106,18 +105,15 @@ def _joint(s: Parameters, graphs: KnnGraphs) -> Labeled:
 
 def _positions(session: Session, graphs: KnnGraphs, p: Parameters) -> dict[int, np.ndarray]:
     """Positions of each client's labeled points, int [m_j], received by the server; of clients that stay."""
-    from jaxfed.secure.influence.columns import sent_positions
+    from jaxfed.secure.influence.columns import PositionsClient, collected_positions
+    from jaxfed.secure.session.endpoint import SERVER
 
-    found = {}
-    for client, y in graphs.points(p.num_bits).labels.items():
-        if client not in session.clients:
-            continue
-        own = np.flatnonzero(y.any(axis=1))
-        try:
-            found[client] = sent_positions(session, client, own, len(y))
-        except DroppedOut:
-            continue
-    return found
+    labels = graphs.points(p.num_bits).labels
+    clients = [client for client in labels if client in session.clients]
+    own = {client: np.flatnonzero(labels[client].any(axis=1)) for client in clients}
+    parties = session.parties(PositionsClient, own, clients)
+    sizes = {client: len(labels[client]) for client in clients}
+    return collected_positions(parties, session.endpoints[SERVER], sizes)
 
 
 def _through_session(

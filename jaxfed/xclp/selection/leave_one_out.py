@@ -137,24 +137,17 @@ def labeled_rows(
     )
 
 
-def diagonal(
-    matrix: PropagationMatrix,
-    points: np.ndarray,
-    *,
-    exact_up_to: int = EXACT_UP_TO,
-    num_probes: int = NUM_PROBES,
-) -> tuple[np.ndarray, SolverAccuracy]:
+def diagonal(matrix: PropagationMatrix, points: np.ndarray) -> tuple[np.ndarray, SolverAccuracy]:
     """S_ii of some points, float32 [m], and the accuracy of the linear systems.
 
-    Up to `exact_up_to` entries are solved for; more are estimated. The same points give the same numbers.
+    Up to `EXACT_UP_TO` entries are solved for, a column each; more are estimated from `NUM_PROBES` columns.
+    The same points give the same numbers.
 
     Args:
         matrix: S, n by n.
         points: their numbers, int [m].
-        exact_up_to: largest number of points that are solved for, a column each.
-        num_probes: columns of the estimate.
     """
-    if len(points) <= exact_up_to:
+    if len(points) <= EXACT_UP_TO:
         found, worst = np.zeros(len(points), np.float32), SolverAccuracy()
         widths = _WIDTHS if matrix.num_points > _WIDE_FROM else _WIDTHS[:2]
         for start in range(0, len(points), widths[-1]):
@@ -168,9 +161,9 @@ def diagonal(
             worst = worst.worst(accuracy)
         return found, worst
     rng = np.random.default_rng((_SEED, len(points)))
-    group = rng.permutation(len(points)) % num_probes
+    group = rng.permutation(len(points)) % NUM_PROBES
     sign = rng.choice(np.array([-1, 1], np.float32), len(points))
-    probes = np.zeros((matrix.num_points, num_probes), np.float32)
+    probes = np.zeros((matrix.num_points, NUM_PROBES), np.float32)
     probes[points, group] = sign
     z, known, accuracy = _centered(matrix, probes)
     estimate = sign * np.asarray(z)[points, group] + np.asarray(known)[points]

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
 
-def client_codes(
-    vectors: Sequence[np.ndarray], planes: jax.Array, block_rows: int | None = None
-) -> list[np.ndarray]:
+def client_codes(vectors: Sequence[np.ndarray], planes: jax.Array) -> list[np.ndarray]:
     """Lines 2 to 4, CS: B^(j) = sign(Pi V^(j)T), packed, uint32 [n_j, L / 32] a client.
 
     A row depends on its own vector and on Pi alone, so one call over all clients' rows stands for the clients
-    working in parallel. The vectors stay in memory or on disk. The device holds `block_rows` of them at a
-    time, which does not change the result.
+    working in parallel. The vectors stay in memory or on disk; the device holds a block of them at a time.
     """
-    codes = streamed_bits(vectors, planes, block_rows=block_rows)
+    codes = streamed_bits(vectors, planes)
     return [codes[rows] for rows in rows_of([len(v) for v in vectors])]
 
 

@@ -16,7 +16,7 @@ server shares of Z^(j), which the row sums put together (`jaxfed.secure.influenc
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,9 @@ from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.xclp.steps.propagation_matrix import Matrix, SolverAccuracy, solved
 
 if TYPE_CHECKING:
+    from jaxfed.secure.session.endpoint import Endpoint
     from jaxfed.secure.session.parties import Session
+    from jaxfed.secure.session.phases import Parties
 
 EVERYBODY = -1  # key of the sum of all clients' contributions
 _COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
@@ -97,30 +99,102 @@ class InTheClear:
         return np.asarray(self._sum)[: self._num_points], None
 
 
-class Sent(InTheClear):
-    """Multiplication at the client, which sends positions and receives columns, sealed, in the session."""
+class ColumnsClient(InTheClear):
+    """A client of a session: it sends positions, receives columns, and multiplies.
 
-    def __init__(self, labels: np.ndarray, num_points: int, client: int, session: Session) -> None:
+    Args:
+        endpoint: its end of the session.
+        labels: Y^(j).
+        random_bytes: unused; nothing is drawn.
+        num_points: n.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        labels: np.ndarray,
+        *,
+        random_bytes: Callable[[int], bytes],
+        num_points: int,
+    ) -> None:
+        del random_bytes
         super().__init__(labels, num_points)
-        self._client, self._session = client, session
+        self._endpoint = endpoint
+
+    def send_positions(self) -> None:
+        """Send the labeled points."""
+        from jaxfed.secure.influence import columns as influence_columns
+
+        influence_columns.send_positions(self._endpoint, self.positions())
+
+    def receive_columns(self, num_rows: int, width: int, start: int) -> None:
+        """Lines 12, CS, and 13, CS, for some of the columns.
+
+        Args:
+            num_rows, width: what the columns are padded to: as many as solved for, one program for all.
+            start: the first of the labeled points whose columns these are.
+        """
+        from jaxfed.secure.influence import columns as influence_columns
+
+        block = self.positions()[start : start + _COLUMN_BLOCK]
+        received = np.zeros((num_rows, width), np.float32)
+        received[: self._num_points, : len(block)] = influence_columns.received_columns(
+            self._endpoint, (self._num_points, len(block))
+        )
+        self.multiply(jnp.asarray(received), block)
+
+
+class Sent:
+    """Multiplication at a client of a session, as the server runs it.
+
+    Args:
+        parties: the clients, `ColumnsClient`s.
+        endpoint: the server's.
+        client: the client's address.
+        positions: its labeled points, as the server received them.
+        num_points: n.
+    """
+
+    def __init__(
+        self,
+        parties: Parties,
+        endpoint: Endpoint,
+        client: int,
+        positions: np.ndarray,
+        num_points: int,
+    ) -> None:
+        self._parties, self._endpoint, self._client = parties, endpoint, client
+        self._positions, self._num_points, self._num_sent = positions, num_points, 0
 
     def positions(self) -> np.ndarray:
         """The labeled points."""
-        from jaxfed.secure.influence import columns as influence_columns
-
-        own = super().positions()
-        return influence_columns.sent_positions(self._session, self._client, own, len(self._labels))
+        return self._positions
 
     def multiply(self, columns: jax.Array, block: np.ndarray) -> None:
-        """Lines 12, CS, and 13, CS, for some of the columns."""
+        """Send the next columns."""
         from jaxfed.secure.influence import columns as influence_columns
 
-        sent = np.asarray(columns)[: self._num_points, : len(block)]
-        received = np.zeros(columns.shape, np.float32)  # as many as solved for: one program for all
-        received[: self._num_points, : len(block)] = influence_columns.sent_columns(
-            self._session, self._client, sent
+        def tell(client: int) -> None:
+            sent = np.asarray(columns)[: self._num_points, : len(block)]
+            influence_columns.send_columns(self._endpoint, client, sent)
+
+        self._take("receive_columns", (*columns.shape, self._num_sent), tell)
+        self._num_sent += len(block)
+
+    def finished(self) -> tuple[Any, None]:
+        """Z^(j); None in its place if the client is in another process."""
+        return self._take("finished", ()) or (None, None)
+
+    def _take(
+        self, step: str, told: tuple[int, ...], tell: Callable[[int], None] | None = None
+    ) -> Any:
+        """Have the client take a step in which it sends nothing."""
+        answered = self._parties(
+            step, [self._client], told={self._client: told}, tell=tell, quiet=True
         )
-        super().multiply(jnp.asarray(received), block)
+        if self._client not in answered:
+            raise DroppedOut(self._client)
+        return answered[self._client]
 
 
 def contributions_by_labels(
@@ -164,14 +238,29 @@ def contributions_by_columns(
 ) -> Contributions:
     """Contributions by columns for the clients, through the session if there is one; arguments as above."""
     del is_secure
-    present: Container[int] = rows if session is None else session.clients
+    if session is None:
+        return _multiplied(
+            matrix, rows, rows, lambda client, n: InTheClear(labels[client], n), num_outputs
+        )
+    from jaxfed.secure.influence.columns import collected_positions
+    from jaxfed.secure.session.endpoint import SERVER
 
-    def multiplication(client: int, n: int) -> Multiplication:
-        if session is None:
-            return InTheClear(labels[client], n)
-        return Sent(labels[client], n, client, session)
+    server, clients = session.endpoints[SERVER], [j for j in rows if j in session.clients]
+    num_points = _num_points(rows, num_outputs)
+    parties = session.parties(ColumnsClient, labels, clients, num_points=num_points)
+    sizes = {client: len(labels[client]) for client in clients}
+    positions = collected_positions(parties, server, sizes)
+    return _multiplied(
+        matrix,
+        rows,
+        positions,
+        lambda client, n: Sent(parties, server, client, positions[client], n),
+        num_outputs,
+    )
 
-    return _multiplied(matrix, rows, present, multiplication, num_outputs)
+
+def _num_points(rows: RowsOf, num_outputs: int | None) -> int:
+    return max(own.stop for own in rows.values()) if num_outputs is None else num_outputs
 
 
 def _multiplied(
@@ -183,9 +272,7 @@ def _multiplied(
 ) -> Contributions:
     """S_L^(j) Y_L^(j), a client and a block of columns at a time; dropped clients contribute nothing."""
     num_rows = matrix.num_points
-    num_points = num_outputs
-    if num_points is None:
-        num_points = max(own.stop for own in rows.values())
+    num_points = _num_points(rows, num_outputs)
     result = Contributions({}, {}, SolverAccuracy())
     for client, own in rows.items():
         if client not in present:

@@ -17,7 +17,6 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.memory_plan import UNLIMITED, Plan
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.codes import rows_of_clients
@@ -58,7 +57,7 @@ class KnnGraphs:
         p: the settings, with the largest number of bits and of neighbors of any candidate.
         session: the parties, if a step is a protocol.
         execution: execution settings.
-        plan: block sizes for a memory limit.
+        part_points: number of codes on the device at a time; None: all of them.
     """
 
     def __init__(
@@ -68,17 +67,17 @@ class KnnGraphs:
         p: Parameters,
         session: Session | None,
         execution: Execution,
-        plan: Plan = UNLIMITED,
+        part_points: int | None = None,
     ) -> None:
         self._codes, self._labels, self._p = codes, labels, p
-        self._session, self._execution, self._plan = session, execution, plan
+        self._session, self._execution, self._part = session, execution, part_points
         self._points: dict[int, GraphPoints] = {}
         self._graphs: dict[tuple[int, int, float], Graph] = {}
 
     def points(self, num_bits: int) -> GraphPoints:
         """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
         if num_bits not in self._points:
-            p, part = self._p, self._plan.part_points
+            p, part = self._p, self._part
             clients, indices, distances = HAMMING[p.hamming](
                 [own[:, : num_bits // 32] for own in self._codes],
                 self._session,
@@ -106,7 +105,7 @@ class KnnGraphs:
                 self._execution.spread(distances, fill=nobody),
                 p,
             )
-        return PropagationMatrix(self._graphs[key], p, self._plan.block_columns)
+        return PropagationMatrix(self._graphs[key], p)
 
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:

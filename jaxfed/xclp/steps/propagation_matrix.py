@@ -58,14 +58,10 @@ class Matrix(Protocol):
 
 
 class PropagationMatrix(NamedTuple):
-    """S of one labeling. The graph's rows may be spread over a mesh; all other arrays are on one device.
-
-    `block_columns`: columns that are solved together; None: the device's default.
-    """
+    """S of one labeling. The graph's rows may be spread over a mesh; all other arrays are on one device."""
 
     graph: Graph
     p: Propagation
-    block_columns: int | None = None
 
     @property
     def num_points(self) -> int:
@@ -91,7 +87,6 @@ class PropagationMatrix(NamedTuple):
                 self.p.alpha,
                 tolerance=self.p.tolerance,
                 max_steps=self.p.max_steps,
-                block_columns=self.block_columns,
             )
         )
 
@@ -102,13 +97,8 @@ def label_counts(y: Array) -> jax.Array:
     return jnp.broadcast_to(y.sum(axis=0, keepdims=True), y.shape)
 
 
-def joint_scores(graph: Graph, y: Array, p: Propagation) -> tuple[jax.Array, Convergence]:
-    """Z, float32 [n, C], if one party has graph and labels Y [n, C], one-hot or zero; may be traced."""
-    return scores_of(PropagationMatrix(graph, p), y)
-
-
 def scores_of(m: PropagationMatrix, y: Array) -> tuple[jax.Array, Convergence]:
-    """`joint_scores` with an existing S."""
+    """Z, float32 [n, C], if one party has S and labels Y [n, C], one-hot or zero; may be traced."""
     y = jnp.asarray(y)
     values, info = m.solved(y)
     z = scores(m.p.label_matrix, Rows(values, label_counts(y)))

@@ -10,8 +10,8 @@ from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file as config_file
 from jaxfed.config.checks.fingerprint import disclosures, seen_by
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
-from jaxfed.xclp import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.settings import disclosure
+from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (

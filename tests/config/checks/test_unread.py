@@ -189,7 +189,6 @@ DEALING = {  # values that deal otherwise where they count
     "federation.dirichlet_alpha_rest": (0.1, 10.0),
     "federation.dirichlet_share": (0.1, 0.9),
     "federation.classes_per_client": (1, 2),
-    "federation.assignment": ("random", "rotated"),
     "federation.table": (((1, 0, 0),), ((0, 1, 1), (1, 0, 1))),
     "federation.quantity_parameter": (0.5, 2.0),
     "federation.skew": ("labeled", "unlabeled"),

@@ -221,23 +221,6 @@ def test_clients_without_examples_are_counted(tmp_path, said):
     ]
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "name", "end"),
-    [
-        ("fedct", "network", "clients train 'network'"),
-        ("fedavg", "decision_tree", "no method has any"),
-        ("fedct", "decision_tree", ""),
-    ],
-)
-def test_settings_of_a_learner_that_nobody_has_are_said(tmp_path, said, algorithm, name, end):
-    keys = {"federation.test": "central", "federation.public_size": 50, "algorithm": algorithm}
-    ours = simulation(tmp_path, 0, **keys, **{"baselines": (), "learner.name": name})
-    ours._config.learner.unlock().decision_tree = {"max_depth": 2}
-    ours.check()
-    line = "config.learner.decision_tree: no client has this learner, its settings are unused; "
-    assert said == ([line + end] if end else [])
-
-
 def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
     keys = {"federation.partition": "dirichlet_mixture", "federation.dirichlet_alpha": 1e-3}
     sizes = {}

@@ -29,7 +29,6 @@ SCHEMES = {
     "dirichlet_mixture": {"scheme": DirichletMixture(0.1, share=0.5)},
     "mixture, equal": {"scheme": DirichletMixture(1e-3), "sizes": Sizes("equal")},
     "classes": {"scheme": Classes(3)},
-    "rotated": {"scheme": Classes(3, "rotated")},
     "table": {"scheme": Table()},
     "power law": {"sizes": Sizes("power_law", 1.5)},
     "lognormal": {"scheme": Table(), "sizes": Sizes("lognormal")},
@@ -167,12 +166,11 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
 
 def test_classes_per_client_holds_that_many():
     y = classes(2000)
-    for assignment in ("random", "rotated"):
-        part = partition(y, num_clients=20, scheme=Classes(2, assignment))
-        held = counts(part, y).sum(axis=0)
-        np.testing.assert_array_equal((held > 0).sum(axis=1), 2)
-        holders = (held > 0).sum(axis=0)
-        assert holders.max() - holders.min() <= 1
+    part = partition(y, num_clients=20, scheme=Classes(2))
+    held = counts(part, y).sum(axis=0)
+    np.testing.assert_array_equal((held > 0).sum(axis=1), 2)
+    holders = (held > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
 
 
 def test_fedmatch_table_rotates_and_balances():
@@ -213,10 +211,6 @@ def test_labels_per_client_and_class():
     y = np.repeat(np.arange(NUM_CLASSES), 100)
     labeled = counts(partition(y, num_clients=10, labels=Labels(per_class=2)), y)[0]
     np.testing.assert_array_equal(labeled, np.full((10, 10), 2))
-    exact = np.zeros((10, 10), int)
-    exact[3, 4] = 7
-    labeled = counts(partition(y, num_clients=10, labels=Labels(per_class=exact)), y)[0]
-    np.testing.assert_array_equal(labeled, exact)
 
 
 def test_new_points_follow_the_clients_classes():
@@ -275,19 +269,6 @@ def test_natural_ids_are_compared_whole():
     assert [indices.tolist() for indices in part.new] == [[4], [], [3]]
 
 
-@pytest.mark.parametrize("skew", ["labeled", "unlabeled"])
-def test_a_client_with_more_labels_than_its_share_leaves_the_rest_to_the_others(skew):
-    y = np.repeat(np.arange(NUM_CLASSES), 100)
-    table = np.zeros((10, 10), int)
-    table[0] = 90
-    labels = Labels(per_class=table)
-    part = partition(y, num_clients=10, scheme=Table(), labels=labels, skew=skew)
-    assert [len(indices) for indices in part.labeled] == [900] + [0] * 9
-    rest = np.array([len(indices) for indices in part.unlabeled])
-    assert rest[0] == 0
-    np.testing.assert_allclose(rest[1:], 100 / 9, atol=1.5)
-
-
 @pytest.mark.parametrize("quantity", ["lognormal", "power_law", "dirichlet"])
 @pytest.mark.parametrize("parameter", [1e-9, 1e-3, 1e4])
 def test_extreme_quantities_are_dealt(quantity, parameter):
@@ -331,15 +312,10 @@ MISTAKES = {
         lambda: {"labels": Labels(number=101)},
         r"Labels\.number=101: use 0 to 100",
     ),
-    "too many per class": (
-        lambda: {"labels": Labels(per_class=np.full((4, 10), 30))},
-        r"Labels\.per_class: 120 labels of class 0 in all, which has 10 examples; use smaller",
-    ),
     "two ways": (lambda: {"labels": Labels(number=1, fraction=0.1)}, "at most one"),
     "fraction": (lambda: {"labels": Labels(fraction=1.5)}, r"Labels\.fraction=1\.5.*0 to 1"),
     "uncovered classes": (lambda: {"scheme": Classes(2)}, r"Classes\.per_client=2.*8 of 10"),
     "too many classes": (lambda: {"scheme": Classes(11)}, r"Classes\.per_client=11: use 1 to 10"),
-    "assignment": (lambda: {"scheme": Classes(2, "even")}, "assignment='even'.*'rotated'"),
     "no client ids": (lambda: {"scheme": Natural()}, r"Natural\.client_id: missing"),
     "too few client ids": (lambda: {"scheme": Natural(IDS), "num_clients": 5}, "have 4 client ids"),
     "client ids of some": (lambda: {"scheme": Natural(IDS[1:])}, "ids do not match"),
@@ -355,13 +331,9 @@ MISTAKES = {
     "too many new points": (lambda: {"new_fraction": 1.5}, "new_fraction=1.5"),
     "too many of a class each": (
         lambda: {"labels": Labels(per_class=3)},
-        r"Labels\.per_class=3: 12 labels of class 0 in all, which has 10",
+        r"Labels\.per_class=3: 12 labels of class 0 in all, which has 10 examples; use a smaller",
     ),
-    "more than a client holds": (
-        lambda: {"scheme": Table(), "labels": Labels(per_class=np.eye(4, 10, dtype=int) * 9)},
-        "9 labels of class 0 at client 0, which holds",
-    ),
-    "labels of some classes": (lambda: {"labels": Labels(per_class=[1, 2, 3])}, r"shape \[3\]"),
+    "labels of some classes": (lambda: {"labels": Labels(per_class=[1, 2, 3])}, "integers"),
     "half a label": (lambda: {"labels": Labels(per_class=2.5)}, "integers"),
     "labels below zero": (lambda: {"labels": Labels(per_class=-1)}, "per_class=-1"),
     "half a label in all": (lambda: {"labels": Labels(number=2.5)}, "number=2.5"),
@@ -404,15 +376,6 @@ MISTAKES = {
     ),
     "infinite skew": (lambda: {"sizes": Sizes("dirichlet", np.inf)}, r"Sizes\.parameter=inf"),
     "quantity": (lambda: {"sizes": Sizes("uniform")}, r"Sizes\.quantity='uniform'.*'equal'"),
-    "labels leave too few to fill up": (
-        lambda: {
-            "scheme": Table(),
-            "skew": "labeled",
-            "sizes": Sizes(min_size=5),
-            "labels": Labels(per_class=np.eye(4, 1, dtype=int) * np.full((1, 10), 10)),
-        },
-        "leave 0 examples.* 15 are needed",
-    ),
     "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
     "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
 }

@@ -113,11 +113,6 @@ BAD_TABLES = {
     "no name": (",f,label\n0,1,2\n0,2,3\n", {}, "column 1 has no name in the header; name it"),
     "twice": ("n,y,n,y\ny,n,n,y\ny,y,y,y\n", {}, "'n' occurs twice in the first line"),
     "none labeled": ("f,label\n1,\n2,\n", {}, "none of its 2 training examples has a label"),
-    "gap": (
-        "f,label\n1,0\n,1\n",
-        {"missing": "refuse"},
-        "column 'f', line 3: '' is not a number.*leave the row",
-    ),
     "a text": ("f,label\n1,a\nred,b\n", {}, "column 'f', line 3: 'red' is not a number"),
     "many texts": (f"name,label\n{MANY}\n", {}, "'name' has 101 different texts; up to 100"),
     "no feature": ("label\n1\n2\n", {}, "none of the columns label is a feature"),
@@ -125,14 +120,12 @@ BAD_TABLES = {
     "two ways": (
         "f;label\n1,234;a\n3,500;b\n",
         {},
-        "'f', line 2: '1,234' may have a decimal comma or a group of thousands",
+        "'f', line 2: '1,234' is not a number; write numbers with a decimal point",
     ),
-    "dates in two ways": (
-        "d,label\n01/02/2024,a\n02/03/2024,b\n",
-        {},
-        "'d', line 2: dates such as '01/02/2024' can be read in two ways",
-    ),
-    "hexadecimal": ("f,label\n0x1F,a\n0x2a,b\n", {}, "'0x1F' is a hexadecimal number"),
+    "dates": ("d,label\n2024-01-31,a\n31.01.2024,b\n", {}, "'d', line 2: '2024-01-31' is not a"),
+    "times": ("d,label\n2024-01-31T12:00,a\n2024-01-31,b\n", {}, "dates as numbers of days"),
+    "shares": ("f,label\n10%,a\n3.5 %,b\n", {}, "'10%' is not a number; write"),
+    "hexadecimal": ("f,label\n0x1F,a\n0x2a,b\n", {}, "'0x1F' is not a number; write"),
     "fractions": (
         f"f,label\n{FRACTIONS}\n",
         {},
@@ -175,16 +168,7 @@ def test_no_gzip_and_half_of_one(tmp_path, content):
 
 
 COLUMNS = {  # cells -> features of each row
-    "decimal commas": (["1,5", "2,25", "-3"], [1.5, 2.25, -3]),
-    "thousands and a comma": (["1.234,5", "3,5"], [1234.5, 3.5]),
-    "thousands and a point": (["1,234.5", "12", "1,234"], [1234.5, 12, 1234]),
-    "shares": (["10%", "3.5 %"], [0.1, 0.035]),
-    "shares with commas": (["10,5%", "3%"], [0.105, 0.03]),
-    "days": (["2024-01-31", "1970-01-02"], [19753, 1]),
-    "days and times": (["2024-01-31", "2024-01-31T12:00"], [19753, 19753.5]),
-    "German days": (["31.01.2024", "01.02.2024"], [19753, 19754]),
-    "day first": (["31/01/2024", "02/03/2024"], [19753, 19784]),
-    "month first": (["01/31/2024", "02/03/2024"], [19753, 19756]),
+    "integers": (["12", "-3"], [12, -3]),
     "exponents": (["1e3", "-.5", "2."], [1000, -0.5, 2]),
 }
 

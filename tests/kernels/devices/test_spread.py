@@ -10,12 +10,13 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, reference
+from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import (
     AXIS,
     ROWS,

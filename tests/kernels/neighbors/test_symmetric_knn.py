@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 
-from jaxfed.kernels import hamming, knn, reference
+from jaxfed.kernels import hamming, knn
 from jaxfed.kernels.devices.spread import by_rows, everywhere, points_mesh, spread
 from jaxfed.kernels.neighbors import nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES, directions

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 from scipy import sparse
 
-from jaxfed.kernels import reference
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.knn import cosine_knn

@@ -236,6 +236,24 @@ def test_a_is_tuned_on_the_references():
     assert rmia.tuned_a(target, members) in rmia.GRID
 
 
+def test_tuning_does_not_read_references_on_population_examples_they_were_trained_on(monkeypatch):
+    """Neither as the attacked model, whose population are non-members, nor as a reference without them."""
+    phi, is_in, others = models(num_references=6)
+    target = Evidence(probability(phi[0]), probability(phi[1:]), is_in[1:])
+    trained = is_in[1:, :200]
+    p, scores = probability(others[1:]), []
+
+    def recorded(score, member):
+        scores.append(score)
+        return area_under_curve(score, member)
+
+    monkeypatch.setattr(rmia, "area_under_curve", recorded)
+    for answers in (p, np.where(trained, 1 - p, p)):
+        rmia.tuned_a(target, Evidence(p[0], answers, trained), grid=(0.3,))
+    for one, other in zip(scores[:6], scores[6:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_log_odds_of_logits():
     rng = np.random.default_rng(0)
     logits, label = rng.normal(size=(2, 50, 4)), rng.integers(4, size=50)

@@ -3,14 +3,12 @@
 import json
 
 import numpy as np
-import pytest
 from small_workdirs import make_run
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.report import build
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
-from jaxfed.reports.figures.style import DARK, LIGHT
 
 EACH = {0: [0.1, 0.3], 2: [0.4, 0.8], 4: [0.7, 0.9]}  # of two clients, by round
 
@@ -33,10 +31,9 @@ def written(path, metric="round_client_test_accuracy", mean="round_test_accuracy
     return path
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_clients_their_mean_and_their_deviation(tmp_path, theme):
+def test_clients_their_mean_and_their_deviation(tmp_path):
     run = read_run(written(tmp_path / "r"))
-    figures = run_figures(run, theme)
+    figures = run_figures(run)
     assert {"clients", "consensus_change", "agreement"} <= set(figures)
     assert "clients_validation" not in figures
     above, below = figures["clients"].axes

@@ -15,7 +15,7 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.reports.documents.report import build, write_report
 from jaxfed.reports.figures import axes, partition_figure, plots
-from jaxfed.reports.figures.style import DARK, LIGHT, algorithm_styles, legend, new_figure
+from jaxfed.reports.figures.style import algorithm_styles, legend, new_figure
 from jaxfed.reports.tables.display_names import setting_text
 
 
@@ -150,15 +150,14 @@ def test_a_report_holds_the_curves_of_training(tmp_path):
     assert "the band is one sample deviation" in path.read_text()
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(
     ("num_clients", "num_classes", "num_axes"),
     # Bubbles: training and new data. Heat maps: three kinds, each with its scale of colors.
     [(1, 2, 2), (10, 10, 2), (100, 10, 6), (100, 100, 6), (3, 200, 6)],
 )
-def test_partition_figures(num_clients, num_classes, num_axes, theme):
+def test_partition_figures(num_clients, num_classes, num_axes):
     counts = np.random.default_rng(0).integers(0, 50, (num_clients, num_classes))
-    figure = partition_figure.partition_figure(counts // 10, counts, counts // 3, theme=theme)
+    figure = partition_figure.partition_figure(counts // 10, counts, counts // 3)
     assert isinstance(figure, Figure)
     assert len(figure.axes) == num_axes
     assert_nothing_is_cut(figure)
@@ -190,46 +189,39 @@ def test_a_run_shows_what_everybody_has(tmp_path):
 MANY = ["xclp", "per_client_lp", "client_knn", "pooled_lp", "a_method_of_a_long_name", "fed_avg"]
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda theme: plots.algorithms_figure(
+        lambda: plots.algorithms_figure(
             {name: {"test_accuracy": measure(XCLP)} for name in MANY},
             ["test_accuracy"],
-            theme=theme,
         ),
-        lambda theme: plots.algorithms_figure(
+        lambda: plots.algorithms_figure(
             {"xclp": {name: measure(XCLP) for name in ("a_accuracy", "b_accuracy", "loss")}},
             ["a_accuracy", "b_accuracy", "loss"],
-            theme=theme,
         ),
-        lambda theme: plots.curve_figure(
+        lambda: plots.curve_figure(
             "xclp.num_bits",
             [2**power for power in range(6, 14)],
             {name: [measure(XCLP)] * 8 for name in MANY},
             "test_accuracy",
             title="labeled fraction 0.1, graph labeled+unlabeled",
-            theme=theme,
         ),
-        lambda theme: plots.curve_figure(
+        lambda: plots.curve_figure(
             "federation.graph",
             ["a rather long name of a setting"] * 5,
             {"xclp": [measure([0.5])] * 5},
             "test_accuracy",
-            theme=theme,
         ),
-        lambda theme: plots.cosine_error_figure(
-            [64], [measure([0.1, 0.1])], [measure([0.1])], theme=theme
-        ),
-        lambda theme: plots.rounds_figure(
-            {"xclp": [(1, measure(XCLP)), (2, measure(XCLP))]}, "test_accuracy", theme=theme
+        lambda: plots.cosine_error_figure([64], [measure([0.1, 0.1])], [measure([0.1])]),
+        lambda: plots.rounds_figure(
+            {"xclp": [(1, measure(XCLP)), (2, measure(XCLP))]}, "test_accuracy"
         ),
     ],
     ids=["methods", "metrics", "many lines", "long names", "one point", "rounds"],
 )
-def test_nothing_is_cut(draw, theme):
-    assert_nothing_is_cut(draw(theme))
+def test_nothing_is_cut(draw):
+    assert_nothing_is_cut(draw())
 
 
 def test_bubbles_have_areas_of_counts():
@@ -239,37 +231,28 @@ def test_bubbles_have_areas_of_counts():
     np.testing.assert_allclose(labeled / training.max(), [1 / 16, 4 / 16])
 
 
-@pytest.mark.parametrize(
-    ("labeled", "unlabeled", "names"),
-    [([1, 2], [1, 2], None), ([[1, 2]], [[1, 2, 3]], None), ([[1, 2]], [[1, 2]], ["one"])],
-)
-def test_partition_figure_refuses_what_does_not_fit(labeled, unlabeled, names):
-    with pytest.raises(ValueError, match=r"counts must|class names"):
-        partition_figure.partition_figure(labeled, unlabeled, class_names=names)
-
-
 def test_methods_look_the_same_everywhere_and_differ():
-    alone = algorithm_styles(["fed_avg"], LIGHT)["fed_avg"]
+    alone = algorithm_styles(["fed_avg"])["fed_avg"]
     names = ["xclp", "per_client_lp", "client_knn", "pooled_lp", "fed_avg", "fed_prox", "scaffold"]
-    together = algorithm_styles(names, LIGHT)
+    together = algorithm_styles(names)
     assert together["fed_avg"] == alone
     assert len({style["color"] for style in together.values()}) == len(names)
-    assert together["xclp"]["color"] == algorithm_styles(["xclp"], LIGHT)["xclp"]["color"]
+    assert together["xclp"]["color"] == algorithm_styles(["xclp"])["xclp"]["color"]
 
 
 def test_more_methods_than_colors_differ_by_markers():
-    styles = algorithm_styles([f"variant_{number}" for number in range(40)], LIGHT).values()
+    styles = algorithm_styles([f"variant_{number}" for number in range(40)]).values()
     assert len({(style["color"], style["marker"]) for style in styles}) == 40
 
 
 def test_a_long_legend_makes_the_figure_higher():
     heights = []
     for number in (2, 12):
-        figure = new_figure(6, 4, LIGHT)
+        figure = new_figure(6, 4)
         ax = figure.add_subplot()
         for name in range(number):
             ax.plot([0, 1], [0, name], label=f"a method of some forty letters, number {name}")
-        legend(figure, ax, LIGHT)
+        legend(figure, ax)
         figure.canvas.draw()
         heights.append(ax.get_window_extent().height)
     assert heights[1] == pytest.approx(heights[0], rel=0.15)
@@ -297,7 +280,7 @@ def test_one_methods_curves_are_lines_of_one_figure(tmp_path):
     }
     picture = pictures["epochs-training-epochs"]
     assert "a line for each value of clients a round" in picture.caption
-    figure = picture.draw(LIGHT)
+    figure = picture.draw()
     assert figure.axes[0].get_title(loc="left") == "ProtoFSSL"
     lines = lines_of(figure)
     assert list(lines) == ["clients a round 5", "clients a round 20"]
@@ -362,5 +345,5 @@ def test_what_all_releases_promise_stands_on_top(
         file.write_text(json.dumps(summary))
     [section] = build([sweep])
     assert f"On top: {caption}" in section.pictures[0].caption
-    (top,) = section.pictures[0].draw(LIGHT).axes[0].child_axes
+    (top,) = section.pictures[0].draw().axes[0].child_axes
     assert [tick.get_text() for tick in top.get_xticklabels()] == marks

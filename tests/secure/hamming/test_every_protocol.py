@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from recording_network import Network
 from scipy import stats
 
-from jaxfed import xclp
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 
 PROTOCOLS = ["ot", "masked"]
 
@@ -376,8 +376,8 @@ def test_without_pads_the_receiver_reads_the_sender(monkeypatch):
 
 
 def test_the_list_of_protocols_is_that_of_the_setting():
-    """`xclp.HAMMING` alone lists them: each has its function, and no function is left out."""
-    listed = [name for name in xclp.HAMMING if name != "plaintext"]
+    """`HAMMING` alone lists them: each has its function, and no function is left out."""
+    listed = [name for name in HAMMING if name != "plaintext"]
     functions = [name for name, value in vars(protocols).items() if _is_protocol(value)]
     assert sorted(listed) == sorted(functions)
 

@@ -14,6 +14,7 @@ from jaxfed.secure import cross_steps
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
+from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
 
 SEED = bytes(range(32))
 PARAMETERS = {"num_classes": 10, "num_bits": 128, "num_neighbors": 4, "alpha": 0.9}
@@ -77,13 +78,13 @@ def labels(monkeypatch, planes, **parameters):
     """Labels of three clients, and the Pi that made them; `planes`, if given, is used in its place."""
     used = []
     for name in ("seed", "group_secret"):
-        draw = xclp.PROJECTIONS[name]
+        draw = PROJECTIONS[name]
 
         def recorded(*arguments, draw=draw):
             used.append(draw(*arguments) if planes is None else planes)
             return used[-1]
 
-        monkeypatch.setitem(xclp.PROJECTIONS, name, recorded)
+        monkeypatch.setitem(PROJECTIONS, name, recorded)
     predictions = xclp.propagate_labels(*digits(3, 60), **PARAMETERS, **parameters)
     monkeypatch.undo()
     return predictions, used[-1]

@@ -16,6 +16,7 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
+from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 
 PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 NUM_CLIENTS, NUM_POINTS = 3, 30
@@ -232,7 +233,7 @@ def every_moment(gone, run, num_clients=NUM_CLIENTS):
             yield session, outcome
 
 
-@pytest.mark.parametrize("protocol", [name for name in xclp.HAMMING if name != "plaintext"])
+@pytest.mark.parametrize("protocol", [name for name in HAMMING if name != "plaintext"])
 @pytest.mark.parametrize("gone", range(NUM_CLIENTS))
 def test_every_message_of_hamming(protocol, gone, monkeypatch):
     """H of the others is as if the client had never been there, whenever it left."""

@@ -8,7 +8,7 @@ from replayed_parties import Replayed, Seeded
 
 from jaxfed.errors import ProtocolError
 from jaxfed.kernels import knn
-from jaxfed.secure import cross_steps, later_neighbors, vote_sums
+from jaxfed.secure import class_means, cross_steps, largest_value, later_neighbors, vote_sums
 from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
@@ -38,6 +38,19 @@ def row_sums(session, **options):
     return session.results("finish") if isinstance(session, Replayed) else sums
 
 
+def means(session, **options):
+    shown = {
+        j: class_means.Shown(VALUES[j], np.arange(6) % (j + 2) > 0) for j in range(NUM_CLIENTS)
+    }
+    return class_means.class_means(session, shown, **options)
+
+
+def largest(session):
+    values = {j: np.float32(0.1 * j) for j in range(NUM_CLIENTS)}
+    heard = largest_value.run(session, values)
+    return session.results("hear") if isinstance(session, Replayed) else heard
+
+
 def neighbors(session):
     return cross_steps.nearest_others(session, CODES, 3, protocols.masked)
 
@@ -57,6 +70,13 @@ STEPS = {
 }
 
 
+ALSO = {
+    "means": means,
+    "means, resilient": lambda s: means(s, is_resilient=True),
+    "largest": largest,
+}
+
+
 def assert_same(ours, theirs):
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -65,10 +85,11 @@ def assert_same(ours, theirs):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [*STEPS, *ALSO])
 def test_replayed_clients_send_the_same_frames_and_get_the_same(step):
     local, remote = Seeded(NUM_CLIENTS), Replayed(NUM_CLIENTS)
-    assert_same(STEPS[step](local), STEPS[step](remote))
+    run = {**STEPS, **ALSO}[step]
+    assert_same(run(local), run(remote))
     sent = {
         client: [frame for answer in own.sent for frame in answer]
         for client, own in remote.remotes.items()

@@ -22,10 +22,8 @@ from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp import memory_plan
-from jaxfed.xclp.memory_plan import planned
-from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
+from jaxfed.xclp.settings.exchangeable_steps import HAMMING, NEIGHBORS
+from jaxfed.xclp.steps.hamming import plaintext_hamming
 
 KEY = jax.random.key(5)
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=128, num_neighbors=4)
@@ -111,7 +109,7 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
         assert 3 * communication.upload["class_counts"] == 2 * upload["class_counts"]
 
     # A protocol on the host labels the same.
-    monkeypatch.setitem(xclp.HAMMING, "host", xclp.plaintext_hamming)
+    monkeypatch.setitem(HAMMING, "host", plaintext_hamming)
     host = dataclasses.replace(parameters, hamming="host")
     on_host = propagated_labels.xclp_labels(all_examples(embed), host)
     other = on_host(state, cohort, KEY, Communication())
@@ -182,21 +180,13 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         odd = odd._replace(x=stacked(own, 256, 15))
     parameters = dataclasses.replace(PARAMETERS, **settings)
     points = all_examples(pseudo_label.embedding(model, map_clients))
-    said, seen, search, columns = [], [], NEIGHBORS["exact"], []
+    said, seen, search = [], [], NEIGHBORS["exact"]
 
     def watched(codes, *arguments, **keywords):
         seen.append(mesh_of(codes))
         return search(codes, *arguments, **keywords)
 
-    def watched_matrix(graph, p, block_columns):
-        columns.append(block_columns)
-        return PropagationMatrix(graph, p, block_columns)
-
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
-    monkeypatch.setattr(propagated_labels, "PropagationMatrix", watched_matrix)
-    monkeypatch.setattr(
-        memory_plan, "planned", lambda *asked: planned(*asked)._replace(block_columns=2)
-    )
     alone = propagated_labels.xclp_labels(points, parameters)(
         state_of(model), padded, KEY, Communication()
     )
@@ -205,7 +195,6 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         label = propagated_labels.xclp_labels(points, parameters, execution)
         found += [label(state_of(model), odd, KEY, Communication()) for _ in range(2)]
     assert [mesh and mesh.size for mesh in seen[-3:]] == [None, 2, 2]  # on one device compiled once
-    assert columns[-3:] == [None, 2, 2]
     assert len(said) == 1
     assert "labeling in a round (codes " in said[0]
     for other in found:

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import reference_kernels as reference
 from dense_xclp import dense_algorithm_1
 
 from jaxfed import xclp
 from jaxfed.errors import UsageError
-from jaxfed.kernels import knn, lsh, reference
+from jaxfed.kernels import knn, lsh
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
 from jaxfed.xclp.later_points.induction_weights import induction_weights

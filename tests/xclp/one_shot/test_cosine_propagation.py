@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference_kernels as reference
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from jaxfed.kernels import reference
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import Propagation
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, label_over_cosines

@@ -10,6 +10,7 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.privacy.randomized_response import unbiased
 from jaxfed.xclp import Propagation, one_hot_labels
+from jaxfed.xclp.selection import leave_one_out
 from jaxfed.xclp.selection.leave_one_out import (
     AtLabeled,
     Labeled,
@@ -22,7 +23,7 @@ from jaxfed.xclp.settings.candidates import LABEL_MATRICES
 from jaxfed.xclp.steps.calibration import probabilities
 from jaxfed.xclp.steps.client_prior import weighed
 from jaxfed.xclp.steps.label_matrix import Rows, scores
-from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, joint_scores
+from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, scores_of
 
 NUM_CLASSES = 3
 
@@ -175,15 +176,15 @@ def test_is_what_is_found_without_each_label(kind, beta):
 
 
 @pytest.mark.parametrize("kind", LABEL_MATRICES)
-def test_joint_scores_are_those_of_the_definition(kind):
+def test_scores_are_those_of_the_definition(kind):
     graph, dense, y, _, _ = case()
     p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind)
-    z, _ = joint_scores(graph, y, p)
+    z, _ = scores_of(PropagationMatrix(graph, p), y)
     expected = dense_scores(dense, y.astype(float), p)
     np.testing.assert_allclose(z, expected, atol=3e-5 * np.abs(expected).max())
 
 
-def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label():
+def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(monkeypatch):
     rng = np.random.default_rng(3)
     indices = rng.integers(400, size=(400, 5)).astype(np.int32)
     indices[:, 0] = (np.arange(400) + 1) % 400
@@ -191,17 +192,16 @@ def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label():
     matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.9))
     points = np.arange(0, 400, 2)
     exact, _ = diagonal(matrix, points)
-    np.testing.assert_allclose(
-        diagonal(matrix, points, exact_up_to=0, num_probes=len(points))[0], exact, rtol=1e-4
-    )
-    estimate, _ = diagonal(matrix, points, exact_up_to=0, num_probes=32)
-    np.testing.assert_array_equal(
-        estimate, diagonal(matrix, points, exact_up_to=0, num_probes=32)[0]
-    )
+    monkeypatch.setattr(leave_one_out, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(leave_one_out, "NUM_PROBES", len(points))
+    np.testing.assert_allclose(diagonal(matrix, points)[0], exact, rtol=1e-4)
+    monkeypatch.setattr(leave_one_out, "NUM_PROBES", 32)
+    estimate, _ = diagonal(matrix, points)
+    np.testing.assert_array_equal(estimate, diagonal(matrix, points)[0])
     assert np.sqrt(np.mean((estimate / exact - 1) ** 2)) < 0.05
 
 
-def test_estimated_diagonals_are_neither_too_large_nor_too_small():
+def test_estimated_diagonals_are_neither_too_large_nor_too_small(monkeypatch):
     """Not even where all labels are on one side, so that each adds to the others' scores."""
     n = 400
     indices = (np.arange(n)[:, None] + np.array([1, 2, 3])) % 200 + 200 * (
@@ -212,12 +212,14 @@ def test_estimated_diagonals_are_neither_too_large_nor_too_small():
     matrix = PropagationMatrix(graph, Propagation(NUM_CLASSES, alpha=0.999))
     points = np.arange(200)
     exact, _ = diagonal(matrix, points)
-    error = diagonal(matrix, points, exact_up_to=0, num_probes=20)[0] - exact
+    monkeypatch.setattr(leave_one_out, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(leave_one_out, "NUM_PROBES", 20)
+    error = diagonal(matrix, points)[0] - exact
     assert abs(error.mean()) < 0.25 * np.sqrt(np.mean(error**2))
 
 
 @pytest.mark.slow
-def test_estimated_diagonals_hardly_change_a_hit():
+def test_estimated_diagonals_hardly_change_a_hit(monkeypatch):
     """On digits, a third labeled, at the paper's alpha, where they are worst: one label in a hundred."""
     images, classes = load_digits(return_X_y=True)
     n = len(images)
@@ -227,7 +229,8 @@ def test_estimated_diagonals_hardly_change_a_hit():
     p = Propagation(10)
     matrix = PropagationMatrix(normalized_graph(*nearest), p)
     estimated = labeled_rows(matrix, y, np.zeros(n, int), answers)
-    exact, _ = diagonal(matrix, np.flatnonzero(answers >= 0), exact_up_to=n)
+    monkeypatch.setattr(leave_one_out, "EXACT_UP_TO", n)
+    exact, _ = diagonal(matrix, np.flatnonzero(answers >= 0))
     assert not np.allclose(exact, estimated.diagonal, rtol=0.05)
     refit = estimated._replace(diagonal=exact)
     ours, theirs = (half_hits(left_out_scores(own, p), own.answers) for own in (estimated, refit))

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from jaxfed.federation.algorithm import Init, Round
+from jaxfed.federation.algorithm import Init, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.sides import Ask, ClientSide, Sides
+from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.training.round.network.client_side import ClientStage, TrainingClient
 from jaxfed.training.round.network.messages import OwnState
 from jaxfed.training.round.network.server_side import ServerStage
