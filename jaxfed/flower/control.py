@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,7 @@ class Status(NamedTuple):
 
 
 class Controls(Protocol):
-    """What starting a federation needs of a SuperLink; its methods raise `DeploymentError`."""
+    """The part of a SuperLink that starting a federation needs; methods raise `DeploymentError`."""
 
     def register(self, public_key: Path) -> int:
         """Register a node by its public key, unless it is registered; return its number."""
@@ -109,11 +110,15 @@ class Control:
 
     def register(self, public_key: Path) -> int:
         """Register a node by its public key, unless it is registered; return its number."""
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
         from cryptography.hazmat.primitives.serialization import load_ssh_public_key
         from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        key = public_key_to_bytes(load_ssh_public_key(public_key.read_bytes()))
+        read = load_ssh_public_key(public_key.read_bytes())
+        if not isinstance(read, EllipticCurvePublicKey):
+            raise DeploymentError(f"{public_key}: not an ECDSA public key")
+        key = public_key_to_bytes(read)
         listed = _call(self._client.ListNodes, ListNodesRequest()).nodes_info
         for node in listed:
             if node.public_key == key and node.status != "unregistered":
@@ -139,7 +144,9 @@ class Control:
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
-        content = build_fab_from_disk(app)
+        with warnings.catch_warnings():  # Flower's, about what it uses itself
+            warnings.simplefilter("ignore", DeprecationWarning)
+            content = build_fab_from_disk(app)
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {})),
             override_config=user_config_to_proto(dict(settings)),
