@@ -42,8 +42,8 @@ class Census(NamedTuple):
         largest_label: the largest class number; -1 without labels.
         shape: of one example.
         dtype: of the examples.
-        total: float64 [c], the sum of each entry of the last axis, over examples and all other axes.
-        square: float64 [c], the sum of squares.
+        total: the sum of each entry of the last axis, over examples and all other axes.
+        square: the sum of squares.
     """
 
     examples: int
@@ -52,13 +52,14 @@ class Census(NamedTuple):
     largest_label: int
     shape: tuple[int, ...]
     dtype: str
-    total: np.ndarray
-    square: np.ndarray
+    total: tuple[float, ...]
+    square: tuple[float, ...]
 
     @property
     def counts(self) -> ClientCounts:
         """The numbers that a round's computations depend on."""
-        sums = FeatureSums(self.total, self.square, self.examples * math.prod(self.shape[:-1]))
+        values = self.examples * math.prod(self.shape[:-1])
+        sums = FeatureSums(np.array(self.total), np.array(self.square), values)
         return ClientCounts(self.examples, self.labeled, self.labeled_most, sums)
 
 
@@ -99,8 +100,8 @@ def census_of(x: np.ndarray, y: np.ndarray) -> Census:
         largest_label=int(labels.max(initial=-1)),
         shape=tuple(int(size) for size in x.shape[1:]),
         dtype=x.dtype.name,
-        total=counts.sums.total,
-        square=counts.sums.square,
+        total=tuple(counts.sums.total.tolist()),
+        square=tuple(counts.sums.square.tolist()),
     )
 
 
@@ -152,7 +153,9 @@ def to_record(said: Hello) -> Record:
     head: dict[str, Value] = {
         name: value for name, value in said._asdict().items() if name != "census"
     }
-    census = said.census._asdict() | {"shape": np.asarray(said.census.shape, np.int64)}
+    arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
+    arrays |= {name: np.array(getattr(said.census, name)) for name in ("total", "square")}
+    census = said.census._asdict() | arrays
     return head | records.prefixed(census, "census")
 
 
@@ -201,8 +204,8 @@ def from_record(content: Mapping[str, Value]) -> Hello:
     )
 
 
-def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> np.ndarray:
-    """Sums of each feature, float64 [c].
+def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[float, ...]:
+    """Sums of each feature.
 
     Raises:
         BadMessage: another type or shape, or numbers that are not finite.
@@ -215,4 +218,4 @@ def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> np.ndarr
         or not np.isfinite(sums).all()
     ):
         raise BadMessage(f"census.{name} is not one finite sum of each feature")
-    return sums
+    return tuple(sums.tolist())

@@ -14,7 +14,7 @@ LEAST = 1e-6  # of a chi-square test that is right
 
 def clients(number, num_labeled):
     labeled = [range(client < num_labeled) for client in range(number)]
-    return SimpleNamespace(num_clients=number, partition=SimpleNamespace(labeled=labeled))
+    return SimpleNamespace(num_clients=number, label_counts=list(map(len, labeled)))
 
 
 def are_equally_likely(drawn, possible):

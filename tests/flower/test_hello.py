@@ -57,11 +57,21 @@ def admitted(clients, expected=None, *, faults=None, known=None, nodes=None):
 
 
 def test_a_census_counts():
-    assert hello.census_of(X, Y) == Census(6, 4, 2, 2, (2, 3), "float32")
+    flat = X.reshape(-1, 3).astype(np.float64)
+    sums = tuple(flat.sum(axis=0)), tuple(np.square(flat).sum(axis=0))
+    assert hello.census_of(X, Y) == Census(6, 4, 2, 2, (2, 3), "float32", *sums)
     nobody = hello.census_of(X[:0], Y[:0])
-    assert nobody == Census(0, 0, 0, -1, (2, 3), "float32")
+    assert nobody == Census(0, 0, 0, -1, (2, 3), "float32", (0,) * 3, (0,) * 3)
     unlabeled = hello.census_of(X.astype(np.uint8), np.full(6, -1))
-    assert unlabeled == Census(6, 0, 0, -1, (2, 3), "uint8")
+    assert unlabeled[:6] == (6, 0, 0, -1, (2, 3), "uint8")
+
+
+@pytest.mark.parametrize("name", ["total", "square"])
+@pytest.mark.parametrize("sums", [np.zeros(2), np.zeros(3, np.float32), np.full(3, np.nan), 1.0])
+def test_sums_of_another_form_are_refused(tmp_path, name, sums):
+    record = hello.to_record(hello_of(tmp_path, 0)) | {f"census.{name}": sums}
+    with pytest.raises(BadMessage, match=f"census.{name} is not one finite sum of each feature"):
+        hello.from_record(record)
 
 
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
@@ -91,10 +101,12 @@ def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):
 
 
 def test_only_counts_leave(tmp_path):
-    """Of the arrays, no value is in the record."""
+    """Of the arrays, no value is in the record but sums over all examples."""
     record = hello.to_record(hello_of(tmp_path, 0))
     arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
-    assert {name: value.tolist() for name, value in arrays.items()} == {"census.shape": [2, 3]}
+    assert arrays.pop("census.shape").tolist() == [2, 3]
+    assert arrays.keys() == {"census.total", "census.square"}
+    assert all(sums.shape == (3,) for sums in arrays.values())
     assert not any(isinstance(value, bytes | float) for value in record.values())
 
 

@@ -45,7 +45,7 @@ class ClientWork:
 
 
 class Message(NamedTuple):
-    """What the server sends at the start of a round: P, and how much noise hides.
+    """Message of the server at the start of a round: P, and how much noise hides.
 
     Fields:
         label: int32 [U], L; -1 where clients abstained, or have not voted yet.

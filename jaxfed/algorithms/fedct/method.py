@@ -242,7 +242,7 @@ class _FedCT:
         return after, {**metrics, "communication": sums.communication.metrics()}
 
     def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
-        """How this round's answers are added, and who leaves."""
+        """Return the addition of this round's answers, and the clients that leave."""
         attendance = None
         if self.departures:
             draw = jax.random.fold_in(key, Stream.DROPOUT)

@@ -38,7 +38,7 @@ class Vote(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What the clients of a round sent.
+    """Messages of a round's clients.
 
     Fields:
         answers: int32 [K, U] or float32 [K, U, C]. Under masks and under noise only the shape is read, if

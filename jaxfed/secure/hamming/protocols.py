@@ -59,7 +59,7 @@ def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Step
     )
 
     def arguments(partner: int, pair: tuple[int, int]) -> tuple[int, Span, Span]:
-        """What one of two clients is told of the pair (first, second)."""
+        """Arguments that one of two clients of the pair (first, second) receives."""
         own = {pair[0]: as_first[pair[0]], pair[1]: as_second[pair[1]]}
         rows, columns = (own[j] for j in sorted(own))
         return partner, (rows.start, rows.stop), (columns.start, columns.stop)

@@ -29,7 +29,7 @@ def fewest_clients(sums: ConsensusSums) -> int:
 
 
 class ClientSums:
-    """How the clients' answers of one round are added.
+    """Addition of the clients' answers of one round.
 
     Args:
         protocol: that of the sum.
