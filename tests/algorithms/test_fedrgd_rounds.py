@@ -56,8 +56,11 @@ def stepped(w, loss_at, rate):
     return w
 
 
-def client_loss(x, y):
-    """At weights: FixMatch's term of what has no label, and cross-entropy of what has one."""
+def client_loss(x, y, factor):
+    """At weights: FixMatch's term of what has no label, and cross-entropy of what has one.
+
+    The labeled view is `factor` times the one that labels it.
+    """
     x = x.astype(np.float64)
 
     def at(w):
@@ -68,7 +71,7 @@ def client_loss(x, y):
         def loss(v):
             value = 0 * v[0]
             if sure.any():
-                value = value + cross_entropy(v, 2 * x[sure], label[sure]) * np.mean(
+                value = value + cross_entropy(v, factor * x[sure], label[sure]) * np.mean(
                     sure[open_rows]
                 )
             if given.any():
@@ -87,9 +90,15 @@ def mean_of(members, sizes, weighting):
 
 
 @pytest.mark.parametrize(
-    ("at_server", "weighting"), [(True, "uniform"), (True, "examples"), (False, "uniform")]
+    ("at_server", "weighting", "self_training"),
+    [
+        (True, "uniform", True),
+        (True, "examples", False),
+        (False, "uniform", False),
+        (False, "examples", True),
+    ],
 )
-def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
+def test_rounds_are_those_of_one_division_into_groups(at_server, weighting, self_training):
     held, federation = federation_of(at_server)
     training = training_of(
         Batches("joint", 6, 1, steps=STEPS),
@@ -99,7 +108,10 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
         server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1, steps=STEPS),
     )
-    algorithm = fedrgd(training=training, num_groups=2, threshold=THRESHOLD)
+    algorithm = fedrgd(
+        training=training, num_groups=2, threshold=THRESHOLD, self_training=self_training
+    )
+    factor = 1 if self_training else 2
     state = algorithm.init(KEY, federation)
     w = weights_of(state.model)
     groups = np.stack([w, w])
@@ -110,7 +122,7 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
             state, federation.cohort(taking_part), jax.random.fold_in(KEY, number)
         )
         trained = {
-            (k, i): stepped(groups[i], client_loss(*held[k]), rate)
+            (k, i): stepped(groups[i], client_loss(*held[k], factor), rate)
             for k in taking_part
             for i in (0, 1)
             if len(held[k][0])
@@ -118,7 +130,7 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
         own = {}
         if at_server:
             x, y = federation.server_examples
-            own = {"server": stepped(w, client_loss(x, y), rate)}
+            own = {"server": stepped(w, client_loss(x, y, factor), rate)}
         candidates = []
         half = len(taking_part) // 2
         for size in {half, len(taking_part) - half}:
@@ -141,3 +153,5 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
         found = (weights_of(state.optimizer.model), weights_of(state.model))
         groups, w, diversity = the_one_that_fits(candidates, found, atol=1e-4)
         assert float(metrics["gradient_diversity"]) == pytest.approx(diversity, rel=1e-3)
+        sent = metrics["communication"]
+        assert sent["upload_bytes"] == sent["download_bytes"] == len(taking_part) * 4 * w.size

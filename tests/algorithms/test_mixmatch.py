@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from small_training import KEY, Net, assert_same, federation_of, rounds_of, training_of
+from small_training import KEY, Net, assert_same, training_of
 
 from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
 from jaxfed.errors import UsageError
@@ -203,20 +203,6 @@ def test_rows_that_fill_a_batch_have_no_part():
     )
     values = [loss(STATE, STATE, Batch(*map(jnp.asarray, b)), KEY)[0] for b in (batch, other)]
     assert values[0] == values[1]
-
-
-@pytest.mark.slow
-def test_the_weight_ramps_up_over_rounds():
-    """Of the first two rounds with R = 2 the first has half the weight, the second the whole."""
-    federation = federation_of([8], num_labeled=4)
-    training = training_of(Batches("paired", 4, 1), learning_rate=lambda count: 0.1)
-
-    def states(weight, rampup):
-        made = mixmatch(training=training, unlabeled_weight=weight, rampup_rounds=rampup)
-        return rounds_of(made, federation, 1)[1].model
-
-    assert_same(states(4.0, 2), states(2.0, 0))
-    assert_same(states(4.0, 1), states(4.0, 0))
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ def test_rounds_are_algorithm_1(changes):
     )
     state = algorithm.init(KEY, FEDERATION)
     w, helpers = weights_of(state.model), []
+    np.testing.assert_allclose(algorithm.predict(state, TEST), 1 / 3, rtol=1e-6)
     for number, taking_part in enumerate([[0, 1, 2, 3, 4], [0, 1, 3], [2, 1, 0]]):
         state, _ = algorithm.round(
             state, FEDERATION.cohort(taking_part), jax.random.fold_in(KEY, number)

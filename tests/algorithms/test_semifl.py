@@ -1,21 +1,21 @@
-"""SemiFL transcribed to NumPy: one step of one client by hand, and who is in the mean."""
+"""SemiFL: its loss transcribed to NumPy, labels, the confident set and batches.
+
+Whole rounds: test_semifl_rounds.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy import stats
-from small_training import KEY, RATE, assert_close, double, training_of
+from small_training import KEY, double, training_of
 
 from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches, _beside_all
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
-from jaxfed.training.server import aggregate
 
 LINEAR = mlp((4,), 3, hidden=())
 
@@ -91,67 +91,6 @@ def test_every_example_has_a_weak_view_of_its_own():
 
     found, _ = labeled(LINEAR, LINEAR.init(KEY), data, KEY, moved, 0.5)
     assert len(np.unique(found.label)) > 1
-
-
-def clients_and_server(seed=0):
-    """Clients of three and four points, the first's large and so sure, and a server with six labels."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((20, 4)).astype(np.float32)
-    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1).astype(np.int32)
-    unknown = np.full(4, -1)
-    return Federation.from_clients(
-        [(30 * x[:3], unknown[:3]), (0.01 * x[4:8], unknown)],
-        server=(x[8:14], y[8:14]),
-        test=(x[14:], y[14:]),
-        num_classes=3,
-    )
-
-
-def test_a_round_is_that_of_the_transcription():
-    """Two rounds: the server's clipped step, the sure client's step without mixing, momentum on the mean."""
-    federation = clients_and_server()
-    server_x, server_y = federation.server_examples
-    training = training_of(
-        Batches("joint", 4, 1),
-        model=LINEAR,
-        strong_augment=double,
-        server_examples=federation.server_examples,
-        server_batches=Batches("joint", 6, 1),
-        weighting=aggregate.uniformly,
-        aggregate=aggregate.server_optimizer(optax.sgd(1.0, momentum=0.5)),
-    )
-    algorithm = semifl(training=training, threshold=0.9, mix_weight=0.0, max_norm=0.5)
-    state = algorithm.init(KEY, federation)
-    w, velocity = affine(state.model), 0
-
-    def clipped_step(w, x, y, rate):
-        x = with_ones(x.astype(np.float64))
-        gradient = x.T @ (np.exp(log_softmax(x @ w)) - np.eye(3)[y]) / len(x)
-        norm = np.linalg.norm(gradient)
-        return w - rate * gradient * min(1, 0.5 / norm), norm
-
-    norms = []
-    for number in range(2):
-        rate = RATE / (1 + number)
-        state, metrics = algorithm.round(
-            state, federation.cohort(), jax.random.fold_in(KEY, number)
-        )
-        w, norm = clipped_step(w, server_x, server_y, rate)
-        norms.append(norm)
-        points = federation.x[federation.points(0)]
-        probability = np.exp(log_softmax(with_ones(points) @ w))
-        sure = probability.max(axis=1) >= 0.9
-        label = probability.argmax(axis=1)[sure]
-        trained, norm = clipped_step(w, 2 * points[sure], label, rate)
-        norms.append(norm)
-        velocity = 0.5 * velocity + (w - trained)
-        w = w - velocity
-        assert metrics["clients"] == 1
-        assert metrics["communication"]["upload_bytes"] == 4 * 15
-        assert metrics["communication"]["download_bytes"] == 2 * 4 * 15
-        assert float(metrics["sure"]) == pytest.approx(sure.mean())
-        assert_close(affine(state.model), w, rtol=1e-4, atol=1e-5)
-    assert max(norms) > 0.5 > min(norms)
 
 
 def test_every_batch_has_the_confident_beside_any():

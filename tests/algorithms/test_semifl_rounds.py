@@ -46,12 +46,13 @@ def clients_and_server():
     )
 
 
-def step(w, loss, rate):
+def step(w, loss, rate, norms):
     slope = gradient(loss, w)
-    return w - rate * slope * min(1, MAX_NORM / np.linalg.norm(slope))
+    norms.append(np.linalg.norm(slope))
+    return w - rate * slope * min(1, MAX_NORM / norms[-1])
 
 
-def outcomes(w, x, rate):
+def outcomes(w, x, rate, norms):
     """The model after one batch, for each draw of partners with replacement; none without a sure example."""
     x = x.astype(np.float64)
     p = softmax(logits(w, x + 0.5))
@@ -68,7 +69,7 @@ def outcomes(w, x, rate):
             mix = cross_entropy(v, mixed, label[sure]) + cross_entropy(v, mixed, label[others])
             return fix + MIX_WEIGHT * mix / 2
 
-        found.append(step(w, loss, rate))
+        found.append(step(w, loss, rate, norms))
     return found
 
 
@@ -93,7 +94,7 @@ def test_rounds_are_those_of_the_transcription():
     )
     state = algorithm.init(KEY, federation)
     w, velocity = weights_of(state.model), 0
-    numbers = []
+    numbers, norms = [], []
     for number in range(2):
         rate = RATE / (1 + number)
         state, metrics = algorithm.round(
@@ -103,8 +104,14 @@ def test_rounds_are_those_of_the_transcription():
             w,
             lambda v: cross_entropy(v, server_x.astype(np.float64) + 0.5, server_y),
             rate,
+            norms,
         )
-        each = [found for x in held if (found := outcomes(w, x, rate))]
+        sure = [
+            np.mean(softmax(logits(w, x.astype(np.float64) + 0.5)).max(axis=1) >= THRESHOLD)
+            for x in held[:3]
+        ]
+        assert float(metrics["sure"]) == pytest.approx(np.mean([share for share in sure if share]))
+        each = [found for x in held if (found := outcomes(w, x, rate, norms))]
         numbers.append(len(each))
         candidates = []
         for models in product(*each):
@@ -112,7 +119,11 @@ def test_rounds_are_those_of_the_transcription():
             candidates.append((w - moved, moved))
         w, velocity = the_one_that_fits(candidates, (weights_of(state.model),))
         assert metrics["clients"] == len(each)
+        sent = metrics["communication"]
+        assert sent["upload_bytes"] == len(each) * 4 * w.size
+        assert sent["download_bytes"] == len(held) * 4 * w.size
     assert numbers == [2, 2]
+    assert max(norms) > MAX_NORM > min(norms)
 
 
 def test_clients_label_with_their_own_statistics():

@@ -19,8 +19,6 @@ from jaxfed.learners.networks import network
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.local.batches import Batches
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 FEDERATION = federation_of([10, 7, 5])
 BATCH = Batches("joint", 16, 1)  # all labels of a client: the order of an epoch does not matter
 SMALL = Batches("joint", 4, 1)

@@ -83,7 +83,7 @@ def gradient_step(training, model, federation, rate=RATE):
         logits = training.model.apply(state, x)
         return losses.softmax_cross_entropy(logits, jnp.asarray(y)).mean()
 
-    return jax.tree.map(lambda w, g: w - rate * g, model, jax.grad(loss)(model))
+    return jax.tree.map(lambda w, g: w - rate * g, model, jax.jit(jax.grad(loss))(model))
 
 
 def test_fedavg_is_the_server_alone_and_sends_nothing():

@@ -20,8 +20,6 @@ from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 SIZES = (300, 5, 0, 9, 70)
 JOINT = Batches("joint", 8, 2)
 

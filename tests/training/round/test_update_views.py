@@ -88,13 +88,15 @@ def test_gradient_norms_are_of_all_numbers_of_the_message(name):
     if name == "fedavg":
         model = training_of(BATCHES, batch_norm=True).model
 
-        def loss(state, x, y):
+        @jax.jit
+        @jax.grad
+        def slope(state, x, y):
             return optax.softmax_cross_entropy_with_integer_labels(
                 model.apply(state, x[None])[0], y
             )
 
         for number in (0, 22):
-            gradient = jax.grad(loss)(after.model, jnp.asarray(x[number]), y[number])
+            gradient = slope(after.model, jnp.asarray(x[number]), y[number])
             squares = sum(np.square(leaf).sum() for leaf in jax.tree.leaves(gradient))
             np.testing.assert_allclose(norms[number], np.sqrt(squares), rtol=1e-4)
     else:
