@@ -42,9 +42,15 @@ class Difference(NamedTuple):
 
 
 def compare(first: Path, second: Path, method: str, *, repeat: int = 0) -> Difference:
-    """Compare the last states and the predictions of a method in two workdirs."""
+    """Compare the last states and the predictions of a method in two workdirs.
+
+    The first one is that of a server, whose state has no rows for its clients' own states.
+    """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
+    for name in [name for name, rows in here.items() if rows.shape[:1] == (0,)]:
+        del here[name]  # states of clients, which stay with them
+        there.pop(name, None)
     if here and there:
         largest = max(
             (_difference(here.get(n), there.get(n)) for n in {*here, *there}), default=0.0

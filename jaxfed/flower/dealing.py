@@ -32,7 +32,7 @@ from jaxfed.flower.client_data import (
 )
 
 _SHARED = "shared.json"
-_HELD_OUT = ("test", "validation", "server")
+HELD_OUT = ("test", "validation", "server")
 
 
 class Dealt(NamedTuple):
@@ -66,7 +66,7 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
     federation = simulation.federation(config.seed + repeat)
     folders = deal_to_clients(federation, nodes)
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
-    deal_to_server(federation, server, class_names=names)
+    deal_to_server(federation, server, class_names=names, numbers=simulation.numbers)
     return Dealt(folders, federation)
 
 
@@ -79,13 +79,15 @@ def deal_to_clients(federation: Federation, nodes: Path) -> tuple[Path, ...]:
     )
 
 
-def deal_to_server(federation: Federation, folder: Path, *, class_names: tuple[str, ...]) -> None:
+def deal_to_server(
+    federation: Federation, folder: Path, *, class_names: tuple[str, ...], numbers: np.ndarray
+) -> None:
     """Write what a server knows: shared.json, and its own examples.
 
     shared.json has the number and the names of the classes, shape and type of an example, and what a
     simulation derives from all clients' data: the largest numbers of examples and of labels of a client, and
-    the normalization of inputs. test.npz, validation.npz and server.npz have x and y; public.npz has x, and y
-    if the labels are public.
+    the normalization of inputs. test.npz, validation.npz and server.npz have x, y and the number of each
+    example in the data set; public.npz has x, and y if the labels are public.
     """
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     mean, deviation = federation.normalization
@@ -99,10 +101,10 @@ def deal_to_server(federation: Federation, folder: Path, *, class_names: tuple[s
         "num_public_classes": federation.num_public_classes,
     }
     write_private(folder / _SHARED, (json.dumps(shared, indent=2) + "\n").encode())
-    for name in _HELD_OUT:
+    for name in HELD_OUT:
         points = getattr(federation, name)
-        arrays = {"x": federation.x[points], "y": federation.y[points]} if len(points) else {}
-        _write_arrays(folder / f"{name}.npz", arrays)
+        arrays = {"x": federation.x[points], "y": federation.y[points], "number": numbers[points]}
+        _write_arrays(folder / f"{name}.npz", arrays if len(points) else {})
     public = {"x": federation.public_examples} if len(federation.public) else {}
     if federation.public_labels is not None:
         public["y"] = federation.public_labels

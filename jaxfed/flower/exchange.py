@@ -254,9 +254,12 @@ class Exchange:
             answers, replies=replies, lost=dict(sorted({**answers.lost, client: lost}.items()))
         )
 
-    def commit(self) -> None:
-        """Let clients drop states from before the present ones; the server will not come back to them."""
-        self._committed = dict(self.states)
+    def commit(self, states: Mapping[int, int] | None = None) -> None:
+        """Let clients drop states from before these, by default the present ones.
+
+        The server will not come back to earlier ones.
+        """
+        self._committed = dict(self.states if states is None else states)
 
     def roll_back(self) -> None:
         """Continue clients from their states at the last commit."""

@@ -2,29 +2,23 @@
 
     run(grid, config, workdir, held=folder)
 
-The loop, the workdir, evaluation, checkpoints and resumption are the simulation's (`jaxfed.experiment.run.loop`).
-Only the algorithm is another: its round asks the nodes (`FederatedAlgorithm.sides`). A server that is killed and
-started again continues from its checkpoint, and the clients from their states of that time.
-
-    stages.jsonl    beside metrics.jsonl: one line when a stage begins, one when it ends (who replied, who is
-                    lost and why, seconds, bytes), one at the end of a round with the step of each client's state
+The loop, the workdir, evaluation, checkpoints and resumption are the simulation's
+(`jaxfed.experiment.run.loop`). Only the algorithm is another one: its round asks the clients
+(`jaxfed.flower.client_calls`). A server that is killed and started again continues from its checkpoint, and
+the clients from their states of that time.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-from absl import logging
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.deployment import Deployment, deployment_of
+from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
@@ -32,24 +26,14 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.census import census_of
 from jaxfed.federation.clients import Federation
-from jaxfed.flower import admission, hello, pytrees, records, server_data, setup
-from jaxfed.flower.admission import Admitted, Expected
-from jaxfed.flower.client_run import MESSAGE, REPLY, SECONDS, SETUP
-from jaxfed.flower.exchange import Answers, Exchange
+from jaxfed.flower import client_calls, server_data
 from jaxfed.flower.network import Network
-from jaxfed.flower.records import Record
 from jaxfed.flower.server_data import ServerData
-from jaxfed.flower.setup import Setup
-from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
-
-STAGES = "stages.jsonl"
-_CONTINUES = "the run stops; the same command continues it"
 
 
 def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path | None) -> None:
@@ -68,55 +52,63 @@ def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path | None) -> No
     from jaxfed.flower.grid_messages import GridNetwork
 
     if held is None:
-        raise UsageError("--held is missing: the folder of what the server holds (shared.json, test.npz)")
+        raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
     serve(GridNetwork(grid), config, place, server_data.read(held))
 
 
 def serve(
-    network: Network,
-    config: ConfigDict,
-    place: Path,
-    data: ServerData,
-    **clock: Any,
+    network: Network, config: ConfigDict, place: Path, data: ServerData, **clock: Any
 ) -> dict[str, Any]:
-    """Play a config's rounds over a network: the summary. `clock` and `sleep` are as in `Exchange`."""
+    """Play a config's rounds over a network; returns the summary. `clock` and `sleep` are for tests."""
     compilation_cache.enable(config.execution.compilation_cache)
-    limits = deployment_of(config)
-    number = limits.num_nodes(config.federation.num_clients)
-    clients = _Clients.admitted(network, config, limits, data, number, clock)
-    experiment_data = _Data(data, clients.federation)
+    check(config, data)
     with (
-        open_workdir(place, config.to_dict()) as directory,
         RunProgress(config.to_dict()) as progress,
+        open_workdir(place, config.to_dict()) as directory,
     ):
-        clients.open(place)
+        progress.working_on("waiting for clients")
+        limits = deployment_of(config)
+        calls = client_calls.connect(network, config, limits, data, place, **clock)
+        for line in calls.remarks:
+            progress.note(line)
 
-        def make(seen: ConfigDict, name: str, *arguments: Any, **options: Any) -> FederatedAlgorithm:
-            del arguments, options
-            return clients.algorithm(make_algorithm(seen, name, clients.federation))
+        def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
+            return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
 
-        experiment = Experiment(config, experiment_data, directory, progress, Interruption())  # type: ignore[arg-type]
-        results = _replaced(experiment, make).run()
-        summary = {**results, "environment": environment.describe()}
+        held = _InPlaceOfSimulation(data, calls.federation)
+        experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
+        summary = {**experiment.run(), "environment": environment.describe()}
         directory.finish(summary)
     return summary
 
 
-def _replaced(experiment: Experiment, make: Any) -> Experiment:
-    from dataclasses import replace
+def check(config: ConfigDict, data: ServerData) -> None:
+    """Check that the config's method runs on a network, before anybody is asked.
 
-    return replace(experiment, make=make)
+    Raises:
+        UsageError: it does not.
+    """
+    name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
+    algorithm = make_algorithm(config, name, data.federation(client_calls.NO_CENSUS, number))
+    if algorithm.sides is None:
+        raise UsageError(
+            "this method runs in one process alone, not on a network",
+            key="config.algorithm",
+            value=name,
+            allowed="use launch.run",
+        )
+    algorithm.sides().server(lambda *_, **__: {}, data.federation(client_calls.NO_CENSUS, number))
 
 
 @dataclass
-class _Data:
-    """Takes the place of a `Simulation`."""
+class _InPlaceOfSimulation:
+    """What an experiment reads of a `Simulation`, from the server's own data."""
 
     held: ServerData
     seen: Federation
 
     @property
-    def numbers(self) -> Any:
+    def numbers(self) -> np.ndarray:
         return self.held.numbers
 
     def federation(self, *_: Any) -> Federation:
@@ -126,5 +118,6 @@ class _Data:
         return self.held.checksums()
 
     def class_counts(self, federation: Federation) -> dict[str, Any]:
+        """No counts of classes: a server does not know the clients'."""
         del federation
         return {"class_names": self.held.class_names}

@@ -159,6 +159,10 @@ class Checkpoints:
         except UsageError as error:
             raise Unresumable(str(error)) from error
 
+    def newest(self) -> int | None:
+        """The step of the newest checkpoint; None if nothing has been saved."""
+        return max(self._steps(), default=None)
+
     def _steps(self) -> list[int]:
         if not self.path.is_dir():
             return []

@@ -53,7 +53,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -61,7 +61,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.processes import agree
@@ -93,6 +92,27 @@ class Observed(NamedTuple):
     federation: Federation
     played: Played
     last_round: int
+
+
+class Clients(Protocol):
+    """Clients of an experiment, as a `Simulation` makes them."""
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Index of each example of a federation in the data set."""
+        ...
+
+    def federation(self, seed: int, report: Any, folder: Any, /) -> Federation:
+        """Return the clients of the repeat with this seed."""
+        ...
+
+    def data_checksums(self) -> dict[str, str]:
+        """Return checksums of the data, to detect changes."""
+        ...
+
+    def class_counts(self, federation: Federation, /) -> dict[str, Any]:
+        """Return the contents of partition.json."""
+        ...
 
 
 class Leg(NamedTuple):
@@ -128,14 +148,16 @@ class Experiment:
         progress: displays every round.
         interruption: delays signals until the current round is saved.
         observe: called with every round that has not diverged, before the round counts as finished.
+        make: makes a method's algorithm, as `make_algorithm`.
     """
 
     config: ConfigDict
-    simulation: Simulation
+    simulation: Clients
     workdir: Workdir
     progress: RunProgress
     interruption: Interruption
     observe: Callable[[Observed], None] = lambda observed: None
+    make: Callable[..., FederatedAlgorithm] | None = None
 
     def run(self) -> dict[str, Any]:
         """Run the remaining rounds and return the results (`summarize`).
@@ -186,9 +208,8 @@ class Experiment:
         def tell(line: str) -> None:
             self.progress.note(f"{leg.name}: {line}")
 
-        algorithm = make_algorithm(
-            config, leg.name, federation, leg.repeat, self.progress.within, tell=tell
-        )
+        make = self.make or make_algorithm
+        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within, tell=tell)
         rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
         if rounds != config.rounds:
             config = config.copy_and_resolve_references()
