@@ -2,14 +2,19 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from jaxfed.flower import local, processes
+from jaxfed.flower import certificates, commands, local, processes
 
 pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
 pytestmark = pytest.mark.slow
@@ -28,7 +33,10 @@ serverapp = "echo.apps:server"
 clientapp = "echo.apps:client"
 [tool.flwr.app.config]
 out = ""
-nodes = 0
+config = ""
+overrides = ""
+workdir = ""
+server = ""
 """
 APPS = """
 import json, os, time
@@ -50,7 +58,13 @@ def answer(message, context):
 
 @server.main()
 def main(grid, context):
-    nodes = sorted(grid.get_node_ids())
+    settings = context.run_config
+    place = Path(settings["workdir"], "out.json") if settings["workdir"] else Path(settings["out"])
+    place.parent.mkdir(parents=True, exist_ok=True)
+    nodes = []
+    while len(nodes) < (1 if settings["workdir"] else 3):
+        nodes = sorted(grid.get_node_ids())
+        time.sleep(0.2)
     rounds = []
     for number in (1, 2):
         began = time.monotonic()
@@ -60,7 +74,7 @@ def main(grid, context):
         said = [dict(reply.content["said"]) for reply in replies]
         rounds.append({"seconds": time.monotonic() - began, "said": said})
         print("round", number, "has", len(said), "answers", flush=True)
-    Path(context.run_config["out"]).write_text(json.dumps(rounds))
+    place.write_text(json.dumps(rounds))
 """
 
 
@@ -130,3 +144,77 @@ def test_three_nodes_over_tls(tmp_path, app, record_property):
     assert {path.stat().st_mode & 0o077 for path in (network / "logs").iterdir()} == {0}
     print(json.dumps(seconds), os.getloadavg())
     record_property("seconds", seconds)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from jaxfed.flower.local import Local
+with Local(Path({network!r}), [Path({client!r})]) as started:
+    started.start()
+    print("started", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_flower_ends_by_itself_when_its_starter_is_killed(tmp_path):
+    code = HOLDER.format(network=str(tmp_path / "network"), client=str(tmp_path))
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=local._ROOT) as holder:
+        while holder.stdout.readline() != "started\n":
+            assert holder.poll() is None
+        mark = json.loads((tmp_path / "network" / "processes.json").read_text())["mark"]
+        assert len(set(processes._marked(mark))) >= 4
+        holder.kill()
+    until = time.monotonic() + 60
+    while set(processes._marked(mark)):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_server_and_a_client_of_two_commands(tmp_path, app, monkeypatch):
+    """`launch.flower client` in a process of its own, and what `launch.flower server` does, here."""
+    client = tmp_path / "north"
+    client.mkdir(mode=0o700)
+    (client / "client.toml").write_text('number = 0\nname = "north"\n')
+    np.savez(client / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
+    key = certificates.make_node_key(tmp_path / "keys" / "north.key").private
+    place, port, said = tmp_path / "w", local.free_ports(1)[0], []
+    keys = place / "network" / "keys"
+    certificates.make_server_certificate(certificates.make_authority(keys), keys, ["127.0.0.1"])
+    command = [sys.executable, "-m", "launch.flower", "client", f"--data={client}"]
+    command += [f"--server=127.0.0.1:{port}", f"--ca={keys / 'ca.crt'}", f"--key={key}"]
+    monkeypatch.setattr(commands, "APP", app)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=local._ROOT) as node:
+        assert "node of" in node.stdout.readline()
+        try:
+            status = commands.serve(
+                "ml_collections_configs/xclp_digits.py",
+                ["deployment.nodes=1"],
+                place,
+                host="127.0.0.1",
+                port=port,
+                nodes=tmp_path / "keys",
+                say=said.append,
+            )
+        except BaseException:
+            node.kill()
+            raise
+        mark = json.loads((client / "node" / "processes.json").read_text())["mark"]
+        node.send_signal(signal.SIGINT)
+        assert node.wait(30) == 130
+        assert f"connected to 127.0.0.1:{port}" in node.stdout.read()
+    assert status == 0, said
+    rounds = json.loads((place / "run" / "out.json").read_text())
+    assert [answer["data"] for each in rounds for answer in each["said"]] == [str(client)] * 2
+    assert not set(processes._marked(mark))
+
+
+def test_the_app_is_one_that_flower_takes():
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert 0 < len(build_fab_from_disk(commands.APP)) < 10_000
+        load_and_validate(commands.APP / "pyproject.toml")

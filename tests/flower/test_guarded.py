@@ -49,10 +49,14 @@ def test_the_user_who_started_it_uses_all(connection):
     assert asked("/v1/control/start-run", *connection) == 200
 
 
-def test_another_user_of_the_same_machine_is_refused(connection, monkeypatch):
+@pytest.mark.parametrize(("user", "status"), [(None, 200), (0, 200), (4243, 403)])
+def test_another_user_of_the_same_machine_is_refused(connection, monkeypatch, user, status):
+    """By the owner in the system's table of connections: this user's and the superuser's pass."""
     monkeypatch.setattr(guarded.os, "getuid", lambda: 4242)
-    is_root = guarded.Path("/proc/self").stat().st_uid == 0
-    assert asked("/v1/control/start-run", *connection) == (200 if is_root else 403)
+    client, server = ((guarded._address(host), port) for host, port in connection)
+    table = [(server, client, 4242), (client, server, 4242 if user is None else user)]
+    monkeypatch.setattr(guarded, "_connections", lambda place: iter(table))
+    assert asked("/v1/control/start-run", *connection) == status
 
 
 def test_a_connection_that_nobody_has_is_refused(connection, tmp_path, monkeypatch):

@@ -131,10 +131,11 @@ def test_a_killed_node_is_no_failure_of_the_run(tmp_path, clients):
     said = []
     with federation(tmp_path, clients, said=said) as started:
         started.start()
-        before = len(alive(mark_of(tmp_path / "network")))
+        mark = mark_of(tmp_path / "network")
+        before = len(alive(mark))
         started.kill(2)
         started.kill(2)
-        assert len(alive(mark_of(tmp_path / "network"))) == before - 2  # with its child
+        until(lambda: len(alive(mark)) == before - 2)  # with its child
         os.kill(started.processes._started["node-1"].process.pid, signal.SIGKILL)
         assert started.run(tmp_path, {}).is_completed
     assert [line.partition(":")[0] for line in said if "ended" in line] == [
