@@ -102,7 +102,7 @@ def check(config: ConfigDict, data: ServerData) -> None:
 
 @dataclass
 class _InPlaceOfSimulation:
-    """What an experiment reads of a `Simulation`, from the server's own data."""
+    """Clients of an experiment as the server knows them."""
 
     held: ServerData
     seen: Federation

@@ -26,7 +26,7 @@ NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table
 
 
 class Setup(NamedTuple):
-    """What a client needs to make the method.
+    """Method, config and numbers from which a client makes its side.
 
     Fields:
         config: its JSON text, without `NOT_SENT`.
@@ -71,22 +71,23 @@ def from_record(content: Mapping[str, Value]) -> Setup:
         BadMessage: it is malformed.
     """
     total, square = (content.get(name) for name in ("total", "square"))
-    for sums in (total, square):
-        if not isinstance(sums, np.ndarray) or sums.dtype != np.float64 or sums.ndim != 1:
+    for part in (total, square):
+        if not isinstance(part, np.ndarray) or part.dtype != np.float64 or part.ndim != 1:
             raise BadMessage("the setup has no sums of features")
     assert isinstance(total, np.ndarray)
     assert isinstance(square, np.ndarray)
-    numbers = [
-        records.whole_number(content, name)
-        for name in ("capacity", "max_labels", "max_labels_of_a_class")
-    ]
-    sums = FeatureSums(total, square, records.whole_number(content, "values"))
+    census = Census(
+        records.whole_number(content, "capacity"),
+        records.whole_number(content, "max_labels"),
+        records.whole_number(content, "max_labels_of_a_class"),
+        FeatureSums(total, square, records.whole_number(content, "values")),
+    )
     return Setup(
         records.text(content, "config", longest=1_000_000),
         records.text(content, "method", longest=100),
         records.whole_number(content, "num_clients", least=1),
         records.whole_number(content, "num_classes", least=2),
-        Census(*numbers, sums),
+        census,
     )
 
 

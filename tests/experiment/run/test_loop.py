@@ -452,7 +452,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
     def features(images, *, progress, **settings):
         calls.append((len(images), settings))
         if len(images):
-            progress(SimpleNamespace(done=len(images)))
+            progress(len(images))
         return images.reshape(-1, 4).astype(np.float32)
 
     monkeypatch.setattr("jaxfed.config.data.sources.load", lambda name, **settings: data)
