@@ -53,8 +53,8 @@ def test_draws_follow_the_seed_and_members_may_be_fewer():
 @pytest.mark.parametrize(
     ("clients", "settings", "line"),
     [
-        (federation(30), {}, "class 0, and 10 are held out"),
-        (federation(), {"population": 41}, "population=41: 40 examples are held out"),
+        (federation(30), {}, "of class 0, but only 10 are held out"),
+        (federation(), {"population": 41}, "population=41: 40 held-out examples are left"),
         (federation(), {"members": 100}, r"members=100: no client has more than \d+ labeled"),
         (
             replace(federation(), partition=Partition(*((np.arange(0),) * 3,) * 3)),

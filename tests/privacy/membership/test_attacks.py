@@ -248,10 +248,10 @@ def test_tuning_does_not_read_references_on_population_examples_they_were_traine
         return area_under_curve(score, member)
 
     monkeypatch.setattr(rmia, "area_under_curve", recorded)
+    monkeypatch.setattr(rmia, "GRID", (0.3,))
     for answers in (p, np.where(trained, 1 - p, p)):
         rmia.tuned_a(target, Evidence(p[0], answers, trained))
-    assert len(scores) == 2 * 6 * len(rmia.GRID)
-    for one, other in zip(*np.split(np.array(scores), 2), strict=True):
+    for one, other in zip(scores[:6], scores[6:], strict=True):
         np.testing.assert_array_equal(one, other)
 
 
