@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from local_network import LocalNetwork
 
-from jaxfed.flower import admission, client_step, hello, steps
+from jaxfed.flower import admission, client_step, hello, records, steps
 from jaxfed.flower.admission import Expected
-from jaxfed.flower.hello import Census
 from jaxfed.flower.records import BadMessage
 
 RNG = np.random.default_rng(0)
@@ -57,17 +56,24 @@ def admitted(clients, expected=None, *, faults=None, known=None, nodes=None):
 
 
 def test_a_census_counts():
-    assert hello.census_of(X, Y) == Census(6, 4, 2, 2, (2, 3), "float32")
+    census = hello.census_of(X, Y)
+    assert census[:6] == (6, 4, 2, 2, (2, 3), "float32")
+    np.testing.assert_allclose(census.total, X.sum((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(census.square, np.square(X).sum((0, 1)), rtol=1e-5)
+    assert census.counts[:3] == (6, 4, 2)
+    assert census.counts.sums.values == 12
     nobody = hello.census_of(X[:0], Y[:0])
-    assert nobody == Census(0, 0, 0, -1, (2, 3), "float32")
+    assert nobody[:6] == (0, 0, 0, -1, (2, 3), "float32")
+    assert nobody.total.tolist() == nobody.square.tolist() == [0, 0, 0]
     unlabeled = hello.census_of(X.astype(np.uint8), np.full(6, -1))
-    assert unlabeled == Census(6, 0, 0, -1, (2, 3), "uint8")
+    assert unlabeled[:6] == (6, 0, 0, -1, (2, 3), "uint8")
 
 
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
 def test_a_hello_comes_back(tmp_path, y):
-    said = hello_of(tmp_path, 1, y=y)
-    assert hello.from_record(hello.to_record(said)) == said
+    record = hello.to_record(hello_of(tmp_path, 1, y=y))
+    back = hello.to_record(hello.from_record(records.decode(*records.encode(record))))
+    assert records.encode(back) == records.encode(record)
 
 
 def test_a_hello_says_the_last_step_of_its_run(tmp_path):
@@ -90,12 +96,14 @@ def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):
     assert hello_of(tmp_path / "a", 0, public=None).public == ""
 
 
-def test_only_counts_leave(tmp_path):
-    """Of the arrays, no value is in the record."""
+def test_only_counts_and_sums_leave(tmp_path):
+    """No feature of an example is in the record, nor a label."""
     record = hello.to_record(hello_of(tmp_path, 0))
-    arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
-    assert {name: value.tolist() for name, value in arrays.items()} == {"census.shape": [2, 3]}
+    arrays = {name for name, value in record.items() if isinstance(value, np.ndarray)}
+    assert arrays == {"census.shape", "census.total", "census.square"}
     assert not any(isinstance(value, bytes | float) for value in record.values())
+    sent = np.concatenate([record["census.total"], record["census.square"]])
+    assert not np.isin(sent.astype(np.float32), X).any()
 
 
 def wrong(**changes):
@@ -114,6 +122,9 @@ MALFORMED = {
     "a shape of many axes": wrong(census__shape=np.ones(9, np.int64)),
     "an empty axis": wrong(census__shape=np.zeros(2, np.int64)),
     "no shape": wrong(census__shape=3),
+    "sums of other features": wrong(census__total=np.ones(2)),
+    "sums of another type": wrong(census__total=np.ones(3, np.float32)),
+    "sums that are not finite": wrong(census__square=np.array([0, np.nan, 0])),
     "nothing": lambda record: {},
 }
 
