@@ -124,6 +124,7 @@ class _Asking:
     requests: dict[int, Record]
     read: Read
     started: float
+    deadline: float
     waiting: dict[str, int] = field(default_factory=dict)  # request identifier -> client
     tries: dict[int, int] = field(default_factory=dict)
     replies: dict[int, Any] = field(default_factory=dict)
@@ -188,6 +189,7 @@ class Exchange:
         round: int,
         read: Read = lambda client, content: content,
         continues: bool = False,
+        deadline: float | None = None,
     ) -> Answers:
         """Send each client its content, and wait for all replies or the deadline.
 
@@ -197,6 +199,7 @@ class Exchange:
             round: number of the round; 0 before the first.
             read: checks a reply's content and converts it; `records.BadMessage` from it loses the client.
             continues: clients go on from their states, and make new ones.
+            deadline: seconds, instead of the exchange's.
 
         Raises:
             KeyError: a client without a node.
@@ -214,16 +217,17 @@ class Exchange:
             )
             for client in sorted(messages)
         }
-        asking = _Asking(name, round, requests, read, self._clock())
+        deadline = self._deadline if deadline is None else deadline
+        asking = _Asking(name, round, requests, read, self._clock(), deadline)
         self._send(asking, list(asking.requests))
-        end = asking.started + self._deadline
+        end = asking.started + deadline
         while asking.waiting:
             for arrival in self._network.receive(list(asking.waiting)):
                 self._take(asking, arrival)
             left = end - self._clock()
             if asking.waiting and left <= 0:
                 for client in sorted(asking.waiting.values()):
-                    self._lose(asking, client, f"no reply within {self._deadline:g} s")
+                    self._lose(asking, client, f"no reply within {deadline:g} s")
                 break
             if asking.waiting:
                 self._sleep(min(self._poll, left))
@@ -266,7 +270,7 @@ class Exchange:
         self.states = dict(self._committed)
 
     def _send(self, asking: _Asking, clients: list[int]) -> None:
-        seconds = self._deadline - (self._clock() - asking.started)
+        seconds = asking.deadline - (self._clock() - asking.started)
         outgoing = [
             Outgoing(self.nodes[client], asking.requests[client], seconds, str(asking.round))
             for client in clients
@@ -287,7 +291,7 @@ class Exchange:
             logging.warning("%s: ignored a repeated reply", _label(asking.round, asking.name))
             return
         if arrival.record is None:
-            is_time_left = self._clock() - asking.started < self._deadline
+            is_time_left = self._clock() - asking.started < asking.deadline
             if arrival.may_retry and asking.tries[client] <= self._retries and is_time_left:
                 logging.warning(
                     "%s: client %d: %s; sent again",

@@ -88,9 +88,9 @@ def decode(head: bytes, payload: bytes) -> Record:
             raise BadMessage("the names of a record are not sorted, or one occurs twice")
         if sum(sizes) != len(payload):
             raise BadMessage(f"a record's payload has {len(payload)} bytes, not {sum(sizes)}")
-        starts = accumulate(sizes, initial=0)
+        starts, data = accumulate(sizes, initial=0), memoryview(payload)
         return {
-            name: _value(kind, form[0], form[-1], payload[start : start + size])
+            name: _value(kind, form[0], form[-1], data[start : start + size])
             for (name, kind, *form), size, start in zip(entries, sizes, starts, strict=False)
         }
     except BadMessage:
@@ -196,11 +196,11 @@ def _entry_size(name: str, kind: str, *form: Any) -> int:
     return 0
 
 
-def _value(kind: str, first: Any, shape: Any, data: bytes) -> Value:
+def _value(kind: str, first: Any, shape: Any, data: memoryview) -> Value:
     """Value of an entry of the head: `first` is its dtype, its size or the value itself."""
     if kind == "array":
         return _little_endian(np.frombuffer(data, _DTYPES[first]).reshape(shape)).copy()
-    return data if kind == "bytes" else first
+    return bytes(data) if kind == "bytes" else first
 
 
 def _sizes(shape: Any) -> Iterator[int]:

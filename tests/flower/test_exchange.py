@@ -149,6 +149,13 @@ def test_retries_end_at_the_deadline(tmp_path):
     assert answers.lost[1].reason == "no reply within 100 s"
 
 
+def test_a_step_may_have_its_own_deadline(tmp_path):
+    deployment = Deployment(tmp_path, {(50, 1): "late"})
+    answers = deployment.ask(1, deadline=20)
+    assert answers.lost[1].reason == "no reply within 20 s"
+    assert answers.seconds <= 20.2
+
+
 def test_a_node_that_is_not_connected_is_lost_at_once(tmp_path):
     deployment = Deployment(tmp_path, {(50, 1): "killed"})
     deployment.ask(1)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from local_network import LocalNetwork
 
-from jaxfed.flower import admission, client_step, hello, steps
+from jaxfed.flower import admission, client_step, hello, records, steps
 from jaxfed.flower.admission import Expected
-from jaxfed.flower.hello import Census
 from jaxfed.flower.records import BadMessage
 
 RNG = np.random.default_rng(0)
@@ -76,8 +75,9 @@ def test_sums_of_another_form_are_refused(tmp_path, name, sums):
 
 @pytest.mark.parametrize("y", [Y, np.full(6, -1)])
 def test_a_hello_comes_back(tmp_path, y):
-    said = hello_of(tmp_path, 1, y=y)
-    assert hello.from_record(hello.to_record(said)) == said
+    record = hello.to_record(hello_of(tmp_path, 1, y=y))
+    back = hello.to_record(hello.from_record(records.decode(*records.encode(record))))
+    assert records.encode(back) == records.encode(record)
 
 
 def test_a_hello_says_the_last_step_of_its_run(tmp_path):
@@ -108,6 +108,8 @@ def test_only_counts_leave(tmp_path):
     assert arrays.keys() == {"census.total", "census.square"}
     assert all(sums.shape == (3,) for sums in arrays.values())
     assert not any(isinstance(value, bytes | float) for value in record.values())
+    sent = np.concatenate([record["census.total"], record["census.square"]])
+    assert not np.isin(sent.astype(np.float32), X).any()
 
 
 def wrong(**changes):
@@ -126,6 +128,9 @@ MALFORMED = {
     "a shape of many axes": wrong(census__shape=np.ones(9, np.int64)),
     "an empty axis": wrong(census__shape=np.zeros(2, np.int64)),
     "no shape": wrong(census__shape=3),
+    "sums of other features": wrong(census__total=np.ones(2)),
+    "sums of another type": wrong(census__total=np.ones(3, np.float32)),
+    "sums that are not finite": wrong(census__square=np.array([0, np.nan, 0])),
     "nothing": lambda record: {},
 }
 
