@@ -150,6 +150,14 @@ def test_noise_on_models_has_keys_of_its_own(make, where, number, monkeypatch):
     assert_apart(seen)
 
 
+def test_noise_on_the_servers_mean_shares_no_key_with_the_first_model_or_a_round():
+    """The experiment's key makes the model, and by `fold_in` the rounds' keys."""
+    algorithm, federation = dp_fedavg(training=training_of(BATCHES)), federation_of([10, 10])
+    noise = algorithm.init(KEY, federation).optimizer.key
+    for key in (KEY, jax.random.fold_in(KEY, 1), jax.random.fold_in(KEY, 2)):
+        assert_apart([noise, key])
+
+
 def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
     """The first is kept by `init`, the other by the first round of stage 2."""
     training = training_of(BATCHES, labeled_only_rounds=1)

@@ -1,6 +1,7 @@
 """Who is drawn in a step, and gradients that are clipped one by one."""
 
 from functools import partial
+from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -78,14 +79,14 @@ def test_sizes_of_fixed_draws():
     assert int(drawn_examples(nobody, KEY, share=0.3, records="fixed", steps=9).num_steps) == 0
 
 
-def gradient_at(data, *, records="poisson", noise=0.0, chunk=3, features=4, model=None):
+def gradient_at(data, *, records="poisson", noise=0.0, chunk=3, features=4, model=None, loss=None):
     model = model or mlp((features,), 3, hidden=())
     state = model.init(KEY)
     plan = drawn_examples(data, KEY, share=SHARE, records=records, steps=5)
     made = private_gradient(
         clip=CLIP, noise_multiplier=noise, share=SHARE, records=records, chunk=chunk
     )
-    gradient_of = made(weighted_loss(model), anchor=state, data=data, plan=plan, key=KEY)
+    gradient_of = made(loss or weighted_loss(model), anchor=state, data=data, plan=plan, key=KEY)
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
     return state, plan, lambda step: gradient_of(parameters, statistics, step)
 
@@ -135,6 +136,33 @@ def test_noise_has_its_deviation_though_nobody_is_drawn():
         np.asarray(gradient_of(jnp.int32(s))[2]["head"]["kernel"][...]).ravel() for s in empty
     )
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+
+
+def test_noise_draws_from_no_key_of_a_loss(monkeypatch):
+    """The loss at row i has `fold_in` of the step's key and i; `split` of that key would make the same."""
+    keys = {"loss": set(), "noise": set()}
+
+    def record(kind, key):
+        def note(data):
+            keys[kind].add(tuple(map(int, data)))
+
+        jax.debug.callback(note, jax.random.key_data(key))
+
+    def noisy(tree, key, deviation):
+        for own in (key, *jax.random.split(key, 2)):
+            record("noise", own)
+        return tree
+
+    def loss(state, anchor, batch, key):
+        record("loss", key)
+        return weighted_loss(model)(state, anchor, batch, key)
+
+    monkeypatch.setattr(import_module(private_gradient.__module__), "noisy", noisy)
+    model = mlp((4,), 3, hidden=())
+    gradient_at(client(9), noise=1.0, chunk=9, model=model, loss=loss)[2](jnp.int32(0))
+    jax.effects_barrier()
+    assert (len(keys["noise"]), len(keys["loss"])) == (3, 9)
+    assert not keys["noise"] & keys["loss"]
 
 
 def test_gradients_of_a_chunk_alone_are_in_memory():

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
-from jaxfed.config import file
+from jaxfed.config import base, file
 from jaxfed.config.checks import check
+from jaxfed.config.data import public_examples
+from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
 SIZE = {"federation.public_size": 30, "federation.test": "central"}
@@ -66,6 +68,17 @@ def test_what_clients_have_can_stay_while_what_is_public_grows(tmp_path):
     assert set(small.public) < set(middle.public) < set(all_that_is_left.public)
     assert [len(f.public) for f in (small, middle, all_that_is_left)] == [5, 40, 120]
     assert set(held_by_clients(small)) != set(held_by_clients(drawn(5, seed=1)))
+
+
+def test_rows_of_another_public_set_are_not_those_that_clients_own():
+    """Two sets of one size: a common stream would draw the same rows of both."""
+    labels = np.arange(180) % 2
+    data = Dataset("own", np.zeros((180, 1)), labels, np.zeros((0, 1)), labels[:0], 2, ("a", "b"))
+    wanted = base.get_config().federation
+    wanted.own_size = wanted.public_size = 60
+    own = public_examples.drawn_own(wanted, np.arange(180), 0)
+    public = public_examples.drawn_public(wanted, data, data, np.arange(180), 0)
+    assert set(own) != set(public.points - 180)
 
 
 def test_own_examples_beside_another_public_set(tmp_path):

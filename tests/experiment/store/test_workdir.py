@@ -317,6 +317,22 @@ def test_deleting_that_is_cut_short_is_no_obstacle(tmp_path, monkeypatch, overwr
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "notes.txt", ".lock"}
 
 
+def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeypatch):
+    """Killed before the first file goes: the summary is still there, but other results may not be."""
+    with open_workdir(tmp_path, CONFIG) as workdir:
+        workdir.finish({"algorithms": {}})
+    assert is_finished(tmp_path, CONFIG)
+
+    def killed(path):
+        raise Stop
+
+    monkeypatch.setattr("jaxfed.experiment.store.workdir._delete_results", killed)
+    with pytest.raises(Stop), open_workdir(tmp_path, CONFIG, overwrite=True):
+        pass
+    assert (tmp_path / "summary.json").exists()
+    assert not is_finished(tmp_path, CONFIG)
+
+
 @pytest.mark.parametrize(("value", "is_same"), [("unbiased", True), ("votes", False)])
 def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, value, is_same):
     with open_workdir(tmp_path, {**CONFIG, "fedct": {"steps": 2, "decode": value}}):

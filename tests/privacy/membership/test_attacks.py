@@ -195,6 +195,17 @@ def test_offline_scores_stay_apart_where_probabilities_are_one():
     assert np.isfinite(scores).all()
 
 
+def test_lira_of_references_that_agree_is_finite():
+    """Models that are equal have no deviation to divide by."""
+    phi, references = np.array([0.0, 1.0, 2.0]), np.ones((4, 3))
+    members = np.arange(4)[:, None] < [2, 2, 2]
+    offline = lira.offline(phi, references)
+    assert (np.diff(offline) > 0).all()
+    assert offline[1] == 0
+    for scores in (offline, lira.online(phi, references, members)):
+        assert np.isfinite(scores).all()
+
+
 def test_rmia_example_after_example():
     phi, is_in, others = models(num_references=6, num_examples=25, num_population=30)
     p, q = probability(phi), probability(others)

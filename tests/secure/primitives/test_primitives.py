@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.secure.primitives import ring, shamir
+from jaxfed.secure.primitives import prg, ring, shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream, derived_seed
 
@@ -73,6 +73,16 @@ def test_keystream_words_are_uniform_little_endian():
 def test_keystream_refuses(seed, start):
     with pytest.raises(ValueError):
         Keystream(seed, start=start)
+
+
+def test_a_stream_ends_at_its_bound(monkeypatch):
+    """Beyond it the distance of its bytes from uniform ones is no longer promised."""
+    monkeypatch.setattr(prg, "_MAX_BYTES", 64)
+    stream = Keystream(bytes(32))
+    stream.take(40)
+    stream.take(24)
+    with pytest.raises(ValueError, match="at most 64 bytes"):
+        stream.take(1)
 
 
 def test_derived_seed_is_hkdf():

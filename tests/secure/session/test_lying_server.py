@@ -194,6 +194,14 @@ def test_signatures_of_something_else_are_refused(lie_about):
         lie.clients[0].reveal()
 
 
+def test_signed_lists_have_one_boundary():
+    """A round's number that reads as clients 1 and 2 could end the first list elsewhere."""
+    number, signer = 1 + (2 << 32), signed_survivors.Signer()
+    lists = [([0], [1, 2, 3]), ([0, 1, 2], [3])]
+    one, other = (signer.signature(number, *own) for own in lists)
+    assert one != other
+
+
 def test_signatures_of_who_is_no_survivor_do_not_count():
     """Client 3 colludes: said to have left, it signs the list all the same."""
     survivors = [0, 1, 2]

@@ -1,5 +1,7 @@
 """Losses against formulas, and the server's step by hand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,9 +41,11 @@ def test_pointwise_losses():
     np.testing.assert_allclose(losses.focal_loss(*given), focal, rtol=1e-4, atol=1e-6)
 
 
-def test_focal_loss_is_finite_where_the_answer_is_certain():
+@pytest.mark.parametrize("gamma", [0.5, 2.0])  # below 1 the power's slope at 0 is infinite
+def test_focal_loss_is_finite_where_the_answer_is_certain(gamma):
     certain = jnp.array([[200.0, 0.0]])
-    gradient = jax.grad(lambda z: losses.focal_loss(z, jnp.array([0])).sum())(certain)
+    loss = partial(losses.focal_loss, label=jnp.array([0]), gamma=gamma)
+    gradient = jax.grad(lambda z: loss(z).sum())(certain)
     assert np.isfinite(gradient).all()
 
 
@@ -190,6 +194,15 @@ def test_server_momentum_moves_parameters_and_the_mean_moves_statistics():
     twice, _ = server.apply(once, deltas, weights, state)
     np.testing.assert_allclose(twice["w"][...], 1 + 0.5 * mean + 0.5 * 1.9 * mean, rtol=1e-6)
     np.testing.assert_allclose(twice["mean"][...], 2 * statistics, rtol=1e-6)
+
+
+def test_without_clients_model_and_optimizer_state_stay():
+    """Momentum would move the model on, and the state would count a step that nobody took."""
+    model, deltas, weights = stacked()
+    server = aggregate.server_optimizer(optax.adam(0.1))
+    before = server.apply(model, deltas, weights, server.init(model))
+    after = server.apply(before[0], deltas, jnp.zeros(3), before[1])
+    jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
 def test_weightings():
