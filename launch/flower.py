@@ -69,8 +69,8 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--config.{overrides[0]}: {arguments[0]} has no config")
     # Imported late, so that --helpshort and a mistyped flag get a fast answer.
     with gc_tuning.importing():
-        from jaxfed.flower.control import check_flower
-        from jaxfed.flower.processes import DeploymentError
+        from jaxfed.flower.deployment.control import check_flower
+        from jaxfed.flower.deployment.processes import DeploymentError
 
         if arguments[0] != "check":
             check_flower()
@@ -85,7 +85,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
     from ml_collections import ConfigDict
 
     from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
-    from jaxfed.flower import commands
+    from jaxfed.flower.deployment import commands
     from jaxfed.host.parallel import devices
 
     number = _NODES.value
@@ -121,7 +121,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
 def _serve(overrides: list[str], interruption: Interruption) -> int:
     del interruption  # the entry's own handling is enough: all processes end with the command
     from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
-    from jaxfed.flower import commands
+    from jaxfed.flower.deployment import commands
 
     port = _PORT.value
     if port is None:
@@ -143,7 +143,7 @@ def _serve(overrides: list[str], interruption: Interruption) -> int:
 
 def _take_part(overrides: list[str], interruption: Interruption) -> int:
     del overrides, interruption
-    from jaxfed.flower import commands
+    from jaxfed.flower.deployment import commands
 
     if not _INSECURE.value:
         _given("ca", _CA.value)
@@ -159,7 +159,7 @@ def _take_part(overrides: list[str], interruption: Interruption) -> int:
 
 def _check(overrides: list[str], interruption: Interruption) -> int:
     del overrides, interruption
-    from jaxfed.flower import commands
+    from jaxfed.flower.deployment import commands
 
     return commands.check(location(_given("data", _DATA.value), "--data"), say=print)
 

@@ -4,8 +4,8 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 from local_network import LocalNetwork
 
-from jaxfed.flower.grid_messages import from_record_dict, to_record_dict
-from jaxfed.flower.network import Outgoing
+from jaxfed.flower.messages.grid_messages import from_record_dict, to_record_dict
+from jaxfed.flower.messages.network import Outgoing
 
 SUPERLINK = 1
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxfed.flower.network import Arrival
-from jaxfed.flower.steps import step_of
+from jaxfed.flower.messages.network import Arrival
+from jaxfed.flower.messages.steps import step_of
 
 WORK_S = 1.0  # of a client, for a step
 UNAVAILABLE, RAISED, OFFLINE, CRASHED = 3, 2, 5, 8  # Flower's error codes

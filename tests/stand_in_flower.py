@@ -21,7 +21,9 @@ CHILD = "import time; time.sleep(600)"
 
 def programs(*options):
     """Commands; options are `--link-fails`, `--node-fails`, `--stubborn`."""
-    from jaxfed.flower.local import Programs  # here: the script itself starts without jaxfed
+    from jaxfed.flower.deployment.local import (
+        Programs,  # here: the script itself starts without jaxfed
+    )
 
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import stand_in_flower"
     python = (sys.executable, "-S", "-c")
@@ -104,13 +106,13 @@ def node(given):
 
 
 class Control:
-    """`jaxfed.flower.control.Controls` of a stand-in link."""
+    """`jaxfed.flower.deployment.control.Controls` of a stand-in link."""
 
     def __init__(self, address, root_certificate):
         self.address, self.root = address, root_certificate
 
     def _ask(self, **asked):
-        from jaxfed.flower.processes import DeploymentError
+        from jaxfed.flower.deployment.processes import DeploymentError
 
         host, _, port = self.address.rpartition(":")
         try:
@@ -130,7 +132,7 @@ class Control:
         return self._ask(do="submit", settings=dict(settings))
 
     def status(self, run):
-        from jaxfed.flower.control import Status
+        from jaxfed.flower.deployment.control import Status
 
         return Status(*self._ask(do="status", run=run))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from jaxfed.flower.client_data import problems
+from jaxfed.flower.client.client_data import problems
 
 
 def main(folder: Path, number: int, name: str) -> None:

@@ -18,6 +18,6 @@ def answer(message: Message, context: Context) -> Message:
 
     The folder is the node's own setting: a server cannot name another one.
     """
-    from jaxfed.flower.client_run import answer as answer_from
+    from jaxfed.flower.client.client_run import answer as answer_from
 
     return answer_from(message, Path(str(context.node_config["data"])))

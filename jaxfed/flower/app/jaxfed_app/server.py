@@ -16,10 +16,10 @@ def main(grid: Grid, context: Context) -> None:
     """Play the rounds of the config that the run names.
 
     Settings of the run: `config`, FILE.py[:VARIANT]; `overrides`, a JSON list of KEY=VALUE; `workdir`, where
-    results go; `server`, a folder with what the server holds (`jaxfed.flower.dealing`), or "".
+    results go; `server`, a folder with what the server holds (`jaxfed.flower.deployment.dealing`), or "".
     """
     from jaxfed.config import file
-    from jaxfed.flower.server_run import run
+    from jaxfed.flower.server.server_run import run
 
     settings = {key: str(value) for key, value in context.run_config.items()}
     config = file.load(settings["config"], json.loads(settings["overrides"]))

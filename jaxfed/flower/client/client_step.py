@@ -1,0 +1,286 @@
+"""A client's side of a step, exactly once: the reply is a function of the stored state and the request.
+
+Flower starts a new process for each message, may send a message again, and a process can die at any point. So
+
+* the new state, then the reply, are on disk before the reply is returned;
+* the same request again gets the stored reply, and nothing is computed;
+* the same step with other content is refused, and so is a step before the last one: a party of a protocol
+  that is replayed from its seed would otherwise encrypt two texts under one nonce;
+* a second process in the same folder is refused while the first one works;
+* what an exception says stays here: only its class leaves, and the key of a `UsageError`.
+
+    FOLDER/state/               mode 0700, files 0600
+        .lock
+        RUN/last                the last step: its number, round, the request's hash, the reply
+        RUN/NUMBER.state        the state after that step
+
+A state whose entry `once` is True is deleted by the step that continues from it. Parties that derive keys or
+nonces from a stored seed need it: a server that is rolled back could otherwise continue twice from one state.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import logging
+
+from jaxfed.errors import UsageError
+from jaxfed.flower.messages import records
+from jaxfed.flower.messages.records import BadMessage, Record
+from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, reply, step_of
+from jaxfed.host import storage
+
+# (step, state or None, content) -> (new state or None, content of the reply)
+Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
+
+ONCE = "once"
+ERRORS = ("class only", "full")
+
+_LAST, _STATE = "last", ".state"
+_RUNS_KEPT = 8
+
+
+class StepRefused(Exception):
+    """A request that this client does not serve; the text holds nothing of its data and may leave."""
+
+
+class StateLost(StepRefused):
+    """The client does not have the state that the request continues from."""
+
+
+class LastStep(NamedTuple):
+    """The last step of a run that a client has served.
+
+    Attributes:
+        number: of the step.
+        round: of the step.
+    """
+
+    number: int
+    round: int
+
+
+def perform(
+    folder: Path,
+    request: Record,
+    compute: Compute,
+    *,
+    client: int | None = None,
+    errors: str = "class only",
+) -> Record:
+    """Serve a request: compute its reply, or return the stored one, or say why there is none.
+
+    Args:
+        folder: the client's folder.
+        request: a record that `steps.request` made.
+        compute: must return a state, {} at least, in steps of an exchange with `continues=True`. Without a
+            new state it returns None.
+        client: the number of this client; a request to another is refused.
+        errors: "class only", or "full" to send the text of exceptions to the server.
+
+    Raises:
+        UsageError: `errors` is another value. Every other problem is in the reply.
+    """
+
+    def serve(step: Step) -> Record:
+        if client is not None and step.client != client:
+            raise StepRefused(f"this is client {client}, not client {step.client}")
+        with _locked(folder / "state") as state_folder:
+            return _perform(state_folder / step.run, step, request, compute)
+
+    return _guarded(request, serve, errors)
+
+
+def answer(
+    request: Record, compute: Callable[[Step, Record], Record], *, errors: str = "class only"
+) -> Record:
+    """Serve a request that needs no state and may be repeated with other content, as a hello.
+
+    Args:
+        request: a record that `steps.request` made.
+        compute: (step, content) -> content of the reply.
+        errors: as in `perform`.
+    """
+    return _guarded(request, lambda step: reply(step, compute(step, content_of(request))), errors)
+
+
+def secret(folder: Path) -> bytes:
+    """Return 32 random bytes that a client's folder keeps to itself; made at the first call."""
+    with _locked(folder / "state") as state_folder:
+        file = state_folder / ".secret"
+        if not file.exists():
+            _write(file, {"secret": os.urandom(32)})
+        stored = records.from_bytes(file.read_bytes())["secret"]
+        assert isinstance(stored, bytes)
+        return stored
+
+
+def last_step(folder: Path, run: str) -> LastStep | None:
+    """Return the last step of a run that this client has served; None if it has served none.
+
+    Raises:
+        StepRefused: the file of the last step is damaged.
+    """
+    last = _read_last(folder / "state" / run)
+    return None if last is None else LastStep(last.number, last.round)
+
+
+def forget(folder: Path, run: str) -> None:
+    """Delete a run's states and replies.
+
+    Raises:
+        StepRefused: a step is being served.
+    """
+    with _locked(folder / "state") as state_folder:
+        if (state_folder / run / _LAST).exists():
+            shutil.rmtree(state_folder / run)
+
+
+def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> Record:
+    """Serve a request; every exception becomes a reply that says no more of it than it may."""
+    if errors not in ERRORS:
+        raise UsageError(
+            key="errors", value=errors, allowed=f"use {' or '.join(map(repr, ERRORS))}"
+        )
+    step = None
+    try:
+        step = step_of(request)
+        return serve(step)
+    except (StepRefused, BadMessage) as refusal:
+        logging.warning("refused a request: %s", refusal)
+        return failed(step, Failure(type(refusal).__name__, text=str(refusal)))
+    except Exception as error:  # whatever the step raises; its text may hold data
+        logging.exception("the step failed")
+        key = ""
+        if isinstance(error, UsageError):
+            key = ".".join(filter(None, (error.owner, error.key)))
+        text = str(error) if errors == "full" else ""
+        return failed(step, Failure(type(error).__name__, key, text))
+
+
+class _Last(NamedTuple):
+    number: int
+    round: int
+    fingerprint: str
+    consumed: int  # number of the state that this step deletes, or 0
+    reply: Record
+
+
+def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Record:
+    """Serve a request in a run's folder, under the lock."""
+    fingerprint = records.fingerprint(request)
+    last = _read_last(folder) if folder.is_dir() else None
+    if last is not None:
+        if step.number < last.number:
+            raise StepRefused(f"step {step.number} is older than the last one, {last.number}")
+        if step.number == last.number:
+            if fingerprint != last.fingerprint:
+                raise StepRefused(f"step {step.number} was sent again with other content")
+            return last.reply
+        _state_file(folder, last.consumed).unlink(missing_ok=True)  # if its process was killed
+    state = _read_state(folder, step.after) if step.after else None
+    new_state, content = compute(step, state, content_of(request))
+    answer = reply(step, content)
+    _make_private(folder)
+    if last is None:
+        _prune(folder)
+    if new_state is not None:
+        _write(_state_file(folder, step.number), new_state)
+    consumed = step.after if state is not None and state.get(ONCE) is True else 0
+    _write_last(folder, _Last(step.number, step.round, fingerprint, consumed, answer))
+    for file in folder.glob(f"*{_STATE}"):
+        number = int(file.stem)
+        if number < step.oldest or number == consumed:
+            file.unlink()
+    return answer
+
+
+@contextmanager
+def _locked(state_folder: Path) -> Iterator[Path]:
+    """Make the folder, and hold its lock.
+
+    Raises:
+        StepRefused: another process holds it.
+    """
+    _make_private(state_folder)
+    try:
+        with storage.lock(state_folder / ".lock") as descriptor:
+            os.fchmod(descriptor, 0o600)
+            yield state_folder
+    except BlockingIOError as error:
+        raise StepRefused("another process of this client is serving a step") from error
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    storage.remove_partial_files(folder)
+
+
+def _prune(folder: Path) -> None:
+    """Delete the runs that were served longest ago, beyond those that are kept."""
+    others = [path.parent for path in folder.parent.glob(f"*/{_LAST}") if path.parent != folder]
+    others.sort(key=lambda other: (other / _LAST).stat().st_mtime)
+    for other in others[: max(0, len(others) + 1 - _RUNS_KEPT)]:
+        shutil.rmtree(other)
+
+
+def _state_file(folder: Path, number: int) -> Path:
+    return folder / f"{number}{_STATE}"
+
+
+def _read_state(folder: Path, number: int) -> Record:
+    try:
+        return records.from_bytes(_state_file(folder, number).read_bytes())
+    except FileNotFoundError as error:
+        raise StateLost(f"the state after step {number} is not here") from error
+    except BadMessage as error:
+        raise StateLost(f"the state after step {number} is damaged") from error
+
+
+def _read_last(folder: Path) -> _Last | None:
+    """Read the last step; None before the first.
+
+    Raises:
+        StepRefused: the file is damaged, so nobody knows which steps were served.
+    """
+    try:
+        stored = records.from_bytes((folder / _LAST).read_bytes())
+        return _Last(
+            records.whole_number(stored, "number", least=1),
+            records.whole_number(stored, "round"),
+            records.text(stored, "fingerprint"),
+            records.whole_number(stored, "consumed"),
+            records.part(stored, "reply"),
+        )
+    except FileNotFoundError:
+        return None
+    except BadMessage as error:
+        raise StepRefused("the file of the last step is damaged") from error
+
+
+def _write_last(folder: Path, last: _Last) -> None:
+    head: Record = {
+        "number": last.number,
+        "round": last.round,
+        "fingerprint": last.fingerprint,
+        "consumed": last.consumed,
+    }
+    _write(folder / _LAST, head | records.prefixed(last.reply, "reply"))
+
+
+def _write(file: Path, record: Record) -> None:
+    """Write a private file that is on disk, under its name, when this returns."""
+    with storage.whole_file(file, "wb") as stream:
+        os.fchmod(stream.fileno(), 0o600)
+        stream.write(records.to_bytes(record))
+    descriptor = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,222 @@
+"""A client's first reply: its versions, its number, and what the server must know of its data.
+
+These numbers leave a client, and nothing else of its data does: how many examples and labels it has, how many
+of the most frequent class, its largest class number, the shape and type of its examples, and the sum and the
+sum of squares of each feature (of each channel of images), by which all clients normalize their inputs alike.
+The number of steps, shapes and weights of a round depend on them.
+
+Two checksums come with them. The one of the client's data is keyed with a secret of its folder: it tells the
+server only whether the data has changed since the last hello, and cannot be compared with data that a server
+suspects to be there. The one of public examples is meant to be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import jaxfed
+from jaxfed.federation.census import ClientCounts, counts_of
+from jaxfed.federation.feature_statistics import FeatureSums
+from jaxfed.flower.client import client_step
+from jaxfed.flower.messages import records
+from jaxfed.flower.messages.records import BadMessage, Record, Value
+
+NAME = "hello"  # of the step
+
+_MOST_AXES = 8
+
+
+class Census(NamedTuple):
+    """Counts of a client's data.
+
+    Attributes:
+        examples: number of training examples.
+        labeled: examples with a label.
+        labeled_most: labels of the most frequent class.
+        largest_label: the largest class number; -1 without labels.
+        shape: of one example.
+        dtype: of the examples.
+        total: the sum of each entry of the last axis, over examples and all other axes.
+        square: the sum of squares.
+    """
+
+    examples: int
+    labeled: int
+    labeled_most: int
+    largest_label: int
+    shape: tuple[int, ...]
+    dtype: str
+    total: tuple[float, ...]
+    square: tuple[float, ...]
+
+    @property
+    def counts(self) -> ClientCounts:
+        """The numbers that a round's computations depend on."""
+        values = self.examples * math.prod(self.shape[:-1])
+        sums = FeatureSums(np.array(self.total), np.array(self.square), values)
+        return ClientCounts(self.examples, self.labeled, self.labeled_most, sums)
+
+
+class Hello(NamedTuple):
+    """A client's first reply.
+
+    Attributes:
+        client: its number.
+        jaxfed: version.
+        jax: version.
+        config: hash of the config as the client resolved it.
+        data: keyed checksum of its data.
+        public: checksum of its public examples; "" if it has none.
+        last_step: number of the last step of this run that it has served; 0: none.
+        last_round: the round of that step.
+        census: counts.
+    """
+
+    client: int
+    jaxfed: str
+    jax: str
+    config: str
+    data: str
+    public: str
+    last_step: int
+    last_round: int
+    census: Census
+
+
+def census_of(x: np.ndarray, y: np.ndarray) -> Census:
+    """Count examples [n, ...] and labels int [n], -1 for unlabeled."""
+    labels = y[y >= 0]
+    counts = counts_of(x, labels)
+    return Census(
+        examples=counts.examples,
+        labeled=counts.labels,
+        labeled_most=counts.labels_of_a_class,
+        largest_label=int(labels.max(initial=-1)),
+        shape=tuple(int(size) for size in x.shape[1:]),
+        dtype=x.dtype.name,
+        total=tuple(counts.sums.total.tolist()),
+        square=tuple(counts.sums.square.tolist()),
+    )
+
+
+def checksum(arrays: Mapping[str, np.ndarray], key: bytes = b"") -> str:
+    """SHA-256 of named arrays with their types and shapes, keyed if a key is given."""
+    return hashlib.sha256(key + records.fingerprint(dict(arrays)).encode()).hexdigest()
+
+
+def hello(
+    folder: Path,
+    run: str,
+    *,
+    client: int,
+    config: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    public: np.ndarray | None = None,
+) -> Hello:
+    """Collect a client's first reply.
+
+    Args:
+        folder: the client's folder.
+        run: name of the run.
+        client: its number.
+        config: hash of the config as the client resolved it.
+        x: examples [n, ...].
+        y: labels int [n], -1 for unlabeled.
+        public: public examples.
+
+    Raises:
+        client_step.StepRefused: another process is serving a step, or files of the run are damaged.
+    """
+    last = client_step.last_step(folder, run)
+    return Hello(
+        client=client,
+        jaxfed=jaxfed.__version__,
+        jax=metadata.version("jax"),
+        config=config,
+        data=checksum({"x": x, "y": y}, client_step.secret(folder)),
+        public="" if public is None else checksum({"x": public}),
+        last_step=0 if last is None else last.number,
+        last_round=0 if last is None else last.round,
+        census=census_of(x, y),
+    )
+
+
+def to_record(said: Hello) -> Record:
+    """Convert a hello to the content of a reply."""
+    head: dict[str, Value] = {
+        name: value for name, value in said._asdict().items() if name != "census"
+    }
+    arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
+    arrays |= {name: np.array(getattr(said.census, name)) for name in ("total", "square")}
+    census = said.census._asdict() | arrays
+    return head | records.prefixed(census, "census")
+
+
+def from_record(content: Mapping[str, Value]) -> Hello:
+    """Read a hello from the content of a reply.
+
+    Raises:
+        BadMessage: it is malformed, or its counts contradict each other.
+    """
+    counts = records.part(content, "census")
+    shape = counts.get("shape")
+    if (
+        not isinstance(shape, np.ndarray)
+        or shape.dtype != np.int64
+        or shape.ndim != 1
+        or len(shape) > _MOST_AXES
+        or (shape < 1).any()
+    ):
+        raise BadMessage("census.shape is not the shape of an example")
+    census = Census(
+        examples=records.whole_number(counts, "examples"),
+        labeled=records.whole_number(counts, "labeled"),
+        labeled_most=records.whole_number(counts, "labeled_most"),
+        largest_label=records.whole_number(counts, "largest_label", least=-1),
+        shape=tuple(shape.tolist()),
+        dtype=records.text(counts, "dtype", longest=20),
+        total=_sums(counts, "total", shape),
+        square=_sums(counts, "square", shape),
+    )
+    has_labels = census.labeled > 0
+    if not (
+        census.labeled_most <= census.labeled <= census.examples
+        and has_labels == (census.labeled_most > 0) == (census.largest_label >= 0)
+    ):
+        raise BadMessage("the counts of a census contradict each other")
+    return Hello(
+        client=records.whole_number(content, "client"),
+        jaxfed=records.text(content, "jaxfed", longest=100),
+        jax=records.text(content, "jax", longest=100),
+        config=records.text(content, "config", longest=100),
+        data=records.text(content, "data", longest=100),
+        public=records.text(content, "public", longest=100),
+        last_step=records.whole_number(content, "last_step"),
+        last_round=records.whole_number(content, "last_round"),
+        census=census,
+    )
+
+
+def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[float, ...]:
+    """Sums of each feature.
+
+    Raises:
+        BadMessage: another type or shape, or numbers that are not finite.
+    """
+    sums = counts.get(name)
+    if (
+        not isinstance(sums, np.ndarray)
+        or sums.dtype != np.float64
+        or sums.shape != (*shape[-1:].tolist(),)
+        or not np.isfinite(sums).all()
+    ):
+        raise BadMessage(f"census.{name} is not one finite sum of each feature")
+    return tuple(sums.tolist())

@@ -1,0 +1,1 @@
+"""Processes of Flower: certificates, start and end, data dealt into folders, commands of `launch.flower`."""

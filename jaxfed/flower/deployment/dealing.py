@@ -1,0 +1,142 @@
+"""A config's simulated clients as folders: what each client and the server of a deployment would hold.
+
+    dealt = deal(config, Path("work/nodes"), Path("work/server"))
+
+A client's folder (`jaxfed.flower.client.client_data`) has the examples that the simulation gives to the
+client, in its order, bit for bit: labeled, then unlabeled ones in train.npz, new points in test.npz.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.flower.client.client_data import (
+    PRIVATE_FOLDER,
+    PUBLIC,
+    SETTINGS,
+    TEST,
+    TRAIN,
+    private_folder,
+    write_private,
+)
+from jaxfed.flower.server.server_data import HELD_OUT, SHARED
+
+
+class Dealt(NamedTuple):
+    """Folders of the clients, by number, and the federation that they were made from."""
+
+    clients: tuple[Path, ...]
+    federation: Federation
+
+
+def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> Dealt:
+    """Write the folders of all clients of a config, and that of the server.
+
+    Args:
+        config: resolved and checked.
+        nodes: client j gets the folder `nodes`/j.
+        server: gets what a server holds (`deal_to_server`).
+        repeat: of the config.
+
+    Raises:
+        UsageError: the data cannot be found or do not suffice; labels are at the server.
+    """
+    if config.federation.labels_at != "clients":
+        raise UsageError(
+            "clients of a deployment hold their labels",
+            key="config.federation.labels_at",
+            value=config.federation.labels_at,
+            allowed="use 'clients'",
+        )
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(config.seed + repeat)
+    folders = deal_to_clients(federation, nodes)
+    names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
+    deal_to_server(federation, server, class_names=names, numbers=simulation.numbers)
+    return Dealt(folders, federation)
+
+
+def deal_to_clients(federation: Federation, nodes: Path) -> tuple[Path, ...]:
+    """Write each client's folder; its state, if there is one, stays."""
+    nodes.mkdir(parents=True, exist_ok=True)
+    return tuple(
+        _deal_to(federation, client, nodes / str(client))
+        for client in range(federation.num_clients)
+    )
+
+
+def deal_to_server(
+    federation: Federation, folder: Path, *, class_names: tuple[str, ...], numbers: np.ndarray
+) -> None:
+    """Write what a server knows: shared.json, and its own examples.
+
+    shared.json has the number and the names of the classes, shape and type of an example, and what a
+    simulation derives from all clients' data: the largest numbers of examples and of labels of a client, and
+    the normalization of inputs. test.npz, validation.npz and server.npz have x, y and the number of each
+    example in the data set; public.npz has x, and y if the labels are public.
+    """
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    mean, deviation = federation.normalization
+    shared = {
+        "num_classes": federation.num_classes,
+        "class_names": list(class_names),
+        "example": [str(federation.x.dtype), *federation.x.shape[1:]],
+        "capacity": federation.capacity,
+        "max_labels": federation.max_labels,
+        "normalization": [np.asarray(part).tolist() for part in (mean, deviation)],
+        "num_public_classes": federation.num_public_classes,
+    }
+    write_private(folder / SHARED, (json.dumps(shared, indent=2) + "\n").encode())
+    for name in HELD_OUT:
+        points = getattr(federation, name)
+        arrays = {"x": federation.x[points], "y": federation.y[points], "number": numbers[points]}
+        _write_arrays(folder / f"{name}.npz", arrays if len(points) else {})
+    public = {"x": federation.public_examples} if len(federation.public) else {}
+    if federation.public_labels is not None:
+        public["y"] = federation.public_labels
+    _write_arrays(folder / PUBLIC, public)
+
+
+def _deal_to(federation: Federation, client: int, folder: Path) -> Path:
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    part = federation.partition
+    labeled, unlabeled, new = (each[client] for each in part)
+    own = np.concatenate([labeled, unlabeled])
+    y = np.full(len(own), UNLABELED, np.int32)
+    y[: len(labeled)] = federation.y[labeled]
+    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y})
+    test = {"x": federation.x[new], "y": federation.y[new]} if len(new) else {}
+    _write_arrays(folder / TEST, test)
+    public = {"x": federation.public_examples} if len(federation.public) else {}
+    _write_arrays(folder / PUBLIC, public)
+    lines = (f"number = {client}", f'name = "client-{client}"', f"least_clients = {_least(part)}")
+    write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
+    private_folder(folder)
+    return folder
+
+
+def _least(part: Any) -> int:
+    """Return the smallest number of clients of a round with dealt clients, of whom one may be lost."""
+    return min(3, max(1, len(part.labeled) - 1))
+
+
+def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file, or remove an earlier one if there are no arrays."""
+    if not arrays:
+        file.unlink(missing_ok=True)
+        return
+    content = io.BytesIO()
+    np.savez(content, **dict(arrays))  # type: ignore[arg-type]
+    write_private(file, content.getvalue())

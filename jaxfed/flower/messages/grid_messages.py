@@ -1,0 +1,143 @@
+"""Records as messages of Flower 1.42; the only file between the exchange and Flower's message API.
+
+A record travels as a head in a ConfigRecord and a payload, if it has one, as a single Array of bytes in an
+ArrayRecord. So a message has six objects however many leaves a model has (each object costs a request), and
+the SuperLink, which knows objects by their hash, stores a payload once that goes to many clients.
+
+Facts of this version: an unknown node gets the identifier "". News of a lost node comes from the SuperLink,
+and only `reply_to_message_id` says who is lost. Replies come in any order. The text of a client's exception
+reaches the server, so client apps must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import httpx
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from jaxfed.flower.messages import records
+from jaxfed.flower.messages.network import Arrival, Outgoing
+from jaxfed.flower.messages.records import BadMessage, Record
+from jaxfed.flower.messages.steps import Failure, failed
+
+MESSAGE_TYPE = "query"  # a client app registers its function with `@app.query()`
+
+_HEAD, _PAYLOAD, _BYTES = "head", "payload", "jaxfed.bytes"
+_PROBLEMS = {  # by Flower's error code
+    1: "its Flower app cannot be loaded",
+    2: "its process raised an error",
+    3: "no reply in time",
+    4: "its reply was lost by the network",
+    5: "its node went offline",
+    6: "a modifier of its Flower app refused the message",
+    7: "its copy of the Flower app is invalid",
+    8: "its process crashed",
+}
+_MAY_RETRY = (2, 8)
+
+
+class GridNetwork:
+    """Flower's grid as a `network.Network`."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def nodes(self) -> list[int]:
+        """List the nodes that are connected now."""
+        return sorted(self._grid.get_node_ids())
+
+    def send(self, requests: Sequence[Outgoing]) -> list[str]:
+        """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
+        messages = [
+            Message(
+                to_record_dict(request.record),
+                request.node,
+                MESSAGE_TYPE,
+                ttl=request.seconds,
+                group_id=request.group,
+            )
+            for request in requests
+        ]
+        identifiers = [identifier or "" for identifier in self._grid.push_messages(messages)]
+        # Flower returns no identifier at all if the requests are too large for it.
+        return identifiers if len(identifiers) == len(messages) else [""] * len(messages)
+
+    def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
+        """Fetch, without waiting, what has arrived for these requests.
+
+        One call of the grid for each, because one malformed reply fails its whole call, and replies are
+        handed out only once.
+
+        Raises:
+            httpx.HTTPError: the SuperLink cannot be reached, after Flower's own retries.
+        """
+        arrivals: list[Arrival] = []
+        for identifier in identifiers:
+            try:
+                arrivals += map(_arrival, self._grid.pull_messages([identifier]))
+            except httpx.HTTPError:
+                raise
+            except Exception:  # of any kind: it depends on what the sender has put together
+                arrivals.append(Arrival(identifier, 0, None, "its reply is not a Flower message"))
+        return arrivals
+
+
+def answered(message: Message, perform: Callable[[Record], Record]) -> Message:
+    """Reply to a server's message; a client app's whole work.
+
+    Args:
+        message: the request.
+        perform: computes the reply, as `client_step.perform` does; it should not raise.
+    """
+    try:
+        reply = perform(from_record_dict(message.content))
+    except Exception as error:  # Flower would send its text
+        reply = failed(None, Failure(type(error).__name__))
+    return Message(to_record_dict(reply), reply_to=message)
+
+
+def to_record_dict(record: Record) -> RecordDict:
+    """Convert a record to Flower's."""
+    head, payload = records.encode(record)
+    content = RecordDict({_HEAD: ConfigRecord({_HEAD: head})})
+    if payload:
+        array = Array("uint8", (len(payload),), _BYTES, payload)
+        content[_PAYLOAD] = ArrayRecord({_PAYLOAD: array})
+    return content
+
+
+def from_record_dict(content: RecordDict) -> Record:
+    """Convert Flower's record back.
+
+    Raises:
+        BadMessage: it was not made by `to_record_dict`.
+    """
+    if not {_HEAD} <= content.keys() <= {_HEAD, _PAYLOAD}:
+        raise BadMessage("the message has other records than a head and a payload")
+    config, arrays = content[_HEAD], content.get(_PAYLOAD)
+    head = config.get(_HEAD) if isinstance(config, ConfigRecord) else None
+    if not isinstance(head, bytes):
+        raise BadMessage("the message has no head")
+    if arrays is None:
+        return records.decode(head, b"")
+    array = arrays.get(_PAYLOAD) if isinstance(arrays, ArrayRecord) else None
+    if array is None or array.stype != _BYTES:
+        raise BadMessage("the message has no payload of bytes")
+    return records.decode(head, array.data)
+
+
+def _arrival(message: Message) -> Arrival:
+    metadata = message.metadata
+    if message.has_error():
+        code = message.error.code  # its reason may hold what a client's exception says
+        problem = _PROBLEMS.get(code, "the network reports an unknown error")
+        return Arrival(
+            metadata.reply_to_message_id, 0, None, f"{problem} (code {code})", code in _MAY_RETRY
+        )
+    try:
+        record = from_record_dict(message.content)
+    except BadMessage as error:
+        return Arrival(metadata.reply_to_message_id, metadata.src_node_id, None, str(error))
+    return Arrival(metadata.reply_to_message_id, metadata.src_node_id, record)

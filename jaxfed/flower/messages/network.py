@@ -1,0 +1,59 @@
+"""The little that an exchange needs of a network; Flower's grid (`grid_messages`) and tests provide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from jaxfed.flower.messages.records import Record
+
+
+class Outgoing(NamedTuple):
+    """A request to a node.
+
+    Attributes:
+        node: the receiver.
+        record: the content.
+        seconds: the reply is worthless after this time.
+        group: a label for the network's own log.
+    """
+
+    node: int
+    record: Record
+    seconds: float
+    group: str
+
+
+class Arrival(NamedTuple):
+    """A reply, or news that there will be none.
+
+    Attributes:
+        reply_to: the request's identifier; it alone says whose reply this is, because news of a lost node
+            comes from the network.
+        node: the sender of a reply, 0 with a problem.
+        record: content of the reply; None with a problem.
+        problem: why there is no content, one line; "" if there is.
+        may_retry: sending the same again may help.
+    """
+
+    reply_to: str
+    node: int
+    record: Record | None
+    problem: str = ""
+    may_retry: bool = False
+
+
+class Network(Protocol):
+    """Messages between one server and numbered nodes."""
+
+    def nodes(self) -> list[int]:
+        """List the nodes that are connected now."""
+        ...
+
+    def send(self, requests: Sequence[Outgoing]) -> list[str]:
+        """Send requests; returns an identifier of each, "" for a request that cannot be delivered."""
+        ...
+
+    def receive(self, identifiers: Iterable[str]) -> list[Arrival]:
+        """Fetch, without waiting, what has arrived for these requests."""
+        ...

@@ -1,0 +1,173 @@
+"""The server's side of hellos: which node is which client, and which nodes are refused, in one line each."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from importlib import metadata
+from typing import NamedTuple
+
+from absl import logging
+
+import jaxfed
+from jaxfed.flower.client import hello
+from jaxfed.flower.client.hello import Hello
+from jaxfed.flower.messages.network import Network
+from jaxfed.flower.messages.records import Record
+from jaxfed.flower.messages.steps import one_line
+from jaxfed.flower.server.exchange import Exchange
+
+
+class Admitted(NamedTuple):
+    """The clients of a deployment.
+
+    Attributes:
+        nodes: the node of each admitted client, in ascending order.
+        hellos: the clients' first replies.
+        refused: the other nodes that were asked, with the reason.
+        last_step: the largest number of a step that an admitted client has served in this run.
+    """
+
+    nodes: dict[int, int]
+    hellos: dict[int, Hello]
+    refused: dict[int, str]
+    last_step: int
+
+
+class Expected(NamedTuple):
+    """Requirements for a hello.
+
+    Attributes:
+        clients: numbers of the clients there may be.
+        config: hash of the config.
+        public: checksum of the public examples; "": the method has none.
+        data: checksums of clients' data in an earlier part of this run.
+        same_jax: clients must have the server's version of JAX, so that results are the simulation's.
+    """
+
+    clients: Collection[int]
+    config: str
+    public: str = ""
+    data: Mapping[int, str] = {}
+    same_jax: bool = True
+
+
+def wait_for_nodes(
+    network: Network,
+    number: int,
+    *,
+    seconds: float,
+    poll: float = 0.5,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[int]:
+    """Wait until so many nodes are connected, or for this time; returns those that are."""
+    end = clock() + seconds
+    while len(nodes := network.nodes()) < number and (left := end - clock()) > 0:
+        sleep(min(poll, left))
+    return nodes
+
+
+def admit(
+    network: Network,
+    nodes: Collection[int],
+    expected: Expected,
+    content: Record,
+    *,
+    run: str,
+    deadline: float,
+    retries: int = 1,
+    known: Mapping[int, int] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Admitted:
+    """Ask nodes who they are, and check what they say.
+
+    Args:
+        network: the network.
+        nodes: nodes to ask.
+        expected: requirements for their hellos.
+        content: of the request.
+        run: name of the run.
+        deadline: seconds.
+        retries: as in `Exchange`.
+        known: nodes of clients that were admitted earlier. While such a node is connected, no other gets its
+            number.
+        clock: as in `Exchange`.
+        sleep: as in `Exchange`.
+    """
+    asked = dict(enumerate(sorted(nodes)))
+    exchange = Exchange(
+        network, asked, run=run, deadline=deadline, retries=retries, clock=clock, sleep=sleep
+    )
+    answers = exchange.ask(
+        hello.NAME,
+        dict.fromkeys(asked, content),
+        round=0,
+        read=lambda place, reply: hello.from_record(reply),
+    )
+    refused = {asked[place]: lost.reason for place, lost in answers.lost.items()}
+    said = {asked[place]: reply for place, reply in answers.replies.items()}
+    connected = set(network.nodes())
+    holders = {number: node for number, node in (known or {}).items() if node in connected}
+    refused |= refusals(said, expected, holders)
+    for node, reason in sorted(refused.items()):
+        logging.warning("refused node %d: %s", node, reason)
+    admitted = sorted((said[node].client, node) for node in said if node not in refused)
+    hellos = {number: said[node] for number, node in admitted}
+    return Admitted(
+        dict(admitted),
+        hellos,
+        refused,
+        max((each.last_step for each in hellos.values()), default=0),
+    )
+
+
+def refusals(
+    said: Mapping[int, Hello], expected: Expected, holders: Mapping[int, int]
+) -> dict[int, str]:
+    """Find the nodes that cannot take part, with the reason.
+
+    Two nodes with one number are both refused, unless one of them is known to have it.
+
+    Args:
+        said: hellos by node.
+        expected: requirements for their hellos.
+        holders: connected nodes that clients were admitted with earlier.
+    """
+    claims: dict[int, list[int]] = defaultdict(list)
+    for node, each in said.items():
+        claims[each.client].append(node)
+    found: dict[int, str] = {}
+    for node, each in said.items():
+        holder = holders.get(each.client, node)
+        others = [other for other in claims[each.client] if other != node]
+        if reason := _objection(each, expected):
+            found[node] = reason
+        elif holder != node:
+            found[node] = f"client number {each.client} is that of node {holder}"
+        elif others and each.client not in holders:
+            found[node] = f"client number {each.client} is also claimed by node {others[0]}"
+    return found
+
+
+def _objection(said: Hello, expected: Expected) -> str:
+    """Reason to refuse a hello by itself, or ""."""
+    for name, theirs, ours in (
+        ("jaxfed", said.jaxfed, jaxfed.__version__),
+        ("JAX", said.jax, metadata.version("jax") if expected.same_jax else said.jax),
+    ):
+        if theirs != ours:
+            return f"it has {name} {one_line(theirs)}, the server has {ours}"
+    if said.client not in expected.clients:
+        return f"there is no client number {said.client}"
+    who = f"client {said.client}"
+    if said.config != expected.config:
+        return f"{who} resolves the config differently ({one_line(said.config)}, not {expected.config})"
+    if expected.public and said.public != expected.public:
+        has = "other public examples than the server" if said.public else "no public examples"
+        return f"{who} has {has}"
+    if said.data != expected.data.get(said.client, said.data):
+        return f"{who} has other data than earlier in this run, or a new folder"
+    return ""

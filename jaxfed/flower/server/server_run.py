@@ -1,0 +1,123 @@
+"""The server's side of a run: an experiment whose rounds ask clients over a network.
+
+    run(grid, config, workdir, held=folder)
+
+The loop, the workdir, evaluation, checkpoints and resumption are the simulation's
+(`jaxfed.experiment.run.loop`). Only the algorithm is another one: its round asks the clients
+(`jaxfed.flower.server.client_calls`). A server that is killed and started again continues from its
+checkpoint, and the clients from their states of that time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.deployment import deployment_of
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run import environment
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store import compilation_cache
+from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.flower.messages.network import Network
+from jaxfed.flower.server import client_calls, server_data
+from jaxfed.flower.server.server_data import ServerData
+from jaxfed.host.interruption import Interruption
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+def run(grid: Grid, config: ConfigDict, place: Path, *, held: Path | None) -> None:
+    """Play a config's rounds with the clients of a Flower grid.
+
+    Args:
+        grid: reaches the nodes.
+        config: resolved and checked.
+        place: the workdir.
+        held: folder of what the server holds (`jaxfed.flower.deployment.dealing`).
+
+    Raises:
+        UsageError: the method does not run on a network; data are missing; the workdir is another run's.
+        TooFewClients: fewer clients replied than the quorum asks for.
+    """
+    from jaxfed.flower.messages.grid_messages import GridNetwork
+
+    if held is None:
+        raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
+    serve(GridNetwork(grid), config, place, server_data.read(held))
+
+
+def serve(
+    network: Network, config: ConfigDict, place: Path, data: ServerData, **clock: Any
+) -> dict[str, Any]:
+    """Play a config's rounds over a network; returns the summary. `clock` and `sleep` are for tests."""
+    compilation_cache.enable(config.execution.compilation_cache)
+    check(config, data)
+    with (
+        RunProgress(config.to_dict()) as progress,
+        open_workdir(place, config.to_dict()) as directory,
+    ):
+        progress.working_on("waiting for clients")
+        limits = deployment_of(config)
+        calls = client_calls.connect(network, config, limits, data, place, **clock)
+        for line in calls.remarks:
+            progress.note(line)
+
+        def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
+            return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
+
+        held = _InPlaceOfSimulation(data, calls.federation)
+        experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
+        summary = {**experiment.run(), "environment": environment.describe()}
+        directory.finish(summary)
+    return summary
+
+
+def check(config: ConfigDict, data: ServerData) -> None:
+    """Check that the config's method runs on a network, before anybody is asked.
+
+    Raises:
+        UsageError: it does not.
+    """
+    name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
+    algorithm = make_algorithm(config, name, data.federation(client_calls.NO_CENSUS, number))
+    if algorithm.sides is None:
+        raise UsageError(
+            "this method runs in one process alone, not on a network",
+            key="config.algorithm",
+            value=name,
+            allowed="use launch.run",
+        )
+    algorithm.sides().server(lambda *_, **__: {}, data.federation(client_calls.NO_CENSUS, number))
+
+
+@dataclass
+class _InPlaceOfSimulation:
+    """Clients of an experiment as the server knows them."""
+
+    held: ServerData
+    seen: Federation
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return self.held.numbers
+
+    def federation(self, *_: Any) -> Federation:
+        return self.seen
+
+    def data_checksums(self) -> dict[str, str]:
+        return self.held.checksums()
+
+    def class_counts(self, federation: Federation) -> dict[str, Any]:
+        """No counts of classes: a server does not know the clients'."""
+        del federation
+        return {"class_names": self.held.class_names}

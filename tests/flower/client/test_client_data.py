@@ -1,0 +1,181 @@
+"""A client's folder: what is wrong in it, one line each, and folders dealt from a simulation, bit for bit."""
+
+import re
+import stat
+
+import numpy as np
+import pytest
+from small_simulations import simulation
+
+from jaxfed.config import base, file
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.flower.client import client_data
+from jaxfed.flower.deployment import dealing
+
+DIGITS = "ml_collections_configs/xclp_digits.py"
+TOML = 'number = 1\nname = "north"\n'
+
+
+def made(folder, toml=TOML, **files):
+    """A client's folder; a file is a dictionary of arrays, or bytes."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / "client.toml").write_text(toml)
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for name, content in {"train": {"x": x, "y": np.array([0, 1, -1, -1])}, **files}.items():
+        if isinstance(content, bytes):
+            (folder / f"{name}.npz").write_bytes(content)
+        elif content is not None:
+            np.savez(folder / f"{name}.npz", **content)
+    return folder
+
+
+X = np.ones((2, 3), np.float32)
+Y = np.zeros(2, int)
+
+
+def test_a_folder_that_is_right(tmp_path):
+    folder = made(tmp_path / "c", test={"x": X, "y": Y}, public={"x": X})
+    assert client_data.problems(folder, num_classes=2) == []
+    data = client_data.read(folder)
+    assert data.settings == client_data.ClientSettings(number=1, name="north")
+    assert (data.train.x.dtype, data.train.y.dtype) == (np.float32, np.int32)
+    federation = data.federation(2)
+    assert (federation.num_clients, len(federation.public)) == (1, 2)
+    assert [len(part[0]) for part in federation.partition] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("train", "wrong"),
+    [
+        (None, "train.npz: no such file"),
+        (b"not a zip", "train.npz: not an .npz file"),
+        ({"x": X}, "no array y; its arrays are x"),
+        ({"x": X, "y": np.zeros(3, int)}, "x has 2 examples and y 3 labels"),
+        ({"x": X[0], "y": Y}, r"x has shape \[3\]"),
+        ({"x": np.array([["a"], ["b"]]), "y": Y}, "x has type <U1"),
+        ({"x": X * np.inf, "y": Y}, "nan or infinite in float32, in 2 examples"),
+        ({"x": np.full((2, 3), 1e300), "y": Y}, "nan or infinite in float32"),
+        ({"x": X, "y": Y.astype(float)}, "y has type float64"),
+        ({"x": X, "y": Y[:, None]}, r"y has shape \[2, 1\]"),
+        ({"x": X, "y": Y - 2}, "y has the label -2"),
+        ({"x": X, "y": Y + 3}, "y has the label 3; classes are 0 to 2"),
+        ({"x": X[:0], "y": Y[:0]}, "has no examples"),
+    ],
+)
+def test_wrong_examples(tmp_path, train, wrong):
+    (found,) = client_data.problems(made(tmp_path / "c", train=train), num_classes=3)
+    assert re.search(wrong, found)
+    assert found.startswith(str(tmp_path / "c"))
+
+
+@pytest.mark.parametrize(
+    ("toml", "wrong"),
+    [
+        ('number = 0\nname = "a"\nnumbr = 1', "numbr: unknown key, did you mean 'number'"),
+        ('name = "a"', "number is missing; use integers from 0 on"),
+        ("number = 0", "name is missing"),
+        ('number = -1\nname = "a"', "number=-1: use integers from 0 on"),
+        ('number = true\nname = "a"', "number=True"),
+        ('number = 0\nname = " "', "a text of one line"),
+        (TOML + "counts = 1", "counts=1: use true or false"),
+        (TOML + 'errors = "all"', "errors='all': choose one of 'class only', 'full'"),
+        (TOML + "least_clients = 0", "least_clients=0"),
+        ("number = ", "not a readable TOML file"),
+    ],
+)
+def test_wrong_settings(tmp_path, toml, wrong):
+    (found,) = client_data.problems(made(tmp_path / "c", toml))
+    assert wrong in found
+    assert "client.toml" in found
+
+
+def test_each_thing_that_is_wrong_is_a_line(tmp_path):
+    folder = made(tmp_path / "c", "number = 0", test={"x": X[:, :2], "y": Y}, public={"y": Y})
+    found = client_data.problems(folder)
+    assert len(found) == 3
+    assert "examples are float32[2], those of train.npz float32[3]" in found[2]
+    with pytest.raises(
+        UsageError, match=r"name is missing.*; 2 more, see python -m launch\.flower check"
+    ):
+        client_data.read(folder)
+    assert client_data.problems(tmp_path / "none") == [f"{tmp_path / 'none'}: no such folder"]
+
+
+def test_what_others_can_read(tmp_path):
+    folder = made(tmp_path / "c")
+    (folder / "train.npz").chmod(0o644)
+    assert client_data.problems(folder) == []  # nobody else enters the folder
+    folder.chmod(0o755)
+    (found,) = client_data.problems(folder)
+    assert "every user of this machine can read it; chmod o=" in found
+    folder.chmod(0o700)
+    state = client_data.private_folder(folder)
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    state.chmod(0o750)
+    (found,) = client_data.problems(folder)
+    assert "mode 0750" in found
+    client_data.private_folder(folder)
+    assert client_data.problems(folder) == []
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"federation.labeled_fraction": 0.3, "federation.public_size": 20},
+        {"federation.partition": "dirichlet", "preprocessing.kind": "standardized"},
+        {"federation.test": "central", "dataset.validation_fraction": 0.1},
+    ],
+)
+def test_folders_are_what_the_simulation_gives_its_clients(tmp_path, keys):
+    whole = simulation(tmp_path, 30, **keys).federation(0)
+    folders = dealing.deal_to_clients(whole, tmp_path / "nodes")
+    assert len(folders) == whole.num_clients
+    for client, folder in enumerate(folders):
+        data = client_data.read(folder, num_classes=3)
+        assert (data.settings.number, data.settings.least_clients) == (client, 3)
+        points, part = whole.points(client), whole.partition
+        own = data.federation(3)
+        ours, theirs = own.cohort(), whole.cohort([client], ragged=False)
+        size = len(points)
+        assert ours.x.dtype == theirs.x.dtype
+        np.testing.assert_array_equal(ours.x[0, :size], theirs.x[0, :size], strict=True)
+        np.testing.assert_array_equal(ours.y[0, :size], theirs.y[0, :size])
+        new = whole.y[part.new[client]]
+        np.testing.assert_array_equal(own.y[own.partition.new[0]], new)
+        np.testing.assert_array_equal(own.public_examples, whole.public_examples)
+
+
+def test_a_config_is_dealt_and_dealt_again(tmp_path):
+    config = file.load(DIGITS, ["federation.num_clients=3", "dataset.train_size=120"])
+    dealt = dealing.deal(config, tmp_path / "nodes", tmp_path / "server")
+    assert [folder.name for folder in dealt.clients] == ["0", "1", "2"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.npz")}
+    (dealt.clients[0] / "state" / "kept").write_text("1")
+    dealing.deal(config, tmp_path / "nodes", tmp_path / "server")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.npz")} == before
+    assert (dealt.clients[0] / "state" / "kept").exists()
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "kept"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    shared = dealing.read_shared(tmp_path / "server")
+    assert (shared["num_classes"], shared["capacity"]) == (10, dealt.federation.capacity)
+    whole = Simulation(config).federation(config.seed)
+    np.testing.assert_array_equal(whole.x, dealt.federation.x)
+
+
+def test_bytes_stay_bytes(tmp_path):
+    images = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1)
+    whole = Federation.from_clients([(images, [0, 1])], num_classes=2)
+    (folder,) = dealing.deal_to_clients(whole, tmp_path / "nodes")
+    np.testing.assert_array_equal(client_data.read(folder).train.x, images, strict=True)
+
+
+def test_labels_at_the_server_are_not_dealt(tmp_path):
+    config = base.get_config()
+    config.federation.labels_at = "server"
+    with pytest.raises(
+        UsageError, match=r"config\.federation\.labels_at='server': .*use 'clients'"
+    ):
+        dealing.deal(config, tmp_path / "nodes", tmp_path / "server")

@@ -1,0 +1,317 @@
+"""A client's step happens once: whatever is repeated, changed, late, crashed or damaged."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.flower.client import client_step
+from jaxfed.flower.messages import steps
+from jaxfed.flower.messages.records import from_bytes
+from jaxfed.flower.messages.steps import Step, content_of, failure_of
+from jaxfed.host import storage
+
+RUN = "digits-1"
+
+
+def asked(number, *, after=0, oldest=0, run=RUN, client=2, **content):
+    step = Step(run, number, "train", round=number, client=client, after=after, oldest=oldest)
+    return steps.request(step, content)
+
+
+class Counter:
+    """A client that adds what it gets to what it has, and counts its calls."""
+
+    def __init__(self, once=False):
+        self.calls, self.once = 0, once
+
+    def __call__(self, step, state, content):
+        self.calls += 1
+        total = (0 if state is None else state["total"]) + content["add"]
+        return {"total": total} | ({"once": True} if self.once else {}), {"total": total}
+
+
+def served(folder, request, compute, **options):
+    return client_step.perform(folder, request, compute, **options)
+
+
+def total(reply):
+    assert failure_of(reply) is None, failure_of(reply)
+    return content_of(reply)["total"]
+
+
+def refusal(reply):
+    failure = failure_of(reply)
+    assert failure is not None
+    assert content_of(reply) == {}
+    return failure
+
+
+def states(folder):
+    return sorted(path.name for path in (folder / "state" / RUN).glob("*.state"))
+
+
+def test_states_go_on_from_step_to_step(tmp_path):
+    compute = Counter()
+    assert total(served(tmp_path, asked(1, add=3), compute)) == 3
+    assert total(served(tmp_path, asked(2, add=4, after=1), compute)) == 7
+    assert total(served(tmp_path, asked(5, add=5, after=2), compute)) == 12
+
+
+def test_a_request_that_comes_again_gets_the_stored_reply(tmp_path):
+    compute = Counter()
+    request = asked(1, add=3, weights=np.arange(3))
+    assert served(tmp_path, request, compute) == served(tmp_path, request, compute)
+    assert compute.calls == 1
+
+
+def test_a_step_with_other_content_is_refused(tmp_path):
+    """Its party would encrypt two texts under one nonce."""
+    compute = Counter()
+    served(tmp_path, asked(1, add=3), compute)
+    for changed in (asked(1, add=4), asked(1, add=3, more=b""), asked(1, add=3.0)):
+        failure = refusal(served(tmp_path, changed, compute))
+        assert failure.text == "step 1 was sent again with other content"
+    assert compute.calls == 1
+    assert total(served(tmp_path, asked(1, add=3), compute)) == 3
+
+
+def test_an_older_step_is_refused(tmp_path):
+    compute = Counter()
+    served(tmp_path, asked(2, add=3), compute)
+    assert refusal(served(tmp_path, asked(1, add=3), compute)).kind == "StepRefused"
+    assert compute.calls == 1
+
+
+def test_a_late_step_is_as_if_it_had_never_been(tmp_path):
+    """The server did not count step 2, so step 3 continues from the state after step 1."""
+    compute = Counter()
+    served(tmp_path, asked(1, add=1), compute)
+    served(tmp_path, asked(2, add=10, after=1), compute)
+    assert total(served(tmp_path, asked(3, add=100, after=1), compute)) == 101
+
+
+def test_states_stay_until_the_server_does_not_need_them(tmp_path):
+    compute = Counter()
+    for number in range(1, 5):
+        served(tmp_path, asked(number, add=1, after=number - 1), compute)
+    assert states(tmp_path) == ["1.state", "2.state", "3.state", "4.state"]
+    assert total(served(tmp_path, asked(5, add=1, after=2, oldest=2), compute)) == 3
+    assert states(tmp_path) == ["2.state", "3.state", "4.state", "5.state"]
+
+
+def test_a_step_without_a_state_leaves_the_others(tmp_path):
+    served(tmp_path, asked(1, add=1), Counter())
+    served(tmp_path, asked(2), lambda step, state, content: (None, {"x": state is None}))
+    assert states(tmp_path) == ["1.state"]
+
+
+def test_a_state_for_one_use_is_used_once(tmp_path):
+    """A server that goes back cannot make a party continue twice from one seed."""
+    compute = Counter(once=True)
+    served(tmp_path, asked(1, add=1), compute)
+    request = asked(2, add=1, after=1)
+    assert total(served(tmp_path, request, compute)) == 2
+    assert total(served(tmp_path, request, compute)) == 2
+    assert states(tmp_path) == ["2.state"]
+    assert refusal(served(tmp_path, asked(3, add=9, after=1), compute)).kind == "StateLost"
+    assert compute.calls == 2
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_process_that_dies_while_it_writes_serves_the_step_again(tmp_path, monkeypatch, writes):
+    """Before its state is written, before its reply is, and before old states are deleted."""
+    compute = Counter(once=True)
+    served(tmp_path, asked(1, add=1), compute)
+    request = asked(2, add=1, after=1)
+    real, done = os.fsync, []
+    unlink = client_step.Path.unlink
+
+    def writes_some(descriptor):
+        if len(done) == writes * 2:  # a file, and its folder
+            raise Killed
+        done.append(descriptor)
+        real(descriptor)
+
+    def deletes_none(path, missing_ok=False):
+        if path.name == "1.state":
+            raise Killed
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", writes_some)
+        patched.setattr(client_step.Path, "unlink", deletes_none)
+        with pytest.raises(Killed):
+            served(tmp_path, request, compute)
+    assert total(served(tmp_path, request, compute)) == 2
+    assert compute.calls == (2 if writes == 2 else 3)
+    assert total(served(tmp_path, asked(3, add=1, after=2), compute)) == 3
+    assert refusal(served(tmp_path, asked(4, add=1, after=1), compute)).kind == "StateLost"
+    assert not list((tmp_path / "state" / RUN).glob(".*"))
+
+
+def test_the_state_is_on_disk_before_the_reply_is_returned(tmp_path):
+    served(tmp_path, asked(1, add=3), Counter())
+    assert from_bytes((tmp_path / "state" / RUN / "1.state").read_bytes()) == {"total": 3}
+    assert client_step.last_step(tmp_path, RUN) == (1, 1)
+    assert client_step.last_step(tmp_path, "another") is None
+
+
+def test_folders_and_files_are_private(tmp_path):
+    before = os.umask(0)
+    try:
+        (tmp_path / "state").mkdir(mode=0o755)
+        served(tmp_path, asked(1, add=3), Counter())
+        client_step.secret(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {
+        path.relative_to(tmp_path).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in (tmp_path / "state", *(tmp_path / "state").rglob("*"))
+    }
+    folders = {"state", f"state/{RUN}"}
+    assert len(modes) == 6
+    assert modes == {name: 0o700 if name in folders else 0o600 for name in modes}
+
+
+def test_a_second_process_in_the_folder_is_refused(tmp_path):
+    compute = Counter()
+    (tmp_path / "state").mkdir()
+    with storage.lock(tmp_path / "state" / ".lock"):
+        failure = refusal(served(tmp_path, asked(1, add=3), compute))
+    assert failure.text == "another process of this client is serving a step"
+    assert total(served(tmp_path, asked(1, add=3), compute)) == 3
+
+
+def test_another_clients_request_is_refused(tmp_path):
+    compute = Counter()
+    assert refusal(served(tmp_path, asked(1, add=3), compute, client=1)).text == (
+        "this is client 1, not client 2"
+    )
+    assert total(served(tmp_path, asked(1, add=3), compute, client=2)) == 3
+
+
+@pytest.mark.parametrize("run", ["..", "../x", "a/b", "", ".lock", "x" * 65, "a\n"])
+def test_a_name_of_a_run_cannot_leave_the_folder(tmp_path, run):
+    assert refusal(served(tmp_path, asked(1, add=3, run=run), Counter())).kind == "BadMessage"
+    assert list(tmp_path.iterdir()) == []
+
+
+MALFORMED = {
+    "nothing": {},
+    "no step": {"content.add": 3},
+    "a field more": asked(1, add=3) | {"step.extra": 1},
+    "a text for a number": asked(1, add=3) | {"step.number": "1"},
+    "no number": asked(0, add=3),
+    "a state of the future": asked(1, add=3, after=1),
+    "older than the oldest": asked(5, add=3, after=1, oldest=2),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_request_is_refused(tmp_path, case):
+    assert refusal(served(tmp_path, MALFORMED[case], Counter())).kind == "BadMessage"
+
+
+def fails(error):
+    def compute(step, state, content):
+        raise error
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "key"),
+    [
+        (ValueError("SECRET"), "ValueError", ""),
+        (
+            UsageError("SECRET", key="mu", owner="fedprox", value="SECRET"),
+            "UsageError",
+            "fedprox.mu",
+        ),
+        (OSError(28, "SECRET", "SECRET"), "OSError", ""),
+    ],
+)
+def test_of_an_error_only_its_class_and_key_leave(tmp_path, error, kind, key):
+    reply = served(tmp_path, asked(1, add=3), fails(error))
+    assert refusal(reply) == (kind, key, "")
+    assert "SECRET" not in repr(reply)
+    assert "SECRET" in refusal(served(tmp_path, asked(1, add=3), fails(error), errors="full")).text
+
+
+def test_a_step_that_failed_can_be_served_later(tmp_path):
+    refusal(served(tmp_path, asked(1, add=3), fails(MemoryError())))
+    assert total(served(tmp_path, asked(1, add=4), Counter())) == 4
+
+
+def test_how_much_errors_say_has_two_values(tmp_path):
+    with pytest.raises(UsageError, match=r"^errors='all': use 'class only' or 'full'$"):
+        served(tmp_path, asked(1, add=3), Counter(), errors="all")
+
+
+def test_a_damaged_file_of_the_last_step_stops_the_run(tmp_path):
+    compute = Counter()
+    served(tmp_path, asked(1, add=3), compute)
+    file = tmp_path / "state" / RUN / "last"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "damaged" in refusal(served(tmp_path, asked(2, add=3), compute)).text
+    assert compute.calls == 1
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut"])
+def test_a_lost_state_is_said(tmp_path, damage):
+    served(tmp_path, asked(1, add=3), Counter())
+    file = tmp_path / "state" / RUN / "1.state"
+    file.unlink() if damage == "deleted" else file.write_bytes(file.read_bytes()[:-1])
+    assert refusal(served(tmp_path, asked(2, add=3, after=1), Counter())).kind == "StateLost"
+
+
+def test_runs_do_not_share_states(tmp_path):
+    served(tmp_path, asked(5, add=3), Counter())
+    assert total(served(tmp_path, asked(1, add=4, run="other"), Counter())) == 4
+    assert refusal(served(tmp_path, asked(9, add=4, after=5, run="other"), Counter())).kind == (
+        "StateLost"
+    )
+    client_step.forget(tmp_path, "other")
+    assert client_step.last_step(tmp_path, "other") is None
+    assert client_step.last_step(tmp_path, RUN) == (5, 5)
+
+
+def test_the_runs_served_longest_ago_are_deleted(tmp_path):
+    for number in range(10):
+        served(tmp_path, asked(1, add=3, run=f"run-{number}"), Counter())
+        last = tmp_path / "state" / f"run-{number}" / "last"
+        os.utime(last, (number, number))
+    there = {path.name for path in (tmp_path / "state").iterdir() if path.is_dir()}
+    assert there == {f"run-{number}" for number in range(2, 10)}
+
+
+def test_an_answer_without_state_writes_nothing(tmp_path):
+    request = asked(1, add=3)
+    reply = client_step.answer(request, lambda step, content: {"twice": 2 * content["add"]})
+    assert content_of(reply) == {"twice": 6}
+    reply = client_step.answer(request, lambda step, content: {"x": content["missing"]})
+    assert refusal(reply).kind == "KeyError"
+
+
+def test_a_folders_secret_stays_the_same(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = client_step.secret(tmp_path / "a")
+    assert len(first) == 32
+    assert client_step.secret(tmp_path / "a") == first != client_step.secret(tmp_path / "b")
+
+
+def test_a_step_begins_without_jax_and_without_flower():
+    """A stored reply is sent by a process that imports little."""
+    code = "from jaxfed.flower import client_step, hello; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"jax", "flwr", "flax", "scipy"}.isdisjoint(done.stdout.split())

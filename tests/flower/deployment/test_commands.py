@@ -1,0 +1,201 @@
+"""`launch.flower` at the command line: mistakes are one line and status 2; `check` uses no network."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import stand_in_flower
+from invoking import ROOT, invoke
+
+from jaxfed.config import file as config_file
+from jaxfed.errors import UsageError
+from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.flower import app
+from jaxfed.flower.deployment import certificates, commands, comparison, control, local
+from jaxfed.host.checkpoint import Checkpoints
+from launch import flower
+
+make_client = config_file.load_module(str(ROOT / "examples/flower/make_client.py"))
+
+DIGITS = "ml_collections_configs/xclp_digits.py"
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def run(*arguments):
+        return invoke(arguments, monkeypatch, capsys, flower.main)
+
+    return run
+
+
+@pytest.fixture
+def with_flower(monkeypatch):
+    """As if Flower were installed; what needs it is replaced by stand-ins."""
+    monkeypatch.setattr(control, "check_flower", lambda: None)
+    monkeypatch.setattr(commands, "check_flower", lambda: None)
+    monkeypatch.setattr(commands, "Control", stand_in_flower.Control)
+    monkeypatch.setattr(local, "PROGRAMS", stand_in_flower.programs())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "client"
+    place.mkdir(mode=0o700)
+    (place / "client.toml").write_text('number = 0\nname = "north"\n')
+    np.savez(place / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
+    return place
+
+
+def test_check(command, folder, capsys):
+    assert commands.check(folder) == 0
+    said = capsys.readouterr().out
+    assert "client 0 (north): 4 examples of 3 float32, 2 of them labeled" in said
+    np.savez(folder / "test.npz", x=np.ones((4, 3), np.float32))
+    assert command("check", f"--data={folder}")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "a command is missing: use one of try, server, client, check"),
+        (["serve"], "serve: use one of try"),
+        (["check"], "--data is missing"),
+        (["check", "--config.seed=1"], "--config.seed=1: check has no config"),
+        (["try", "--workdir=w"], "--config is missing"),
+        (["try", f"--config={DIGITS}"], "--workdir is missing"),
+        (["try", f"--config={DIGITS}", "--workdir=w", "--nodes=two"], "--nodes=two: use integers"),
+        (
+            ["try", f"--config={DIGITS}", "--workdir=w", "--nodes=3", "--kill=3@upload"],
+            "nodes are 0 to 2",
+        ),
+        (["try", f"--config={DIGITS}", "--workdir=w", "--kill=upload"], "use NODE@STAGE"),
+        (["server", f"--config={DIGITS}", "--workdir=w"], "--port=PORT is missing"),
+        (["server", f"--config={DIGITS}", "--workdir=w", "--port=1"], "--nodes is missing"),
+        (
+            ["server", f"--config={DIGITS}", "--workdir=w", "--port=1", "--insecure"],
+            "--insecure: only at loopback",
+        ),
+        (["client", "--data=d"], "--ca is missing"),
+        (["client", "--data=d", "--insecure"], "--server is missing"),
+        (["client", "--data=d", "--insecure", "--server=x"], "--server=x: use HOST:PORT"),
+        (["client", "--data=d", "--insecure", "--server=x:1"], "d: no such folder"),
+    ],
+)
+def test_mistakes_at_the_command_line(command, with_flower, arguments, line):
+    status, said = command(*arguments)
+    assert status == 2
+    assert said.startswith("jaxfed: ")
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_without_flower_one_line_says_what_to_install(command, monkeypatch):
+    found = importlib.util.find_spec
+    missing = {"flwr": None}
+    monkeypatch.setattr(control, "find_spec", lambda name: missing.get(name, found(name)))
+    monkeypatch.setitem(missing, "flwr", None)
+    assert command("try", f"--config={DIGITS}", "--workdir=w") == (
+        2,
+        "jaxfed: Flower is missing; pip install -r requirements-flower.txt\n",
+    )
+
+
+def test_a_server_that_a_client_cannot_be_sure_of(folder, with_flower, tmp_path):
+    def take_part(server="fl.example.org:1", root=None, key=None):
+        commands.take_part(folder, server, root_certificate=root, key=key)
+
+    with pytest.raises(UsageError, match="--insecure: only for a server at loopback"):
+        take_part()
+    authority = certificates.make_authority(tmp_path / "keys")
+    with pytest.raises(UsageError, match="--key is missing"):
+        take_part(root=authority.public)
+    with pytest.raises(UsageError, match=r"none\.crt: No such file"):
+        take_part(root=tmp_path / "none.crt", key=tmp_path / "a.key")
+
+
+def test_too_few_keys(with_flower, tmp_path):
+    certificates.make_node_key(tmp_path / "keys" / "a.key")
+    with pytest.raises(
+        UsageError, match=r"1 public keys for 2 clients \(config\.deployment\.nodes\)"
+    ):
+        commands.serve(
+            DIGITS,
+            ["deployment.nodes=('a','b')"],
+            tmp_path / "w",
+            host="127.0.0.1",
+            port=1,
+            nodes=tmp_path / "keys",
+        )
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
+    """From the config to the comparison, with a run in which nothing happens, and a killed node."""
+    monkeypatch.setattr(
+        local.Local, "__init__", stand_in_init(local.Local.__init__, stand_in_flower)
+    )
+    said, simulated = [], []
+    place = tmp_path / "w"
+    (place / "run").mkdir(parents=True)
+    (place / "run" / "stages.jsonl").write_text(json.dumps({"stage": "upload", "round": 1}) + "\n")
+
+    def try_here(kill):
+        return commands.try_here(
+            f"{DIGITS}:smoke",
+            [],
+            place,
+            simulate=lambda config, folder: simulated.append(config.federation.num_clients),
+            num_nodes=3,
+            kill=kill,
+            say=said.append,
+        )
+
+    monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: False)
+    assert try_here("1@upload") == 0
+    assert "killed node 1 at stage 'upload'" in said
+    assert try_here(None) == 0
+    assert simulated == [3]
+    assert said[-1] == "network and simulation: no states to compare; no labels to compare"
+    assert sorted(path.name for path in place.iterdir()) == ["network", "nodes", "run", "server"]
+
+
+def stand_in_init(init, flower):
+    def changed(self, *arguments, **keywords):
+        init(self, *arguments, **keywords, connect=flower.Control, programs=flower.programs())
+
+    return changed
+
+
+def test_differences_of_two_workdirs(tmp_path):
+    states = [{"w": np.float32([1, 2]), "round": 3}, {"w": np.float32([1, 2.5]), "round": 3}]
+    for name, state in zip("ab", states, strict=True):
+        files = Workdir(tmp_path / name)
+        Checkpoints(files.final_state("m", 0)).save(1, state, {})
+    places = tmp_path / "a", tmp_path / "b"
+    assert str(comparison.compare(*places, "m")) == (
+        "max |difference| 0.5 of 2 arrays; no labels to compare"
+    )
+    assert comparison.compare(places[0], places[0], "m").largest == 0.0
+    assert comparison.compare(*places, "other").largest is None
+
+
+def test_the_app_is_two_thin_files():
+    """What Flower sends to sites: no code that a site has not installed itself, and all of it packaged."""
+    files = {path.relative_to(commands.APP) for path in commands.APP.rglob("*") if path.is_file()}
+    names = {str(path) for path in files if "__pycache__" not in path.parts}
+    package = "jaxfed_app"
+    assert names == {
+        *("pyproject.toml", "__init__.py"),
+        *(f"{package}/{name}.py" for name in ("__init__", "client", "server")),
+    }
+    assert commands.APP.samefile(app.__path__[0])
+    assert sum(len((commands.APP / name).read_text().splitlines()) for name in names) < 100
+
+
+def test_the_example_is_right(tmp_path, capsys):
+    config = commands.load(str(ROOT / "examples/flower/fedavg_digits.py:smoke"), []).config
+    assert (config.rounds, config.deployment.quorum) == (2, 0.6)
+    make_client.main(tmp_path / "north", 0, "north")
+    assert capsys.readouterr().out == f"{tmp_path / 'north'} is ready\n"
+    assert commands.check(tmp_path / "north", num_classes=10) == 0

@@ -1,0 +1,167 @@
+"""Records through real messages of Flower, and the exchange over a grid that behaves as Flower's."""
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from local_grid import LocalGrid
+from local_network import FAULTS
+
+from jaxfed.flower.client import client_step
+from jaxfed.flower.messages import grid_messages
+from jaxfed.flower.messages.grid_messages import (
+    GridNetwork,
+    answered,
+    from_record_dict,
+    to_record_dict,
+)
+from jaxfed.flower.messages.network import Outgoing
+from jaxfed.flower.messages.records import BadMessage, encode
+from jaxfed.flower.server.exchange import Exchange
+
+NODES = {0: 70, 1: 50}
+RECORDS = {
+    "arrays": {"a": np.ones((2, 3), np.float32), "b": b"\0", "c": 1},
+    "plain": {"c": 1, "d": "é", "e": 1.5, "f": True},
+    "empty array": {"a": np.zeros((0, 2))},
+    "nothing": {},
+}
+
+
+class Counter:
+    """A client app that counts in its folder."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self.folder = folder
+
+    def __call__(self, message):
+        return answered(message, self.perform)
+
+    def perform(self, request):
+        return client_step.perform(self.folder, request, self.compute)
+
+    def compute(self, step, state, content):
+        total = content["x"] + (0 if state is None else state["total"])
+        return {"total": total}, {"total": total}
+
+
+def deployment(folder, faults=None):
+    grid = LocalGrid({node: Counter(folder / str(node)) for node in NODES.values()}, faults)
+    clock = grid.network.clock
+    exchange = Exchange(
+        GridNetwork(grid), NODES, run="r", deadline=300, clock=clock, sleep=clock.sleep
+    )
+    return grid, exchange
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_comes_back_from_flowers_bytes(case):
+    LocalGrid({})  # gives this process a task, as messages need
+    record = RECORDS[case]
+    message = Message(to_record_dict(record), 5, grid_messages.MESSAGE_TYPE, ttl=9.0)
+    objects = get_all_nested_objects(message)
+    assert len(objects) == (6 if case == "arrays" else 3)
+    there = {name: item.deflate() for name, item in objects.items()}
+    back = from_record_dict(inflate_object_from_contents(message.object_id, there).content)
+    assert encode(back) == encode(record)
+
+
+GOOD = to_record_dict(RECORDS["arrays"])
+FOREIGN = {
+    "nothing": RecordDict(),
+    "more": RecordDict({**GOOD, "more": ConfigRecord()}),
+    "no head": RecordDict({"head": ConfigRecord()}),
+    "a text": RecordDict({"head": ConfigRecord({"head": "[]"})}),
+    "metrics": RecordDict({"head": MetricRecord({"head": 1})}),
+    "payload missing": RecordDict({"head": GOOD["head"]}),
+    "payload of configs": RecordDict({"head": GOOD["head"], "payload": ConfigRecord()}),
+    "payload of numpy": RecordDict(
+        {"head": GOOD["head"], "payload": ArrayRecord({"payload": Array(np.zeros(25, np.uint8))})}
+    ),
+    "another payload": RecordDict(
+        {"head": GOOD["head"], "payload": ArrayRecord({"x": GOOD["payload"]["payload"]})}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_other_content_of_a_message_is_a_bad_message(case):
+    with pytest.raises(BadMessage):
+        from_record_dict(FOREIGN[case])
+
+
+REASONS = {
+    "killed": "its node went offline (code 5)",
+    "crash": "its process crashed (code 8)",
+    "crash after": "its process crashed (code 8)",
+    "raise": "its process raised an error (code 2)",
+    "late": "no reply within 300 s",
+    "unreadable": "its reply is not a Flower message",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_have_plain_words(tmp_path, fault):
+    """And an exception's text, which Flower sends, is in none."""
+    _, exchange = deployment(tmp_path, {(50, 1): [fault] * 2})
+    answers = exchange.ask("count", {client: {"x": 3} for client in NODES}, round=1, continues=True)
+    assert answers.replies[0] == {"total": 3}
+    if fault in REASONS:
+        assert answers.lost[1].reason == REASONS[fault]
+    assert "SECRET" not in repr(answers)
+    assert answers.seconds <= 300.2
+    second = exchange.ask("count", {0: {"x": 4}}, round=2, continues=True)
+    assert second.replies == {0: {"total": 7}}
+
+
+def test_a_node_that_flower_does_not_know_is_lost_at_once(tmp_path):
+    _, exchange = deployment(tmp_path)
+    exchange.nodes[1] = 99
+    answers = exchange.ask("count", {client: {"x": 3} for client in NODES}, round=1)
+    assert answers.lost[1].reason == "its node is not connected"
+    assert answers.seconds < 2
+
+
+class Refusing:
+    """A grid that finds every message too large, or cannot reach its SuperLink."""
+
+    def push_messages(self, messages):
+        return []
+
+    def pull_messages(self, message_ids):
+        raise httpx.ConnectError("no route")
+
+
+def test_messages_too_large_for_flower_are_not_delivered():
+    LocalGrid({})
+    assert GridNetwork(Refusing()).send([Outgoing(5, {}, 9.0, "1")] * 2) == ["", ""]
+
+
+def test_a_lost_superlink_is_an_error_of_the_run():
+    with pytest.raises(httpx.ConnectError):
+        GridNetwork(Refusing()).receive(["message 1"])
+
+
+def test_a_client_app_does_not_raise(tmp_path):
+    """Flower would send the text of its exception."""
+    LocalGrid({})
+
+    def fails(request):
+        raise ValueError("SECRET")
+
+    for content in (to_record_dict({"a": 1}), RecordDict()):
+        message = Message(content, 5, grid_messages.MESSAGE_TYPE, ttl=9.0)
+        reply = from_record_dict(answered(message, fails).content)
+        assert reply["error.kind"] in ("ValueError", "BadMessage")
+        assert "SECRET" not in repr(reply)
+
+
+def test_a_grid_lists_its_nodes(tmp_path):
+    grid, _ = deployment(tmp_path)
+    assert GridNetwork(grid).nodes() == [50, 70]

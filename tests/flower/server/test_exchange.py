@@ -1,0 +1,333 @@
+"""Steps over a network with every fault: bounded time, the right clients lost, nothing counted twice."""
+
+import json
+
+import numpy as np
+import pytest
+from local_network import FAULTS, WORK_S, LocalNetwork
+
+from jaxfed.flower.client import client_step
+from jaxfed.flower.messages import pytrees
+from jaxfed.flower.messages.steps import content_of, step_of
+from jaxfed.flower.server.exchange import Exchange, TooFewClients
+
+NODES = {0: 70, 1: 50, 2: 60}  # replies come in another order than clients
+DEADLINE = 300.0
+TEMPLATE = {"sum": np.zeros(2, np.float32)}
+
+
+class Client:
+    """A client that sums what it gets over all steps, in a folder."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self.folder, self.calls = folder, 0
+
+    def __call__(self, request):
+        return client_step.perform(self.folder, request, self.compute)
+
+    def compute(self, step, state, content):
+        self.calls += 1
+        total = content["x"] + (np.zeros(2, np.float32) if state is None else state["sum"])
+        return {"sum": total}, {"sum": total}
+
+
+def read(client, content):
+    return pytrees.from_record(content, TEMPLATE)["sum"].tolist()
+
+
+class Deployment:
+    """Three clients, a network and an exchange."""
+
+    def __init__(self, folder, faults=None, **options):
+        self.clients = {node: Client(folder / str(node)) for node in NODES.values()}
+        self.network = LocalNetwork(self.clients, faults)
+        self.exchange = self.start(**options)
+
+    def start(self, **options):
+        clock = self.network.clock
+        keywords = {"run": "r", "deadline": DEADLINE, "clock": clock, "sleep": clock.sleep}
+        return Exchange(self.network, NODES, **(keywords | options))
+
+    def ask(self, round_, x=1.0, **options):
+        content = {"x": np.full(2, x, np.float32)}
+        keywords = {"round": round_, "read": read, "continues": True}
+        return self.exchange.ask("train", dict.fromkeys(NODES, content), **(keywords | options))
+
+
+def sums(answers):
+    return {client: reply[0] for client, reply in answers.replies.items()}
+
+
+def test_replies_are_in_the_order_of_clients(tmp_path):
+    deployment = Deployment(tmp_path)
+    answers = deployment.ask(1)
+    assert list(answers.replies) == [0, 1, 2]
+    assert answers.lost == {}
+    assert (answers.bytes_down, answers.bytes_up) == (3 * 8, 3 * 8)
+    assert WORK_S <= answers.seconds < WORK_S + 0.2
+    assert answers.arrived_s.keys() == answers.replies.keys()
+    assert answers.enough(1.0) is answers
+
+
+def test_a_request_says_its_step(tmp_path):
+    deployment = Deployment(tmp_path)
+    deployment.ask(1)
+    deployment.exchange.ask("judge", {1: {}}, round=2)
+    said = [step_of(request) for request in deployment.network.received[50]]
+    assert [step[:5] for step in said] == [("r", 1, "train", 1, 1), ("r", 2, "judge", 2, 1)]
+
+
+# fault, whether the client is lost, its reason, and when
+OUTCOMES = {
+    "killed": ("code 5", 41),
+    "crash": (None, 70),
+    "crash after": (None, 70),
+    "raise": (None, 10),
+    "late": (f"no reply within {DEADLINE:g} s", DEADLINE),
+    "duplicate": (None, 0),
+    "delivered twice": (None, 0),
+    "garbage": ("the message does not say to which step it belongs", 1),
+    "not finite": ("sum is not finite", 1),
+    "other step": ("its reply belongs to another step or client", 1),
+    "other client": ("its reply belongs to another step or client", 1),
+    "other node": ("node 1050 replied in place of node 50", 1),
+    "twice with other content": (
+        "its step failed: StepRefused: step 2 was sent again with other content",
+        1,
+    ),
+    "unreadable": ("the message does not say to which step it belongs", 1),
+}
+
+
+def test_the_table_has_every_fault():
+    assert OUTCOMES.keys() == set(FAULTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_its_client_one_step_and_nobody_else_anything(tmp_path, fault):
+    """Sums of all later steps are those of a client that was not asked in the step it was lost in."""
+    deployment = Deployment(tmp_path, {(50, 2): fault})
+    reason, seconds = OUTCOMES[fault]
+    deployment.ask(1)
+    second = deployment.ask(2, x=10)
+    assert second.seconds <= DEADLINE
+    if reason is None:
+        assert second.lost == {}
+        expected = {0: 11, 1: 11, 2: 11}
+    else:
+        assert second.lost.keys() == {1}
+        assert second.lost[1].reason == reason
+        assert seconds <= second.lost[1].after_s < seconds + 2
+        expected = {0: 11, 2: 11}
+    assert sums(second) == expected
+    assert seconds <= second.seconds < seconds + 2
+    deployment.network.revive(50)
+    third = deployment.ask(3, x=100)
+    assert sums(third) == {0: 111, 1: 111 if reason is None else 101, 2: 111}
+    assert deployment.clients[70].calls == 3
+
+
+@pytest.mark.parametrize("fault", ["crash", "crash after", "raise"])
+def test_a_client_that_crashes_again_and_again_is_lost(tmp_path, fault):
+    deployment = Deployment(tmp_path, {(50, 1): [fault] * 2})
+    answers = deployment.ask(1)
+    assert answers.lost.keys() == {1}
+    assert answers.bytes_down == 4 * 8
+    assert sums(deployment.ask(2, x=5))[1] == 5
+
+
+def test_more_retries_help_a_client_that_crashes_twice(tmp_path):
+    deployment = Deployment(tmp_path, {(50, 1): ["crash after"] * 2}, retries=2)
+    assert sums(deployment.ask(1)) == {0: 1, 1: 1, 2: 1}
+    assert deployment.clients[50].calls == 1
+
+
+def test_retries_end_at_the_deadline(tmp_path):
+    deployment = Deployment(tmp_path, {(50, 1): ["crash"] * 100}, retries=99, deadline=100)
+    answers = deployment.ask(1)
+    assert answers.seconds <= 100.2
+    assert answers.lost[1].reason == "no reply within 100 s"
+
+
+def test_a_step_may_have_its_own_deadline(tmp_path):
+    deployment = Deployment(tmp_path, {(50, 1): "late"})
+    answers = deployment.ask(1, deadline=20)
+    assert answers.lost[1].reason == "no reply within 20 s"
+    assert answers.seconds <= 20.2
+
+
+def test_a_node_that_is_not_connected_is_lost_at_once(tmp_path):
+    deployment = Deployment(tmp_path, {(50, 1): "killed"})
+    deployment.ask(1)
+    answers = deployment.ask(2)
+    assert answers.lost[1].reason == "its node is not connected"
+    assert answers.lost[1].after_s == 0
+    assert answers.lost[1].since == "round 1, train"
+    assert answers.lost[1].missing_s == pytest.approx(41, abs=0.5)
+    assert answers.seconds < 2
+
+
+def test_all_may_be_lost(tmp_path):
+    deployment = Deployment(tmp_path, {(node, 1): "killed" for node in NODES.values()})
+    answers = deployment.ask(1)
+    assert answers.replies == {}
+    with pytest.raises(TooFewClients, match=r"0 of 3 clients answered, 1 are needed"):
+        answers.enough(0.0)
+
+
+def test_nobody_may_be_asked(tmp_path):
+    answers = Deployment(tmp_path).exchange.ask("train", {}, round=1)
+    assert (answers.replies, answers.lost) == ({}, {})
+    with pytest.raises(TooFewClients, match=r"missing: all$"):
+        answers.enough(0.0)
+
+
+def test_too_few_clients_are_one_line(tmp_path):
+    """Who is missing, since when, why, and what follows."""
+    deployment = Deployment(tmp_path, {(50, 1): "killed", (60, 2): "garbage"})
+    assert deployment.ask(1).enough(2 / 3)
+    with pytest.raises(TooFewClients) as caught:
+        deployment.ask(2).enough(0.6, then="the run stops; the same command resumes it")
+    assert str(caught.value) == (
+        "round 2, train: 1 of 3 clients answered, 2 are needed; missing: client 1 since round 1, train, "
+        "41 s ago (its node is not connected); client 2 since round 2, train, 1 s ago (the message does not "
+        "say to which step it belongs); the run stops; the same command resumes it"
+    )
+
+
+def test_a_lost_client_is_one_line_of_the_log(tmp_path, caplog):
+    deployment = Deployment(tmp_path, {(50, 1): "killed"})
+    with caplog.at_level("INFO", logger="absl"):
+        deployment.ask(1)
+        deployment.network.revive(50)
+        deployment.ask(2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "round 1, train: lost client 1 after 41 s: code 5; missing since round 1, train",
+        "round 2, train: client 1 answers again; it was missing since round 1, train",
+    ]
+
+
+def test_a_reply_can_be_taken_back(tmp_path):
+    """What a later check refuses does not count: neither the reply nor the state."""
+    deployment = Deployment(tmp_path)
+    deployment.ask(1)
+    answers = deployment.exchange.lose(deployment.ask(2, x=10), 1, "its norm is too large")
+    assert sums(answers) == {0: 11, 2: 11}
+    assert answers.lost[1].reason == "its norm is too large"
+    assert sums(deployment.ask(3, x=100)) == {0: 111, 1: 101, 2: 111}
+
+
+def test_texts_of_clients_are_made_printable(tmp_path):
+    def noisy(request):
+        reply = client_step.answer(request, lambda step, content: content)
+        return reply | {"error.kind": "E\n\x1b[31m", "error.key": "", "error.text": "x" * 900}
+
+    deployment = Deployment(tmp_path)
+    deployment.network.clients[50] = noisy
+    reason = deployment.ask(1).lost[1].reason
+    assert reason.startswith("its step failed: E [31m: xxx")
+    assert len(reason) < 400
+
+
+def test_a_client_that_lost_its_state_is_known_by_it(tmp_path):
+    deployment = Deployment(tmp_path)
+    deployment.ask(1)
+    (tmp_path / "50" / "state" / "r" / "1.state").unlink()
+    assert deployment.ask(2).lost[1].kind == "StateLost"
+    del deployment.exchange.states[1]  # what a method without memory does
+    assert sums(deployment.ask(3)) == {0: 3, 1: 1, 2: 3}
+
+
+def test_a_server_that_starts_again_gets_the_same_bits(tmp_path):
+    """It was killed after step 4 and goes on from its checkpoint after step 2."""
+    whole = Deployment(tmp_path)
+    for round_ in (1, 2, 3, 4):
+        expected = whole.ask(round_, x=round_)
+    (tmp_path / "again").mkdir()
+    deployment = Deployment(tmp_path / "again")
+    for round_ in (1, 2):
+        deployment.ask(round_, x=round_)
+    checkpoint = json.dumps(deployment.exchange.states)
+    deployment.exchange.commit()
+    for round_ in (3, 4):
+        deployment.ask(round_, x=round_)
+    states = {int(client): step for client, step in json.loads(checkpoint).items()}
+    deployment.exchange = deployment.start(first_step=5, states=states)
+    for round_ in (3, 4):
+        answers = deployment.ask(round_, x=round_)
+    assert sums(answers) == sums(expected)
+
+
+def test_a_rolled_back_round_is_as_if_it_had_never_been(tmp_path):
+    deployment = Deployment(tmp_path)
+    deployment.ask(1)
+    deployment.exchange.commit()
+    deployment.ask(2, x=10)
+    deployment.ask(2, x=20)
+    deployment.exchange.roll_back()
+    assert sums(deployment.ask(2, x=100)) == {0: 101, 1: 101, 2: 101}
+
+
+def test_clients_drop_states_only_after_a_commit(tmp_path):
+    deployment = Deployment(tmp_path)
+
+    def stored():
+        return sorted(path.name for path in (tmp_path / "50" / "state" / "r").glob("*.state"))
+
+    for round_ in (1, 2, 3):
+        deployment.ask(round_)
+    assert stored() == ["1.state", "2.state", "3.state"]
+    deployment.exchange.commit()
+    deployment.ask(4)
+    assert stored() == ["3.state", "4.state"]
+
+
+def test_a_step_without_states_continues_from_none(tmp_path):
+    deployment = Deployment(tmp_path)
+    deployment.ask(1)
+    assert sums(deployment.ask(2, x=5, continues=False)) == {0: 5, 1: 5, 2: 5}
+    assert sums(deployment.ask(3)) == {0: 2, 1: 2, 2: 2}
+
+
+def test_random_faults_change_only_their_clients_steps(tmp_path):
+    """Twenty rounds of faults at random, beside sums of the rounds that each client answered."""
+    rng = np.random.default_rng(3)
+    faults = {
+        (node, number): str(rng.choice(FAULTS))
+        for node in NODES.values()
+        for number in range(1, 21)
+        if rng.random() < 0.4
+    }
+    deployment = Deployment(tmp_path, faults)
+    expected = dict.fromkeys(NODES, 0.0)
+    num_lost = 0
+    for number in range(1, 21):
+        answers = deployment.ask(number, x=number)
+        assert answers.seconds <= DEADLINE + 0.2
+        assert sorted([*answers.replies, *answers.lost]) == list(NODES)
+        for client, total in sums(answers).items():
+            expected[client] += number
+            assert total == expected[client]
+        num_lost += len(answers.lost)
+        for node in NODES.values():
+            deployment.network.revive(node)
+        if number % 3 == 0:
+            deployment.exchange.commit()
+    assert num_lost > 5
+
+
+def test_content_has_room_for_any_name():
+    """Names of a method's content cannot be taken for those of a step or an error."""
+    content = {"step.number": 1, "error.kind": "x", "content.x": 2}
+
+    def echo(request):
+        return client_step.answer(request, lambda step, content: content)
+
+    network = LocalNetwork({70: echo})
+    clock = network.clock
+    exchange = Exchange(
+        network, {0: 70}, run="r", deadline=9, clock=clock, sleep=clock.sleep, poll=0.5
+    )
+    assert exchange.ask("echo", {0: content}, round=1).replies == {0: content}
+    assert content_of(network.received[70][0]) == content

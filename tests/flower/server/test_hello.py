@@ -1,0 +1,235 @@
+"""Hellos: what a client says of itself and its data, and whom the server refuses."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from local_network import LocalNetwork
+
+from jaxfed.flower.client import client_step, hello
+from jaxfed.flower.messages import records, steps
+from jaxfed.flower.messages.records import BadMessage
+from jaxfed.flower.server import admission
+from jaxfed.flower.server.admission import Expected
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 2, 3)).astype(np.float32)
+Y = np.array([0, 2, -1, 2, -1, 1])
+PUBLIC = RNG.normal(size=(4, 2, 3)).astype(np.float32)
+CONFIG = "c0ffee"
+
+
+def hello_of(folder, client, **changes):
+    given = {"config": CONFIG, "x": X, "y": Y, "public": PUBLIC} | changes
+    folder.mkdir(exist_ok=True)
+    return hello.hello(folder, "r", client=client, **given)
+
+
+def client_of(folder, number, **changes):
+    """A client app that says hello; changes of its fields come last."""
+    fields = {name: changes.pop(name) for name in list(changes) if name in hello.Hello._fields}
+
+    def serve(request):
+        return client_step.answer(
+            request,
+            lambda step, content: hello.to_record(
+                hello_of(folder, number, **changes)._replace(**fields)
+            ),
+        )
+
+    return serve
+
+
+def admitted(clients, expected=None, *, faults=None, known=None, nodes=None):
+    network = LocalNetwork(clients, faults)
+    clock = network.clock
+    return admission.admit(
+        network,
+        network.nodes() if nodes is None else nodes,
+        expected or Expected(range(3), CONFIG),
+        {},
+        run="r",
+        deadline=100,
+        known=known,
+        clock=clock,
+        sleep=clock.sleep,
+    )
+
+
+def test_a_census_counts():
+    census = hello.census_of(X, Y)
+    assert census[:6] == (6, 4, 2, 2, (2, 3), "float32")
+    np.testing.assert_allclose(census.total, X.sum((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(census.square, np.square(X).sum((0, 1)), rtol=1e-5)
+    nobody = hello.census_of(X[:0], Y[:0])
+    assert nobody == (0, 0, 0, -1, (2, 3), "float32", (0,) * 3, (0,) * 3)
+    unlabeled = hello.census_of(X.astype(np.uint8), np.full(6, -1))
+    assert unlabeled[:6] == (6, 0, 0, -1, (2, 3), "uint8")
+
+
+@pytest.mark.parametrize("name", ["total", "square"])
+@pytest.mark.parametrize("sums", [np.zeros(2), np.zeros(3, np.float32), np.full(3, np.nan), 1.0])
+def test_sums_of_another_form_are_refused(tmp_path, name, sums):
+    record = hello.to_record(hello_of(tmp_path, 0)) | {f"census.{name}": sums}
+    with pytest.raises(BadMessage, match=f"census.{name} is not one finite sum of each feature"):
+        hello.from_record(record)
+
+
+@pytest.mark.parametrize("y", [Y, np.full(6, -1)])
+def test_a_hello_comes_back(tmp_path, y):
+    record = hello.to_record(hello_of(tmp_path, 1, y=y))
+    back = hello.to_record(hello.from_record(records.decode(*records.encode(record))))
+    assert records.encode(back) == records.encode(record)
+
+
+def test_a_hello_says_the_last_step_of_its_run(tmp_path):
+    step = steps.Step("r", 7, "train", round=3, client=1)
+    client_step.perform(tmp_path, steps.request(step, {}), lambda *_: (None, {}))
+    said = hello_of(tmp_path, 1)
+    assert (said.last_step, said.last_round) == (7, 3)
+    client_step.forget(tmp_path, "r")
+    assert hello_of(tmp_path, 1).last_step == 0
+
+
+def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):
+    """Equal data in another folder has another checksum; changed data in one folder has another, too."""
+    first, second = hello_of(tmp_path / "a", 0), hello_of(tmp_path / "b", 0)
+    assert first.data != second.data
+    assert first.data == hello_of(tmp_path / "a", 0).data
+    for changed in ({"x": X + 1}, {"y": -Y}, {"x": X.astype(np.float64)}):
+        assert hello_of(tmp_path / "a", 0, **changed).data != first.data
+    assert first.public == second.public == hello.checksum({"x": PUBLIC})
+    assert hello_of(tmp_path / "a", 0, public=None).public == ""
+
+
+def test_only_counts_leave(tmp_path):
+    """Of the arrays, no value is in the record but sums over all examples."""
+    record = hello.to_record(hello_of(tmp_path, 0))
+    arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
+    assert arrays.pop("census.shape").tolist() == [2, 3]
+    assert arrays.keys() == {"census.total", "census.square"}
+    assert all(sums.shape == (3,) for sums in arrays.values())
+    assert not any(isinstance(value, bytes | float) for value in record.values())
+    sent = np.concatenate([record["census.total"], record["census.square"]])
+    assert not np.isin(sent.astype(np.float32), X).any()
+
+
+def wrong(**changes):
+    return lambda record: record | {name.replace("__", "."): v for name, v in changes.items()}
+
+
+MALFORMED = {
+    "a number": wrong(client=-1),
+    "a text": wrong(jaxfed=1),
+    "a long text": wrong(config="x" * 101),
+    "more labels than examples": wrong(census__labeled=7),
+    "more of a class than labels": wrong(census__labeled_most=5),
+    "labels without a class": wrong(census__largest_label=-1),
+    "a class without labels": wrong(census__labeled=0, census__labeled_most=0),
+    "a shape of other numbers": wrong(census__shape=np.ones(2)),
+    "a shape of many axes": wrong(census__shape=np.ones(9, np.int64)),
+    "an empty axis": wrong(census__shape=np.zeros(2, np.int64)),
+    "no shape": wrong(census__shape=3),
+    "sums of other features": wrong(census__total=np.ones(2)),
+    "sums of another type": wrong(census__total=np.ones(3, np.float32)),
+    "sums that are not finite": wrong(census__square=np.array([0, np.nan, 0])),
+    "nothing": lambda record: {},
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_hello_is_a_bad_message(tmp_path, case):
+    record = MALFORMED[case](hello.to_record(hello_of(tmp_path, 1)))
+    with pytest.raises(BadMessage):
+        hello.from_record(record)
+
+
+def test_nodes_become_clients(tmp_path):
+    clients = {90: client_of(tmp_path / "a", 0), 80: client_of(tmp_path / "b", 2, last_step=9)}
+    found = admitted(clients)
+    assert found.nodes == {0: 90, 2: 80}
+    assert list(found.hellos) == [0, 2]
+    assert found.refused == {}
+    assert found.last_step == 9
+
+
+REFUSED = {
+    "version": ({"jaxfed": "9.9"}, r"it has jaxfed 9\.9, the server has \d.*"),
+    "JAX": ({"jax": "0.1\n"}, r"it has JAX 0\.1, the server has \d.*"),
+    "config": (
+        {"config": "other"},
+        r"client 1 resolves the config differently \(other, not c0ffee\)",
+    ),
+    "number": ({"client": 3}, "there is no client number 3"),
+    "public": ({"public": "no"}, "client 1 has other public examples than the server"),
+    "none public": ({"public": ""}, "client 1 has no public examples"),
+    "data": ({"data": "no"}, "client 1 has other data than earlier in this run, or a new folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_node_that_does_not_fit_is_refused_in_one_line(tmp_path, caplog, case):
+    changes, reason = REFUSED[case]
+    expected = Expected(
+        range(3),
+        CONFIG,
+        public=hello.checksum({"x": PUBLIC}),
+        data={1: hello_of(tmp_path / "b", 1).data},
+    )
+    clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1, **changes)}
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        found = admitted(clients, expected)
+    assert found.nodes == {0: 5}
+    assert found.refused.keys() == {6}
+    assert re.fullmatch(reason, found.refused[6])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"refused node 6: {found.refused[6]}"
+    ]
+
+
+def test_another_jax_may_be_allowed(tmp_path):
+    clients = {5: client_of(tmp_path / "a", 0, jax="0.1")}
+    assert admitted(clients, Expected(range(3), CONFIG, same_jax=False)).nodes == {0: 5}
+
+
+def test_two_nodes_with_one_number_are_both_refused(tmp_path):
+    clients = {node: client_of(tmp_path / str(node), 0 if node < 7 else 1) for node in (5, 6, 7)}
+    found = admitted(clients)
+    assert found.nodes == {1: 7}
+    assert found.refused == {
+        5: "client number 0 is also claimed by node 6",
+        6: "client number 0 is also claimed by node 5",
+    }
+
+
+def test_a_number_stays_with_the_node_that_has_it(tmp_path):
+    clients = {node: client_of(tmp_path / str(node), 0) for node in (5, 6)}
+    found = admitted(clients, known={0: 5}, nodes=[6])
+    assert found.refused == {6: "client number 0 is that of node 5"}
+    found = admitted(clients, known={0: 5})
+    assert (found.nodes, found.refused.keys()) == ({0: 5}, {6})
+
+
+def test_a_client_may_come_back_with_another_node(tmp_path):
+    """A SuperNode that starts again without a key has a new number; its old one is gone."""
+    assert admitted({6: client_of(tmp_path / "a", 0)}, known={0: 5}).nodes == {0: 6}
+
+
+@pytest.mark.parametrize("fault", ["killed", "late", "garbage", "raise", "crash"])
+def test_a_node_without_a_hello_is_refused(tmp_path, fault):
+    clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1)}
+    found = admitted(clients, faults={(6, 1): [fault] * 2})
+    assert found.nodes == {0: 5}
+    assert found.refused.keys() == {6}
+
+
+def test_waiting_for_nodes_ends():
+    clients = {5: None, 6: None}
+    network = LocalNetwork(clients)
+    clock = network.clock
+    waited = {"clock": clock, "sleep": clock.sleep}
+    assert admission.wait_for_nodes(network, 2, seconds=60, **waited) == [5, 6]
+    assert clock() == 100
+    assert admission.wait_for_nodes(network, 3, seconds=60, **waited) == [5, 6]
+    assert clock() == 160
