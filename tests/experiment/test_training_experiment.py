@@ -285,10 +285,8 @@ def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share,
 @pytest.mark.parametrize("share", ["ceiling", "nearest"])
 def test_no_share_asks_for_more_clients_than_there_are(share):
     for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
-        labeled = [range(number < num_labeled) for number in range(num_clients)]
-        federation = SimpleNamespace(
-            num_clients=num_clients, partition=SimpleNamespace(labeled=labeled)
-        )
+        counts = [int(number < num_labeled) for number in range(num_clients)]
+        federation = SimpleNamespace(num_clients=num_clients, label_counts=counts)
         for size in range(1, num_clients):
             config = SimpleNamespace(cohort_size=size, sampling="proportional", labeled_share=share)
             drawn = sample_clients(config, federation, 0, 1, needs_labels=False)

@@ -4,13 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxfed.algorithms.fedct import label_noise
+from jaxfed.algorithms.fedct.client_turn import ClientWork, noisy_marks
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.errors import UsageError
-from jaxfed.federation.communication import Communication
 from jaxfed.privacy.composition import approximate
 from jaxfed.privacy.label_sensitivity import stability_bound
-from jaxfed.training.consensus.consensus import consensus_of
 
 NOISE = {"release": "xor", "epsilon": 0.5, "stability_delta": 0.05}
 
@@ -64,24 +62,10 @@ def test_without_noise_no_label_is_at_risk():
 
 
 @pytest.mark.parametrize("release", ["xor", "randomized_response"])
-def test_clients_of_the_same_labels_have_different_noise(release, monkeypatch):
+def test_clients_of_the_same_labels_have_different_noise(release):
     """With the same noise twice, a difference of two clients' releases would have none."""
-    released, sent = label_noise.released_marks, []
-
-    def recorded(*given):
-        sent.append(released(*given))
-        return sent[-1]
-
-    monkeypatch.setattr(label_noise, "released_marks", recorded)
-    label_noise.agreed_under_noise(
-        LabelPrivacy(release=release, epsilon=1.0),
-        1,
-        consensus_of("majority", 3),
-        np.zeros((3, 200), np.int32),
-        np.array([0, -1, 4], np.int32),
-        Communication(),
-        num_classes=3,
-        noise_key=jax.random.key(0),
-    )
-    first, second = sent
+    privacy = LabelPrivacy(release=release, epsilon=1.0)
+    work = ClientWork(None, "predict", np.zeros((200, 2)), 3, 1, privacy)
+    answers, voters = np.zeros((3, 200), np.int32), np.array([0, -1, 4], np.int32)
+    first, second = noisy_marks(work, answers, voters, 1, jax.random.key(0))
     assert (first != second).any(axis=1).mean() > 0.1
