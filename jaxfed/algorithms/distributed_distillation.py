@@ -1,4 +1,4 @@
-"""Distributed distillation: networks that draw each other to their mean answer on public examples.
+"""Distributed distillation (Bistritz, Mann, Bambos, NeurIPS 2020): networks draw each other to their mean.
 
 I. Bistritz, A. J. Mann, N. Bambos. "Distributed Distillation for On-Device Learning". NeurIPS 2020. Client n
 minimizes
@@ -14,7 +14,8 @@ over the clients of the round, so z is exact, not an estimate. FedCT does not st
 is constant unless `training.schedule` makes it decay. (The code released with FedCT averages answers
 and does not train on them.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
 
-Leaves a client: |U| C probabilities, float32, or their masked sum; comes back: as many.
+Leaves a client: its probabilities of public examples, or their masked sum. They are |U| C in float32; as many
+come back.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ g_k and h start at 0. With local steps to a stationary point g_k is the gradient
 point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S is
 `training.weighting` "uniform"; the server's optimizer is plain SGD with rate 1.
 
-Leaves a client: its model's change, of which the server makes h; it receives w. FedAvg's bytes.
+Leaves a client: its model's change. The server makes h of it; the client receives w. FedAvg's bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedMD: networks that digest the mean of each other's scores on public examples, then revisit their own.
+"""FedMD (Li, Wang, arXiv 1910.03581): networks digest the mean of all scores, then revisit their own labels.
 
 D. Li, J. Wang. "FedMD: Heterogenous Federated Learning via Model Distillation". 2019 (arXiv 1910.03581),
 Algorithm 1. Before its first round a client goes through transfer learning,
@@ -18,8 +18,8 @@ the paper has one network for both sets of classes, which is not built here.
 
 A rate's schedule counts a client's fits, two a round and those of its transfer: `training.schedule_rounds`.
 
-FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. Leaves a client: |d| C scores, float32, or
-their masked sum; comes back: as many, and which examples they are of.
+FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. Leaves a client: its scores of public
+examples, or their masked sum. They are |d| C in float32; comes back: as many, and which examples they are of.
 """
 
 from __future__ import annotations

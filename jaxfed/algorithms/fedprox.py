@@ -4,7 +4,7 @@
 
 Labels at the server: as FedAvg; the server is held by nothing.
 
-Leaves a client: what FedAvg sends. The paper also lets stragglers do fewer steps, and draws clients by
+Leaves a client: its model's change. The paper also lets stragglers do fewer steps, and draws clients by
 size with a uniform mean; here both are the experiment's sampling and weighting.
 """
 

@@ -9,7 +9,7 @@ augmentation the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.
 
 Labels at the server: it trains on them, weakly augmented, and the clients on the second term alone.
 
-Leaves a client: what FedAvg sends.
+Leaves a client: its model's change.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ steps. All rows go through the network together, where the code deals them to in
 batch statistics are of both; as there, the pass that guesses does not move running statistics. Its moving
 average of parameters for evaluation is not part of the loss, and its weight decay is `training.weight_decay`.
 
-Leaves a client: what FedAvg sends.
+Leaves a client: its model's change.
 """
 
 from __future__ import annotations

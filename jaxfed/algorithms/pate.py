@@ -1,4 +1,4 @@
-"""PATE: a student trained on public examples that teachers label by a noisy vote.
+"""PATE (Papernot, Abadi, Erlingsson, Goodfellow, Talwar, ICLR 2017): a student of a noisy vote of teachers.
 
 N. Papernot, M. Abadi, U. Erlingsson, I. Goodfellow, K. Talwar. "Semi-supervised Knowledge Transfer for Deep
 Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers. For a
@@ -14,7 +14,8 @@ delta). The paper's data-dependent bound is smaller where teachers agree.
 Noise is drawn from the experiment's seed. This measures its cost in accuracy; it protects nobody against a
 party that knows the seed.
 
-Leaves a client: |U| labels of ceil(log2 C) bits, once. Nothing comes back: the student is the result.
+Leaves a client: its labels of the public examples, once. They are |U| labels of ceil(log2 C)
+bits. Nothing comes back: the student is the result.
 """
 
 from __future__ import annotations

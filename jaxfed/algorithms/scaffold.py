@@ -10,7 +10,7 @@ II is an average gradient only under plain SGD (weight decay counts as part of t
 or an adaptive optimizer c_k is no longer one. Option I costs one more epoch of gradients and has no
 weight decay in it.
 
-Leaves a client: its model's change and c_k+ - c_k, twice FedAvg's; it receives w and c.
+Leaves a client: its model's change, and its control variate's. That is twice FedAvg's; it receives w and c.
 """
 
 from __future__ import annotations

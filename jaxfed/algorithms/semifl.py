@@ -30,7 +30,7 @@ Said otherwise than in the authors' code, or left open by the paper:
 A round's metrics have `sure`, |D_fix| over the number of a client's examples, averaged as models are: clients
 that are sure of nothing are not in it.
 
-Leaves a client: its model's change, where D_fix is not empty. It receives the model.
+Leaves a client: its model's change. It sends none where D_fix is empty; it receives the model.
 """
 
 from __future__ import annotations

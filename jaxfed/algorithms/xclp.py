@@ -3,8 +3,9 @@
     H = Hamming distances of sign(Pi V),  W = normalized kNN graph of cos(pi H / L),
     Z = (I - alpha W)^-1 Y,  label_i = argmax_c Z_ic.
 
-Leaves a client: its points' part in H (to the server), its masked contribution to Z. The method itself is
-`jaxfed.xclp`; this file gives it a cohort.
+Leaves a client: the codes of its points, and its part of the label sums. Protocols hide both: the server then
+gets H and sums under masks (`xclp.hamming`, `xclp.row_sums`). The method itself is `jaxfed.xclp`; this file
+gives it a cohort.
 
 With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
 after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).

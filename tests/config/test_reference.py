@@ -53,7 +53,7 @@ def test_a_prefix_selects_and_a_wrong_one_suggests():
 def test_methods_have_what_leaves_a_client():
     rows = [line.split(" | ") for line in reference.methods_page().splitlines() if "](../" in line]
     assert len(rows) == len(ALGORITHMS) - len(ALGORITHMS.from_outside())
-    assert all(len(cells) == 5 and cells[3].strip() for cells in rows)
+    assert all(len(cells) == 6 and cells[4].strip() for cells in rows)
 
 
 def test_the_flag_goes_without_a_value():

@@ -1,4 +1,4 @@
-"""The README's commands for one's own data, on small data of such kinds."""
+"""The commands of docs/your-data.md, on small data of such kinds."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from invoking import invoke
 from PIL import Image
 
 
-def readme_commands():
-    """Name of the data -> arguments, of every command under "Your own data"."""
-    section = Path("README.md").read_text().partition("### Your own data")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+def page_commands():
+    """Name of the data -> arguments, of every command of the page."""
+    text = Path("docs/your-data.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     commands = [block.replace("\\\n", " ").split() for block in blocks]
     assert all(command[:3] == ["python", "-m", "launch.run"] for command in commands)
     return {
@@ -62,17 +62,17 @@ DATA = {
 
 
 def test_every_kind_has_a_command():
-    assert readme_commands().keys() == DATA.keys()
+    assert page_commands().keys() == DATA.keys()
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_the_readmes_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsys):
+def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsys):
     write, num_clients, num_unknown = DATA[name]
     write(tmp_path)
     monkeypatch.setenv("JAXFED_DATA", str(tmp_path))
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     arguments = [
-        argument for argument in readme_commands()[name] if not argument.startswith("--workdir=")
+        argument for argument in page_commands()[name] if not argument.startswith("--workdir=")
     ]
     smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64", "--config.baselines="]
     if name == "photos":
@@ -91,3 +91,16 @@ def test_the_readmes_commands_for_ones_own_data(name, tmp_path, monkeypatch, cap
         assert counts["unlabeled"][:, :-1].sum() == 0  # all labels that there are
     else:
         assert "(unknown)" not in held["class_names"]
+
+
+def test_the_readmes_six_methods(tmp_path, monkeypatch, capsys):
+    """README's command as it is, but for one repeat of few rounds."""
+    text = Path("README.md").read_text()
+    (block,) = [b for b in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "runs/six" in b]
+    words = [word for word in block.replace("\\\n", " ").split()[3:] if "--workdir" not in word]
+    smaller = ["--config.num_repeats=1", "--config.rounds=3", "--config.xclp.num_bits=64"]
+    smaller += ["--config.training.labeled_only_rounds=1"]
+    workdir = tmp_path / "run"
+    status, complaint = invoke([*words, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
+    assert status == 0, complaint
+    assert len(json.loads((workdir / "summary.json").read_text())["algorithms"]) == 6

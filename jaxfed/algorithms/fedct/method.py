@@ -1,7 +1,7 @@
-r"""FedCT: federated co-training by hard labels of public examples (Algorithm 1).
+r"""FedCT (Abourayya et al., AAAI 2025): federated co-training by hard labels of public examples.
 
 A. Abourayya, J. Kleesiek, K. Rao, E. Ayday, B. Rao, G. I. Webb, M. Kamp. "Little is Enough: Boosting Privacy
-by Sharing Only Hard Labels in Federated Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696).
+by Sharing Only Hard Labels in Federated Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696), Algorithm 1.
 
 Clients i have labeled examples D^i and learners A^i of any kind; all have unlabeled examples U. At client i,
 
@@ -40,8 +40,9 @@ bits as a vote for the first set class, which loses more than estimates of the v
 here. It draws bits by probabilities that depend on the private labels, which gives no epsilon
 (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with b > 1.
 
-Leaves a client: |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
-masks the server sees their histogram alone. Comes back: |U| labels, and weights where they are not 0 or 1.
+Leaves a client: its labels of the public examples. They are |U| labels of ceil(log2 C) bits a round, or bits
+or answers in their place; with `sums` under masks the server sees their histogram alone. Comes back: |U|
+labels, and weights where they are not 0 or 1.
 """
 
 from __future__ import annotations

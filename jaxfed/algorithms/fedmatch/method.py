@@ -33,8 +33,9 @@ Labels at the server (its second scenario): the server trains sigma by L_s, psi 
 psi by L_u, sigma held fixed, and only psi is sent back. There the code has psi_threshold = delta_threshold =
 lambda_L1 = 1e-5, one server epoch, and batches of 100.
 
-Leaves a client: the changed entries of sigma and psi; it receives sigma, and what is not 0 of psi and of
-H psi_j. Bytes: `jaxfed.algorithms.fedmatch.sparse_message`, one message a part.
+Leaves a client: the changed entries of its two parts of the model. It sends sigma and psi; it receives
+sigma, and what is not 0 of psi and of H psi_j. Bytes:
+`jaxfed.algorithms.fedmatch.sparse_message`, one message a part.
 """
 
 from __future__ import annotations

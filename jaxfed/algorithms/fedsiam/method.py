@@ -29,7 +29,7 @@ with no layer selection, and the cross-entropy's sum divided by |B|, labeled or 
 not here: a second head for the consistency term, held to the first by 0.01 of their squared distance;
 a target that starts from its own random weights; steps n counted over all clients, one after another.
 
-Leaves a client: the change of its target network, and of its online network's selected layers.
+Leaves a client: the changes of its target network and of selected layers of its online network.
 """
 
 from __future__ import annotations

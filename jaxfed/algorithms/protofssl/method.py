@@ -52,12 +52,13 @@ From round 1 on, since it asks no prototypes. Then no client receives any (but w
 and what XCLP sends leaves a client besides: its points' part in the codes' distances, and its masked
 contribution to Z. It sends its own prototypes all the same: states classify by them.
 
-Leaves a client: its network's change, C bits that say which prototypes follow, and those of classes with
-`min_labels` labels or more, with N(0, sigma^2) noise on every number (B.4), drawn from the experiment's
-seed: it shows what noise costs, and protects nobody from those who know the seed. Each is the mean embedding
-of a class at this client; the paper has no bound on what one example moves. With `clip` B it is 2 B / n_k, by
-a network that is given, and the metrics of a round have the epsilon, at `delta`, of a client that took part
-in all (`prototype_epsilon`: `jaxfed.algorithms.protofssl.noise_accounting`, which says what that leaves out).
+Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow:
+those of classes with `min_labels` labels or more, with N(0, sigma^2) noise on every number (B.4), drawn from
+the experiment's seed: it shows what noise costs, and protects nobody from those who know the seed. Each is
+the mean embedding of a class at this client; the paper has no bound on what one example moves. With `clip` B
+it is 2 B / n_k, by a network that is given, and the metrics of a round have the epsilon, at `delta`, of a
+client that took part in all (`prototype_epsilon`: `jaxfed.algorithms.protofssl.noise_accounting`, which says
+what that leaves out).
 It receives the network and its helpers' prototypes, C bits with each. With `prototype_sums` "masked" or
 "masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends their mean
 (`jaxfed.algorithms.protofssl.prototype_means`, docs/threat-model.md).

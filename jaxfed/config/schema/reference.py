@@ -1,4 +1,4 @@
-"""Reference of settings and methods, generated from the code: keys by prefix, and two pages of docs.
+"""Reference of settings and methods, generated from the code: keys by prefix, pages of docs, README's table.
 
 A key is a shared setting, a keyword of a method's or a learner's factory, or an option of a network.
 """
@@ -23,6 +23,7 @@ from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS
 from jaxfed.registry import Registry
 from jaxfed.rules import plain_factory, rules_of
+from jaxfed.training.needs import needs_of
 
 
 class Entry(NamedTuple):
@@ -88,6 +89,69 @@ def keys_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+class Method(NamedTuple):
+    """Reference entry of one method.
+
+    Fields:
+        name: in configs.
+        title: its name, paper and idea, from the docstring.
+        module: of its factory.
+        needs: ingredients, such as "a network".
+        labels_at: places where labels may be.
+        leaves: the messages of a client.
+        keys: own keywords.
+        docstring: of its module, or of its function where a module has several methods.
+    """
+
+    name: str
+    title: str
+    module: str
+    needs: str
+    labels_at: tuple[str, ...]
+    leaves: str
+    keys: list[str]
+    docstring: str
+
+    @property
+    def short_title(self) -> str:
+        """The title up to its citation, which has at most two authors; or up to the colon."""
+        cited = re.match(r"([^:(]*)\(([^)]*)\)", self.title)
+        if not cited:
+            return re.split(r"[:.]", self.title)[0]
+        parts = cited[2].split(", ")
+        end = next(i for i, part in enumerate(parts) if re.search(r"\d{4}|\d\.\d|et al", part))
+        authors = parts[:end] if end <= 2 else [f"{parts[0]} et al."]
+        return f"{cited[1]}({', '.join([*authors, *parts[end:]])})"
+
+
+def described_methods() -> list[Method]:
+    """Return the methods of jaxfed, described by their code."""
+    found = []
+    for name, factory in _own(ALGORITHMS):
+        plain, given, own = _taken_apart(factory)
+        module = sys.modules[plain.__module__]
+        file = module.__name__.rpartition(".")[2]
+        said = (plain.__doc__ or "", module.__doc__ or "")
+        docstring = said[1] if file in (plain.__name__, "method") else said[0]
+        title = docstring.strip().split("\n")[0].rstrip(".")
+        title += "".join(f", {key}={value!r}" for key, value in given.items())
+        taken = inspect.signature(factory).parameters
+        defaults = {k: p.default for k, p in taken.items() if p.default is not p.empty}
+        found.append(
+            Method(
+                name,
+                title,
+                module.__name__,
+                ", ".join(text for key, text in _NEEDS.items() if key in taken) or "features",
+                needs_of(factory, defaults).labels_at if hasattr(plain, "needs") else ("clients",),
+                next(filter(None, map(_leaves, said)), ""),
+                own,
+                docstring,
+            )
+        )
+    return found
+
+
 def methods_page() -> str:
     """Return the text of `docs/methods.md`."""
     lines = [
@@ -95,29 +159,38 @@ def methods_page() -> str:
         "",
         "Any of them is `config.algorithm` or one of `config.baselines`. This page is made from the code by",
         "`python -m launch.run --help_keys=methods`; a method's file has its equations, costs and departures",
-        "from its paper.",
+        "from its paper. Which one suits you: [choosing a method](choosing.md).",
         "",
-        "| name | method | needs | what leaves a client | own keys |",
-        "| :-- | :-- | :-- | :-- | :-- |",
+        "| name | method | needs | labels at | what leaves a client | own keys |",
+        "| :-- | :-- | :-- | :-- | :-- | :-- |",
     ]
-    for name, factory in _own(ALGORITHMS):
-        plain, given, own = _taken_apart(factory)
-        module = sys.modules[plain.__module__]
-        file = module.__name__.rpartition(".")[2]
-        said = (plain.__doc__ or "", module.__doc__ or "")
-        titled = said[1] if file in (plain.__name__, "method") else said[0]
-        title = titled.strip().split("\n")[0].rstrip(".")
-        title += "".join(f", {key}={value!r}" for key, value in given.items())
-        keys = ", ".join(f"`{key}`" for key in own) or "none"
-        link = f"[`{name}`](../{module.__name__.replace('.', '/')}.py)"
-        leaves = next(filter(None, map(_leaves, said)), "")
-        taken = inspect.signature(factory).parameters
-        needs = ", ".join(text for key, text in _NEEDS.items() if key in taken) or "features"
-        lines.append(_row(link, title, needs, leaves, keys))
+    for method in described_methods():
+        keys = ", ".join(f"`{key}`" for key in method.keys) or "none"
+        link = f"[`{method.name}`](../{method.module.replace('.', '/')}.py)"
+        places = " or ".join(method.labels_at)
+        lines.append(_row(link, method.title, method.needs, places, method.leaves, keys))
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"page": keys_page, "methods": methods_page}  # values of `--help_keys`
+def methods_table() -> str:
+    """Return the table of methods in README.md; methods of one factory share a row."""
+    lines = [
+        "| name | method | labels at | what leaves a client |",
+        "| :-- | :-- | :-- | :-- |",
+    ]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for method in described_methods():
+        cells = (method.short_title, " or ".join(method.labels_at), method.leaves)
+        rows.setdefault(cells, []).append(f"`{method.name}`")
+    lines += [_row(", ".join(names), *cells) for cells, names in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "page": keys_page,
+    "methods": methods_page,
+    "table": methods_table,
+}  # values of `--help_keys`
 
 
 def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
@@ -160,10 +233,14 @@ def _row(*cells: str) -> str:
 
 
 def _leaves(docstring: str) -> str:
-    """Return the first sentence of a docstring's "Leaves a client" statement; "" if there is none."""
+    """Return the first sentence of a docstring's "Leaves a client" statement; "" if there is none.
+
+    "Nothing leaves a client" gives "nothing".
+    """
     begins = r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))"
     found = re.search(begins + r"(.*?[.;])(?:\s|$)", docstring, re.DOTALL)
-    return " ".join(found[1].split()).rstrip(".;") if found else ""
+    said = " ".join(found[1].split()).rstrip(".;") if found else ""
+    return said.removesuffix(" leaves a client").lower() if said.endswith("a client") else said
 
 
 _NEEDS = {

@@ -1,0 +1,110 @@
+"""Python blocks of the pages run, in order; README is short, and its table generated."""
+
+import re
+import sys
+from types import ModuleType
+
+import pytest
+from invoking import ROOT
+
+import jaxfed
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config.schema import reference
+from jaxfed.learners import LEARNERS, Learner
+
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+AS_FILES = {"docs/learners.md", "docs/own-method.md"}  # blocks that are saved as a config
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    made = ModuleType("copied_from_a_page")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """What a block registers goes with its test."""
+    yield
+    for registry in (ALGORITHMS, LEARNERS):
+        for name in registry.from_outside():
+            del registry[name]
+
+
+def run(page, module):
+    for block in blocks(page):
+        exec(block, vars(module))
+    return module
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page not in AS_FILES])
+def test_blocks_run(page, module, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(page, module)
+
+
+def test_readme_as_a_library(module):
+    assert run("README.md", module).simulated.metrics["test_accuracy"] > 0.6
+
+
+def test_as_a_library(module, capsys):
+    assert len(blocks("docs/library.md")) == 4
+    run("docs/library.md", module)
+    assert module.simulated.metrics["test_accuracy"] > 0.6
+    assert set(module.table.role) == {"labeled", "unlabeled", "new"}
+    assert len(module.labels) == 40
+    assert module.agreed.metrics["test_accuracy"] > 0.5
+    assert (module.agreed.state.label >= 0).all()
+
+
+def test_partition(module):
+    parts = run("docs/your-data.md", module).parts
+    assert sum(map(len, parts.labeled)) == 60
+    assert sum(map(len, parts.unlabeled)) == 540
+
+
+def test_own_learner(tmp_path):
+    (config,) = blocks("docs/learners.md")
+    path = tmp_path / "centroid.py"
+    path.write_text(config)
+    result = jaxfed.run(f"{path}:smoke", progress=False, learner__centroid__pseudo_weight=2.0)
+    told = result.results.set_index(["algorithm", "metric"])["mean"]
+    assert told["fedct", "test_accuracy"] > 0.8
+
+
+def test_every_learner_and_field_is_named():
+    text = (ROOT / "docs" / "learners.md").read_text()
+    assert set(re.findall(r"`(\w+)", text)) >= {*LEARNERS, *Learner._fields}
+
+
+def test_own_method(module, tmp_path):
+    config, checks = blocks("docs/own-method.md")
+    path = tmp_path / "fedlast.py"
+    path.write_text(config)
+    result = jaxfed.run(f"{path}:smoke", progress=False, fedlast__keep=0.9)
+    assert set(result.methods) == {"fedlast", "fedavg"}
+    exec(checks, vars(module))
+    module.TestFedLast().test_rounds_are_compiled_once()
+
+
+def test_nothing_stays_registered():
+    """The learner and the method of the tests above."""
+    assert LEARNERS.from_outside() == ALGORITHMS.from_outside() == ()
+
+
+def test_readme_is_a_front_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    table = text.partition("<!-- table: methods")[2].partition("-->\n")[2].partition("\n\n")[0]
+    assert table + "\n" == reference.methods_table()  # python -m launch.run --help_keys=table
+
+
+def test_every_method_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    names = {name for name in ALGORITHMS if name not in ALGORITHMS.from_outside()}
+    assert set(re.findall(r"`(\w+)`", text)) >= names
