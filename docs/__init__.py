@@ -1,0 +1,1 @@
+"""Pages for people, and `docs.generate`, which builds a site of them."""

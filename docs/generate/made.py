@@ -1,0 +1,189 @@
+"""Pages that are made from code and results: one a method, the leaderboard, the gallery."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxfed.config.schema import reference
+from jaxfed.reports.tables.display_names import algorithm_label
+
+_CELL = re.compile(r"\*\*|\s†")
+_HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
+
+
+def methods(root: Path) -> dict[str, str]:
+    """Return a page for each method: its docstring, its keys, where it has results."""
+
+    described, entries = reference.described_methods(), reference.entries()
+    ranked = list(_tables(root))
+    found = {}
+    for method in described:
+        text, _, _ = method.docstring.strip().partition("\n\nArgs:")
+        title, _, body = text.partition("\n")
+        lines = [f"# {method.name}", "", f"{title.rstrip('.')}.", ""]
+        lines += ["| | |", "| :-- | :-- |"]
+        lines += [f"| needs | {method.needs} |", f"| labels at | {' or '.join(method.labels_at)} |"]
+        lines += [f"| what leaves a client | {method.leaves.replace('|', chr(92) + '|')} |"]
+        source = f"../../{method.module.replace('.', '/')}.py"
+        lines += [f"| source | [`{method.module}`]({source}) |", ""]
+        lines += ["## Run it", "", "    python -m launch.run --config=CONFIG --workdir=DIR \\"]
+        lines += [f"        --config.algorithm={method.name}", ""]
+        lines += [
+            "[Experiments](../experiments.md) lists configs; [choosing](../choosing.md) says when.",
+            "",
+        ]
+        if body.strip():
+            lines += [
+                "## What it does",
+                "",
+                "```text",
+                textwrap.dedent(body).strip("\n"),
+                "```",
+                "",
+            ]
+        own = [entry for entry in entries if entry.key.startswith(f"{method.name}.")]
+        if own:
+            lines += [
+                "## Keys",
+                "",
+                "| key | default | allowed | meaning |",
+                "| :-- | :-- | :-- | :-- |",
+            ]
+            lines += [
+                "| "
+                + " | ".join(
+                    cell.replace("|", "\\|")
+                    for cell in (f"`{e.key}`", f"`{e.default}`", e.allowed, e.meaning)
+                )
+                + " |"
+                for e in own
+            ]
+            lines.append("")
+        else:
+            base = method.module.rpartition(".")[2]
+            lines += ["## Keys", "", f"None of its own beside those of [`{base}`](../keys.md).", ""]
+        lines += ["## Results", "", *_results_of(algorithm_label(method.name), ranked)]
+        found[f"methods/{method.name}.md"] = "\n".join(lines) + "\n"
+    return found
+
+
+def leaderboard(root: Path) -> dict[str, str]:
+    """Return the page of all committed accuracy tables, each row's methods from best to worst."""
+    lines = [
+        "# Which method is best where?",
+        "",
+        "Every committed table of test accuracy, with each row's methods from best to worst:",
+        "mean ± standard deviation over the seeds, in percent. This page is made from the reports in",
+        "`results/`. They have each table with its command, its config, and differences paired by seed.",
+        "Neighbors in a ranking may be within noise of each other. Tables of different settings cannot be",
+        "compared.",
+        "",
+    ]
+    folder = None
+    for table in _tables(root):
+        if table.folder != folder:
+            folder = table.folder
+            lines += [f"## {folder}", ""]
+        lines += [f"**{table.title}** ([report](../{table.report})): {table.made}", ""]
+        lines += ["| setting | best to worst |", "| :-- | :-- |"]
+        for setting, ranking in table.rows:
+            text = ", ".join(f"{name} {cell}" for name, cell in ranking)
+            lines.append(f"| {setting} | {text} |")
+        lines.append("")
+    return {"leaderboard.md": "\n".join(lines)}
+
+
+def gallery(root: Path) -> dict[str, str]:
+    """Return the page of all committed pictures, by folder."""
+    lines = [
+        "# What do its plots look like?",
+        "",
+        "Every picture that is committed in `results/`, by its folder. `launch.run` and `launch.report` made",
+        "them; a folder's page has the commands.",
+        "",
+    ]
+    by_folder = defaultdict(list)
+    for path in sorted((root / "results").rglob("*.png")):
+        by_folder[path.relative_to(root).parts[1]].append(path.relative_to(root))
+    for folder, paths in by_folder.items():
+        lines += [f"## {folder}", "", f"[Commands and tables](../results/{folder}/README.md)", ""]
+        for path in paths:
+            name = path.stem.replace("-", " ").replace("_", " ")
+            lines += [f"![{name}](../{path})", ""]
+        lines.append("")
+    return {"gallery.md": "\n".join(lines)}
+
+
+class _Table:
+    """A table of accuracies in a report."""
+
+    def __init__(self, report: str, title: str, text: str) -> None:
+        """Parse the table below a heading."""
+        self.report, self.folder = report, report.split("/")[1]
+        self.title = title.removesuffix(" [%]")
+        grid = [
+            [cell.strip() for cell in line.strip("| ").split(" | ")]
+            for line in text.splitlines()
+            if line.startswith("|")
+        ]
+        head = grid[0] if grid else []
+        self.rows = []
+        for cells in grid[2:]:
+            at = [
+                i for i, cell in enumerate(cells) if re.match(r"[*]*\d+\.\d+( ±|[*]*( †)?$)", cell)
+            ]
+            scores = [(head[i], _CELL.sub("", cells[i])) for i in at if i < len(head)]
+            if scores and "−" not in scores[0][0]:
+                first = min(at)
+                setting = ", ".join(_CELL.sub("", cell) for cell in cells[:first] if cell) or "–"
+                by_score = sorted(scores, key=lambda score: -float(score[1].split(" ")[0]))
+                self.rows.append((setting, [s for s in by_score if "−" not in s[0]]))
+        found = [
+            re.search(rf"^- {key}: (.+)$", text, re.MULTILINE)
+            for key in ("seeds", "commit", "device")
+        ]
+        parts = zip(("seeds", "commit", "device"), found, strict=True)
+        self.made = "; ".join(f"{key} {match[1]}" for key, match in parts if match)
+
+
+def _tables(root: Path) -> list[_Table]:
+    found = []
+    for path in sorted((root / "results").rglob("report.md")):
+        parts = _HEADING.split(path.read_text())
+        for title, text in zip(parts[1::2], parts[2::2], strict=True):
+            if "accuracy [%]" in title and "gains" not in title and "paper" not in title:
+                table = _Table(path.relative_to(root).as_posix(), title, text)
+                if table.rows:
+                    found.append(table)
+    return found
+
+
+def _results_of(label: str, tables: list[_Table]) -> list[str]:
+    lines = []
+    for table in tables:
+        for setting, ranking in table.rows:
+            place = next((i for i, (name, _) in enumerate(ranking) if name == label), None)
+            if place is not None:
+                lines.append(
+                    f"| [{table.folder}](../../{table.report}) | {setting} | {ranking[place][1]} | "
+                    f"{place + 1} of {len(ranking)} |"
+                )
+    if not lines:
+        return [
+            "No committed table of accuracies has this method; [what has been measured](../results.md)."
+        ]
+    head = ["| results | setting | accuracy, % | rank |", "| :-- | :-- | --: | --: |"]
+    shown = lines if len(lines) <= 25 else lines[:25]
+    rest = (
+        []
+        if len(lines) <= 25
+        else ["", f"{len(lines) - 25} more rows: [leaderboard](../leaderboard.md)."]
+    )
+    return [*head, *shown, *rest]
+
+
+MADE: list[Callable[[Path], dict[str, str]]] = [methods, leaderboard, gallery]
