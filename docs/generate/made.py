@@ -126,22 +126,29 @@ class _Table:
         self.report, self.folder = report, report.split("/")[1]
         self.title = title.removesuffix(" [%]")
         grid = [
-            [cell.strip() for cell in line.strip("| ").split(" | ")]
+            [cell.strip() for cell in line.strip()[1:-1].split("|")]
             for line in text.splitlines()
             if line.startswith("|")
         ]
         head = grid[0] if grid else []
         self.rows = []
+        differences = {i for i, name in enumerate(head) if "−" in name}
+        # A score has a deviation in some row; every other column says what the row's setting is.
+        scored = {i for cells in grid[2:] for i, cell in enumerate(cells) if " ± " in cell}
         for cells in grid[2:]:
-            at = [
-                i for i, cell in enumerate(cells) if re.match(r"[*]*\d+\.\d+( ±|[*]*( †)?$)", cell)
+            others = [
+                f"{head[i]} {_CELL.sub('', cell)}".replace("run ", "")
+                for i, cell in enumerate(cells)
+                if i not in scored | differences and cell not in ("", "–")
             ]
-            scores = [(head[i], _CELL.sub("", cells[i])) for i in at if i < len(head)]
-            if scores and "−" not in scores[0][0]:
-                first = min(at)
-                setting = ", ".join(_CELL.sub("", cell) for cell in cells[:first] if cell) or "–"
+            scores = [
+                (head[i], _CELL.sub("", cells[i]))
+                for i in sorted(scored - differences)
+                if " ± " in cells[i]
+            ]
+            if scores:
                 by_score = sorted(scores, key=lambda score: -float(score[1].split(" ")[0]))
-                self.rows.append((setting, [s for s in by_score if "−" not in s[0]]))
+                self.rows.append((", ".join(others) or "–", by_score))
         found = [
             re.search(rf"^- {key}: (.+)$", text, re.MULTILINE)
             for key in ("seeds", "commit", "device")
