@@ -225,7 +225,7 @@ def serve(
         processes.start(
             "link",
             server.command(local.PROGRAMS.superlink),
-            environment=local.environment(home, cache),
+            environment=local.environment(home, cache, "superlink"),
         )
         root = None if server.authority is None else server.authority.public
         with Control(server.address_here, root) as control:
@@ -293,7 +293,9 @@ def take_part(
             key=None if key is None or root_certificate is None else key.absolute(),
         )
         cache = compilation_cache.folder("auto")
-        node = processes.start("node", command, environment=local.environment(home, cache))
+        node = processes.start(
+            "node", command, environment=local.environment(home, cache, "supernode")
+        )
         say(f"node of {folder} for {server}; its output is in {node.log}")
         is_connected = False
         while not (ended := processes.newly_ended()):

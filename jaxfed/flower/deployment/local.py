@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from jaxfed.errors import UsageError
-from jaxfed.flower.deployment import certificates
+from jaxfed.flower.deployment import certificates, executor
 from jaxfed.flower.deployment.control import (
     Control,
     Controls,
@@ -138,15 +138,20 @@ def node_command(
     return found + ([] if key is None else ["--auth-supernode-private-key", str(key)])
 
 
-def environment(home: Path, programs_cache: Path | None) -> dict[str, str]:
+def environment(home: Path, programs_cache: Path | None, kind: str) -> dict[str, str]:
     """Return the environment of a SuperLink or a SuperNode.
 
     Args:
-        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps.
+        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Gets
+            the program that starts processes for messages (`jaxfed.flower.deployment.executor`).
         programs_cache: folder of compiled programs; each message to a client is a new process, which would
             compile everything anew.
+        kind: "superlink" or "supernode".
     """
     found = dict(os.environ)
+    own_programs = home / "bin"
+    if sys.platform == "linux":
+        executor.write_script(own_programs, kind)
     found |= {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -155,7 +160,9 @@ def environment(home: Path, programs_cache: Path | None) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "PYTHONUNBUFFERED": "1",
         # Flower starts its other programs by name, and apps import jaxfed from another folder.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", "")]),
+        "PATH": os.pathsep.join(
+            [str(own_programs), str(Path(sys.executable).parent), found.get("PATH", "")]
+        ),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), found.get("PYTHONPATH", "")])),
     }
     # Clients on one machine share its accelerator; JAX would give most of it to the first one.
@@ -315,7 +322,8 @@ class Local:
     def _start(self, name: str, command: Sequence[str]) -> Started:
         home = self._folder / HOMES / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self.processes.start(name, command, environment=environment(home, self._cache))
+        kind = "superlink" if name == "link" else "supernode"
+        return self.processes.start(name, command, environment=environment(home, self._cache, kind))
 
     def _wait_for_nodes(self, control: Controls) -> None:
         began = time.monotonic()

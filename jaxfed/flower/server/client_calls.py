@@ -28,8 +28,8 @@ from jaxfed.federation.census import Census, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import FeatureSums
-from jaxfed.flower.client.client_run import MESSAGE, REPLY, SETUP
-from jaxfed.flower.messages import pytrees, records, setup
+from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
+from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import Record
 from jaxfed.flower.messages.setup import Setup
@@ -148,14 +148,20 @@ class ClientCalls:
             client: head | records.prefixed(pytrees.to_record(message), MESSAGE)
             for client, message in requests.items()
         }
+        seconds: dict[int, timings.Seconds] = {}
+
+        def read(client: int, content: Record) -> Any:
+            seconds[client] = timings.from_record(records.part(content, SECONDS))
+            return pytrees.from_record(records.part(content, REPLY), reply)
+
         answers = self.exchange.ask(
             step,
             messages,
             round=round_number,
-            read=lambda client, content: pytrees.from_record(records.part(content, REPLY), reply),
+            read=read,
             continues=self._continues,
         )
-        self._count(answers, round_number)
+        self._count(answers, round_number, seconds)
         answers.enough(self.quorum, then=_THEN)
         return answers.replies
 
@@ -170,7 +176,7 @@ class ClientCalls:
             self.exchange.commit(written[saved])
         self._of_round = {}
 
-    def _count(self, answers: Answers, number: int) -> None:
+    def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():
             if lost.kind == "StateLost":  # it begins anew in its next round
                 self.exchange.states.pop(client, None)
@@ -180,9 +186,10 @@ class ClientCalls:
             "seconds": round(answers.seconds, 3),
             "upload_bytes": answers.bytes_up,
             "download_bytes": answers.bytes_down,
+            **timings.summary({c: seconds[c] for c in answers.replies}, answers.arrived_s),
         }
         for key, value in found.items():
-            self._of_round[key] = self._of_round.get(key, 0) + value
+            self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
         self._write(round=number, stage=f"{answers.step} ended", **found, why=why)
 
