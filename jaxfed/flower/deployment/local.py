@@ -57,6 +57,9 @@ PROGRAMS = Programs(
     (sys.executable, "-m", "jaxfed.flower.deployment.guarded", "superlink"),
     (sys.executable, "-m", "jaxfed.flower.deployment.guarded", "supernode"),
 )
+PLAIN_PROGRAMS = Programs(
+    ("flower-superlink",), ("flower-supernode",)
+)  # as Flower's users start them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,7 @@ def node_command(
     return found + ([] if key is None else ["--auth-supernode-private-key", str(key)])
 
 
-def environment(home: Path, programs_cache: Path | None, kind: str) -> dict[str, str]:
+def environment(home: Path, programs_cache: Path | None, kind: str | None) -> dict[str, str]:
     """Return the environment of a SuperLink or a SuperNode.
 
     Args:
@@ -146,11 +149,11 @@ def environment(home: Path, programs_cache: Path | None, kind: str) -> dict[str,
             the program that starts processes for messages (`jaxfed.flower.deployment.executor`).
         programs_cache: folder of compiled programs; each message to a client is a new process, which would
             compile everything anew.
-        kind: "superlink" or "supernode".
+        kind: "superlink" or "supernode"; None for processes that start as Flower starts them.
     """
     found = dict(os.environ)
     own_programs = home / "bin"
-    if sys.platform == "linux":
+    if sys.platform == "linux" and kind is not None:
         executor.write_script(own_programs, kind)
     found |= {
         "FLWR_HOME": str(home),
@@ -322,7 +325,9 @@ class Local:
     def _start(self, name: str, command: Sequence[str]) -> Started:
         home = self._folder / HOMES / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kind = "superlink" if name == "link" else "supernode"
+        kind = None
+        if self._programs != PLAIN_PROGRAMS:
+            kind = "superlink" if name == "link" else "supernode"
         return self.processes.start(name, command, environment=environment(home, self._cache, kind))
 
     def _wait_for_nodes(self, control: Controls) -> None:

@@ -3,15 +3,16 @@
     calls = connect(network, config, limits, data, workdir)
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
-stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: who
-replied, who is lost and why, seconds, bytes. At the end of a round it has the step that made each client's
-state. A server that starts again reads there which states belong to its checkpoint.
+stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: the time,
+who replied, who is lost and why, seconds (`messages.timings`), bytes. At the end of a round it has the step
+that made each client's state. A server that starts again reads there which states belong to its checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,7 @@ class ClientCalls:
 
     def _write(self, **line: Any) -> None:
         with (self.place / STAGES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
 
 def _name_of_run(text: str, place: Path) -> str:

@@ -29,7 +29,8 @@ PROGRAM = """
 import os, sys
 imported_by = os.getpid()
 def flwr_clientapp():
-    print(*sys.argv, "in", os.getpid(), "imported by", imported_by, flush=True)
+    line = " ".join([*sys.argv, "in", str(os.getpid()), "imported by", str(imported_by)])
+    os.write(1, f"{line}\\n".encode())  # at once: others write, too
     sys.exit(3)
 """
 
