@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -32,6 +31,7 @@ from jaxfed.flower.deployment.control import (
     Status,
     loopback_without_proxy,
 )
+from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
 
 Say = Callable[[str], None]
@@ -41,7 +41,6 @@ HERE = "127.0.0.1"
 HOMES = "homes"  # folders of Flower's own files
 _ROOT = Path(__file__).parents[3]
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 3.0  # for the last lines of a finished run
 _BETWEEN_LINES = 15.0  # seconds between lines on who is missing
 _MOST_TRIES = 3  # of free ports, which another process may take first
 
@@ -353,65 +352,3 @@ class Local:
                 self._say(f"waiting for {who} since {waited:.0f} s")
                 next_line += _BETWEEN_LINES
             time.sleep(_POLL_SECONDS)
-
-
-def wait_for_link(control: Controls, processes: Processes, seconds: float) -> None:
-    """Return when a SuperLink answers.
-
-    Raises:
-        DeploymentError: it ended, or did not answer in time.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            control.online()
-            return
-        except DeploymentError as error:
-            processes.check("link")
-            if time.monotonic() > until:
-                raise DeploymentError(f"no SuperLink after {seconds:.0f} s: {error}") from error
-        time.sleep(_POLL_SECONDS)
-
-
-def follow(
-    control: Controls,
-    run: int,
-    processes: Processes,
-    *,
-    say: Say,
-    at_each_poll: Callable[[], None] = lambda: None,
-) -> Status:
-    """Pass a run's lines on until it ends, and say which process has ended meanwhile.
-
-    Raises:
-        DeploymentError: the SuperLink ended.
-    """
-    reader = Thread(target=_pass_on, args=(control, run, say), daemon=True)
-    reader.start()
-    while True:
-        at_each_poll()
-        processes.check("link")
-        for line in processes.newly_ended():
-            say(line)
-        try:
-            status = control.status(run)
-        except DeploymentError:
-            processes.check("link")
-            time.sleep(_POLL_SECONDS)
-            continue
-        if status.is_finished:
-            reader.join(_PATIENCE_SECONDS)
-            return status
-        time.sleep(_POLL_SECONDS)
-
-
-def _pass_on(control: Controls, run: int, say: Say) -> None:
-    """Pass the lines of a run on, whole."""
-    rest = ""
-    with suppress(Exception):  # the SuperLink is gone; `follow` says so
-        for piece in control.output(run):
-            *lines, rest = (rest + piece).split("\n")
-            for line in lines:
-                say(line)
-    if rest:
-        say(rest)

@@ -3,7 +3,7 @@
     calls = connect(network, config, limits, data, workdir)
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
-stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: the time,
+stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: time,
 who replied, who is lost and why, seconds (`messages.timings`), bytes. At the end of a round it has the step
 that made each client's state. A server that starts again reads there which states belong to its checkpoint.
 """
