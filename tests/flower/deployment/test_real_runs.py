@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 CONFIG = "examples/flower/fedavg_digits.py"
 SMALL = ("dataset.train_size=200", "rounds=2", "evaluate_every=0")
 # Method -> its settings, the largest difference of an entry of the last state, and the most bytes of a
-# client's reply beside those that the simulation counts: weights, statistics, seconds, rows of absent classes.
+# client's reply beside those of the simulation: weights, statistics, seconds, rows of absent classes.
 RUNS = {
     "fedavg": ((), 0.0, 200),
     "scaffold": ((), 0.0, 200),

@@ -1,4 +1,4 @@
-"""A client: one epoch of SGD on its labeled examples, from the server's weights."""
+"""A client: some epochs of SGD on its labeled examples, from the server's weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loss_of(weights: list[jax.Array], x: jax.Array, y: jax.Array, mask: jax.Arra
 
 
 @jax.jit
-def epoch(
+def epochs_of(
     weights: list[jax.Array], x: jax.Array, y: jax.Array, mask: jax.Array, rate: jax.Array
 ) -> list[jax.Array]:
     """Make one step for each batch of x [steps, B, ...]."""
@@ -38,20 +38,25 @@ def epoch(
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Return the weights after an epoch, and the number of examples."""
+    """Return the weights after the epochs, and the number of examples."""
     with np.load(Path(str(context.node_config["data"]), "train.npz")) as arrays:
         labeled = arrays["y"] >= 0
-        x = arrays["x"][labeled].reshape(labeled.sum(), -1).astype(np.float32) / 16
+        x = arrays["x"][labeled].reshape(labeled.sum(), -1).astype(np.float32)
+        x = (x - context.run_config["mean"]) / context.run_config["deviation"]
         y = arrays["y"][labeled]
     size = int(str(context.run_config["batch-size"]))
-    steps = -(-len(y) // size)
-    order = np.resize(np.random.default_rng().permutation(len(y)), steps * size)
-    mask = (np.arange(steps * size) < len(y)).astype(np.float32)
+    epochs, steps = int(str(context.run_config["epochs"])), -(-len(y) // size)
+    draw = np.random.default_rng()
+    order = np.concatenate(
+        [np.resize(draw.permutation(len(y)), steps * size) for _ in range(epochs)]
+    )
+    mask = np.tile((np.arange(steps * size) < len(y)).astype(np.float32), epochs)
+    steps *= epochs
     received = message.content["arrays"]
     assert isinstance(received, ArrayRecord)
-    weights = epoch(
+    weights = epochs_of(
         [jnp.asarray(array) for array in received.to_numpy_ndarrays()],
-        x[order].reshape(steps, size, -1),
+        x[order].reshape(steps, size, -1).astype(np.float32),
         y[order].reshape(steps, size),
         mask.reshape(steps, size),
         jnp.float32(context.run_config["learning-rate"]),

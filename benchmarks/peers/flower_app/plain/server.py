@@ -32,7 +32,8 @@ def main(grid: Grid, context: Context) -> None:
     ]
     out = Path(settings["out"])
     with np.load(out.parent / "server" / "test.npz") as arrays:
-        x = arrays["x"].reshape(len(arrays["x"]), -1).astype(np.float32) / 16
+        x = arrays["x"].reshape(len(arrays["x"]), -1).astype(np.float32)
+        x = (x - settings["mean"]) / settings["deviation"]
         y = arrays["y"]
     ends: list[float] = []
 
