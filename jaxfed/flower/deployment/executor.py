@@ -20,6 +20,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -122,12 +123,19 @@ def _serve(modules: Sequence[str], requests: TextIO) -> None:
         for name in modules:
             import_module(name)
     waits.shorten_pulls()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    signal.signal(signal.SIGCHLD, _bury)
     for line in requests:
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(requests.fileno())
             _become(*json.loads(line))
+
+
+def _bury(*_: Any) -> None:
+    """Wait for children that have ended, so that their CPU time is counted and none stays a zombie."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _become(command: Sequence[str], is_silent: bool) -> None:
