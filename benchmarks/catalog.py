@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
-from benchmarks.methods import experiment, labeling, labeling_cost, later_points, start
+from benchmarks.methods import deployment, experiment, labeling, labeling_cost, later_points, start
 from benchmarks.protocols import row_sums, secure_hamming
 from benchmarks.rounds import fedavg_round, learners, protofssl_round, scaling, shadow_models
 from benchmarks.timing.contest import Contest
@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "experiment_mlp": partial(experiment.experiment, networks=("mlp",)),
     "experiment_cnn": partial(experiment.experiment, networks=("cnn",)),
     "start": start.first_result,
+    "deployment": deployment.deployment,
     "protofssl_round": protofssl_round.protofssl_round,
     "learners": learners.learners,
     "shadow_models": shadow_models.shadow_models,

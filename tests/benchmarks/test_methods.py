@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.methods import labeling_cost, start
+from benchmarks.methods import deployment, labeling_cost, start
 from benchmarks.timing.contest import run_contest
 from benchmarks.timing.record import as_line
 
@@ -54,3 +54,23 @@ def test_a_start_without_a_result_is_an_error(monkeypatch):
     monkeypatch.setattr(start, "CONFIG", "ml_collections_configs/nobody.py")
     with pytest.raises(RuntimeError, match="status 2"):
         start.started(None)
+
+
+def test_a_federation_is_played_once_for_both_of_its_figures(monkeypatch):
+    pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
+    played = []
+
+    def play(name, first, steady):
+        def played_once(kept):
+            played.append(name)
+            return deployment.Played(first, steady, 0.9)
+
+        return played_once
+
+    monkeypatch.setattr(deployment, "_ours", play("ours", 10.0, 2.0))
+    monkeypatch.setattr(deployment, "_plain", play("plain", 15.0, 6.0))
+    monkeypatch.setattr(deployment, "SAMPLES", 2)
+    rows = [run_contest(each, {}) for each in deployment.deployment(with_peers=True)]
+    assert played == ["ours", "plain"] * 3
+    assert [row["median_seconds"]["jaxfed"] for row in rows] == [2.0, 10.0]
+    assert [row["peers"]["flower"]["ratio"] for row in rows] == [3.0, 1.5]

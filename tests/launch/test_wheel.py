@@ -133,3 +133,30 @@ def test_a_config_of_ones_own_builds_on_a_shipped_one(installed, tmp_path):
         str(installed[1] / "jaxfed-run"), "--config=own:smoke", "--workdir=run", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+APP = """
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
+from jaxfed.flower.deployment import commands
+load_and_validate(commands.APP / "pyproject.toml")
+print(commands.APP, len(build_fab_from_disk(commands.APP)))
+"""
+
+
+@pytest.mark.slow
+def test_a_federation_from_the_wheel(installed, tmp_path):
+    """It has the app's folder, Flower accepts it, and its processes find jaxfed."""
+    pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
+    python = str(installed[1] / "python")
+    done = run(python, "-W", "ignore", "-c", APP, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder, size = done.stdout.split()[-2:]
+    assert str(installed[1].parent) in folder
+    assert 0 < int(size) < 10_000
+    config = tmp_path / "network.py"
+    config.write_bytes((ROOT / "examples/flower/fedavg_digits.py").read_bytes())
+    own = (f"--config={config}", "--workdir=w", "--config.rounds=1", "--insecure")
+    done = run(str(installed[1] / "jaxfed-flower"), "try", *own, cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "0 of 359 labels differ" in done.stdout

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,10 +19,11 @@ from jaxfed.federation.clients import Federation
 from jaxfed.flower.client import client_data, client_step, hello
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
-from jaxfed.flower.messages import pytrees, records, setup
+from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
 from jaxfed.flower.messages.steps import Step, step_of
+from jaxfed.flower.messages.timings import Seconds
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -30,26 +31,47 @@ if TYPE_CHECKING:
     from jaxfed.federation.sides import ClientSide
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # event of JAX
 
 
-def answer(message: Message, folder: Path) -> Message:
-    """Answer a message of the server; a client app's whole work."""
+def answer(message: Message, folder: Path, *, called: float) -> Message:
+    """Answer a message of the server; a client app's whole work.
+
+    Args:
+        message: the request.
+        folder: the client's.
+        called: `time.perf_counter()` when the app was called, before it imported this.
+    """
+    from jaxfed.config.build import assembly
     from jaxfed.flower.messages.grid_messages import answered
 
-    return answered(message, partial(perform, folder=folder))
+    del assembly  # imported to be counted
+    imported = time.perf_counter()
+    started = timings.since_start()
+    seconds = {timings.IMPORTS: imported - called}
+    if started is not None:
+        seconds[timings.START] = max(0.0, started - seconds[timings.IMPORTS])
+    return answered(message, partial(perform, folder=folder, seconds=seconds))
 
 
-def perform(request: Record, *, folder: Path) -> Record:
+def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) -> Record:
     """Answer a request from a client's folder; every problem is in the reply.
 
     The first request, a hello, needs no state. Each later one is one step of the method.
+
+    Args:
+        request: the record of the request.
+        folder: the client's.
+        seconds: of this process before the step (`timings`), which go into the reply.
     """
     data = client_data.read(folder)
     errors = data.settings.errors
     if step_of(request).name == hello.NAME:
         return client_step.answer(request, partial(_hello, data), errors=errors)
     number = data.settings.number
-    return client_step.perform(folder, request, partial(_step, data), client=number, errors=errors)
+    return client_step.perform(
+        folder, request, partial(_step, data, seconds or {}), client=number, errors=errors
+    )
 
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
@@ -90,10 +112,11 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
 
 
 def _step(
-    data: ClientData, step: Step, state: Record | None, content: Record
+    data: ClientData, before: Seconds, step: Step, state: Record | None, content: Record
 ) -> tuple[Record | None, Record]:
     """Compute one step of the method: the client's new state, and its reply."""
     began = time.perf_counter()
+    compiled = _counting_compilation()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
     side, federation, key = method_of(data, told)
@@ -109,10 +132,15 @@ def _step(
     cohort = federation.cohort([data.settings.number])
     new, reply = side.answer(step.name, own, message, cohort)
     found = pytrees.to_record(jax.block_until_ready(reply))
-    seconds = {"method": made - began, "step": time.perf_counter() - made}
+    seconds = {
+        **before,
+        timings.METHOD: made - began,
+        timings.STEP: time.perf_counter() - made,
+        timings.COMPILE: sum(compiled),
+    }
     return pytrees.to_record(new), {
         **records.prefixed(found, REPLY),
-        **records.prefixed(dict[str, records.Value](seconds), SECONDS),
+        **records.prefixed(timings.to_record(seconds), SECONDS),
     }
 
 
@@ -131,6 +159,18 @@ def method_of(data: ClientData, told: Setup) -> tuple[ClientSide, Federation, ja
         raise StepRefused(f"{told.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
     return algorithm.sides().client, federation, key
+
+
+def _counting_compilation() -> list[float]:
+    """Return a list that gets the seconds of each program compiled or read from disk from now on."""
+    found: list[float] = []
+
+    def add(event: str, duration_secs: float, **_: Any) -> None:
+        if event == _COMPILED:
+            found.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+    return found
 
 
 def _check(data: ClientData, told: Setup, cohort: int) -> None:

@@ -25,6 +25,8 @@ from jaxfed.flower.deployment import certificates, local
 from jaxfed.flower.deployment.comparison import compare
 from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
 from jaxfed.flower.deployment.dealing import deal
+from jaxfed.flower.deployment.following import follow, wait_for_link
+from jaxfed.flower.deployment.output import STAGES, StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
 
 Say = Callable[[str], None]
@@ -32,7 +34,6 @@ Simulate = Callable[[ConfigDict, Path], None]
 
 APP = Path(__file__).parents[1] / "app"
 RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server", "network"
-STAGES = "stages.jsonl"
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _POLL_SECONDS = 0.5
 
@@ -148,21 +149,30 @@ def try_here(
             say=say,
         ) as federation:
             federation.start()
+            kill_in_time = _killing(federation, lost, place / RUN / STAGES, say)
+            stages = StageLines(place / RUN, say)
+
+            def at_each_poll() -> None:
+                kill_in_time()
+                stages.look()
+
             status = federation.run(
                 APP,
                 experiment.run_settings(place / RUN, place / SERVER),
-                at_each_poll=_killing(federation, lost, place / RUN / STAGES, say),
+                at_each_poll=at_each_poll,
             )
+            stages.look()
         if not status.is_completed:
             say(_failure(status, place / NETWORK))
             return 1
-    say(f"results are in {place / RUN}")
-    if lost is not None:
-        return 0
-    say("simulating the same")
-    simulate(experiment.config, place / SIMULATION)
-    found = compare(place / RUN, place / SIMULATION, experiment.config.algorithm)
-    say(f"network and simulation: {found}")
+    closing = [seconds_text(place / RUN), str(traffic(place / RUN, number))]
+    if lost is None:
+        say("simulating the same")
+        simulate(experiment.config, place / SIMULATION)
+        found = compare(place / RUN, place / SIMULATION, experiment.config.algorithm)
+        closing.append(f"network and simulation: {found}")
+    for line in filter(None, [*closing, f"results are in {place / RUN}"]):
+        say(line)
     return 0
 
 
@@ -225,16 +235,18 @@ def serve(
         processes.start(
             "link",
             server.command(local.PROGRAMS.superlink),
-            environment=local.environment(home, cache),
+            environment=local.environment(home, cache, "superlink"),
         )
         root = None if server.authority is None else server.authority.public
         with Control(server.address_here, root) as control:
-            local.wait_for_link(control, processes, local.Limits().link)
+            wait_for_link(control, processes, local.Limits().link)
             for key in keys:
                 control.register(key)
             say(f"listening at {host}:{port}; clients need {root}" if root else f"at {host}:{port}")
             run = control.submit(APP, experiment.run_settings(place / RUN, held))
-            status = local.follow(control, run, processes, say=say)
+            stages = StageLines(place / RUN, say)
+            status = follow(control, run, processes, say=say, at_each_poll=stages.look)
+            stages.look()
     if not status.is_completed:
         say(_failure(status, network))
         return 1
@@ -293,7 +305,9 @@ def take_part(
             key=None if key is None or root_certificate is None else key.absolute(),
         )
         cache = compilation_cache.folder("auto")
-        node = processes.start("node", command, environment=local.environment(home, cache))
+        node = processes.start(
+            "node", command, environment=local.environment(home, cache, "supernode")
+        )
         say(f"node of {folder} for {server}; its output is in {node.log}")
         is_connected = False
         while not (ended := processes.newly_ended()):

@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jaxfed.flower.deployment import waits
 from jaxfed.host.interruption import end_with
 
 PARENT = "JAXFED_FLOWER_PARENT"
@@ -107,7 +108,10 @@ def main() -> None:
     if parent := os.environ.get(PARENT):
         end_with(int(parent))
     os.environ["FORWARDED_ALLOW_IPS"] = ""  # nobody may say that a request is another's
-    serving, entry, open_paths = _MODULES[sys.argv.pop(1)]
+    kind = sys.argv.pop(1)
+    serving, entry, open_paths = _MODULES[kind]
+    if kind == "supernode":
+        waits.shorten_node()
     module = import_module(serving)
     make = module.create_app
 

@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from jaxfed.errors import UsageError
-from jaxfed.flower.deployment import certificates
+from jaxfed.flower.deployment import certificates, executor
 from jaxfed.flower.deployment.control import (
     Control,
     Controls,
@@ -32,6 +31,7 @@ from jaxfed.flower.deployment.control import (
     Status,
     loopback_without_proxy,
 )
+from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
 
 Say = Callable[[str], None]
@@ -41,7 +41,6 @@ HERE = "127.0.0.1"
 HOMES = "homes"  # folders of Flower's own files
 _ROOT = Path(__file__).parents[3]
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 3.0  # for the last lines of a finished run
 _BETWEEN_LINES = 15.0  # seconds between lines on who is missing
 _MOST_TRIES = 3  # of free ports, which another process may take first
 
@@ -57,6 +56,9 @@ PROGRAMS = Programs(
     (sys.executable, "-m", "jaxfed.flower.deployment.guarded", "superlink"),
     (sys.executable, "-m", "jaxfed.flower.deployment.guarded", "supernode"),
 )
+PLAIN_PROGRAMS = Programs(
+    ("flower-superlink",), ("flower-supernode",)
+)  # as Flower's users start them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +140,20 @@ def node_command(
     return found + ([] if key is None else ["--auth-supernode-private-key", str(key)])
 
 
-def environment(home: Path, programs_cache: Path | None) -> dict[str, str]:
+def environment(home: Path, programs_cache: Path | None, kind: str | None) -> dict[str, str]:
     """Return the environment of a SuperLink or a SuperNode.
 
     Args:
-        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps.
+        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Gets
+            the program that starts processes for messages (`jaxfed.flower.deployment.executor`).
         programs_cache: folder of compiled programs; each message to a client is a new process, which would
             compile everything anew.
+        kind: "superlink" or "supernode"; None for processes that start as Flower starts them.
     """
     found = dict(os.environ)
+    own_programs = home / "bin"
+    if sys.platform == "linux" and kind is not None:
+        executor.write_script(own_programs, kind)
     found |= {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -155,7 +162,9 @@ def environment(home: Path, programs_cache: Path | None) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "PYTHONUNBUFFERED": "1",
         # Flower starts its other programs by name, and apps import jaxfed from another folder.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", "")]),
+        "PATH": os.pathsep.join(
+            [str(own_programs), str(Path(sys.executable).parent), found.get("PATH", "")]
+        ),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), found.get("PYTHONPATH", "")])),
     }
     # Clients on one machine share its accelerator; JAX would give most of it to the first one.
@@ -315,7 +324,10 @@ class Local:
     def _start(self, name: str, command: Sequence[str]) -> Started:
         home = self._folder / HOMES / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self.processes.start(name, command, environment=environment(home, self._cache))
+        kind = None
+        if self._programs != PLAIN_PROGRAMS:
+            kind = "superlink" if name == "link" else "supernode"
+        return self.processes.start(name, command, environment=environment(home, self._cache, kind))
 
     def _wait_for_nodes(self, control: Controls) -> None:
         began = time.monotonic()
@@ -340,65 +352,3 @@ class Local:
                 self._say(f"waiting for {who} since {waited:.0f} s")
                 next_line += _BETWEEN_LINES
             time.sleep(_POLL_SECONDS)
-
-
-def wait_for_link(control: Controls, processes: Processes, seconds: float) -> None:
-    """Return when a SuperLink answers.
-
-    Raises:
-        DeploymentError: it ended, or did not answer in time.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            control.online()
-            return
-        except DeploymentError as error:
-            processes.check("link")
-            if time.monotonic() > until:
-                raise DeploymentError(f"no SuperLink after {seconds:.0f} s: {error}") from error
-        time.sleep(_POLL_SECONDS)
-
-
-def follow(
-    control: Controls,
-    run: int,
-    processes: Processes,
-    *,
-    say: Say,
-    at_each_poll: Callable[[], None] = lambda: None,
-) -> Status:
-    """Pass a run's lines on until it ends, and say which process has ended meanwhile.
-
-    Raises:
-        DeploymentError: the SuperLink ended.
-    """
-    reader = Thread(target=_pass_on, args=(control, run, say), daemon=True)
-    reader.start()
-    while True:
-        at_each_poll()
-        processes.check("link")
-        for line in processes.newly_ended():
-            say(line)
-        try:
-            status = control.status(run)
-        except DeploymentError:
-            processes.check("link")
-            time.sleep(_POLL_SECONDS)
-            continue
-        if status.is_finished:
-            reader.join(_PATIENCE_SECONDS)
-            return status
-        time.sleep(_POLL_SECONDS)
-
-
-def _pass_on(control: Controls, run: int, say: Say) -> None:
-    """Pass the lines of a run on, whole."""
-    rest = ""
-    with suppress(Exception):  # the SuperLink is gone; `follow` says so
-        for piece in control.output(run):
-            *lines, rest = (rest + piece).split("\n")
-            for line in lines:
-                say(line)
-    if rest:
-        say(rest)

@@ -3,15 +3,16 @@
     calls = connect(network, config, limits, data, workdir)
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
-stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: who
-replied, who is lost and why, seconds, bytes. At the end of a round it has the step that made each client's
-state. A server that starts again reads there which states belong to its checkpoint.
+stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: time,
+who replied, who is lost and why, seconds (`messages.timings`), bytes. At the end of a round it has the step
+that made each client's state. A server that starts again reads there which states belong to its checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,8 @@ from jaxfed.federation.census import Census, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import FeatureSums
-from jaxfed.flower.client.client_run import MESSAGE, REPLY, SETUP
-from jaxfed.flower.messages import pytrees, records, setup
+from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
+from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import Record
 from jaxfed.flower.messages.setup import Setup
@@ -148,14 +149,20 @@ class ClientCalls:
             client: head | records.prefixed(pytrees.to_record(message), MESSAGE)
             for client, message in requests.items()
         }
+        seconds: dict[int, timings.Seconds] = {}
+
+        def read(client: int, content: Record) -> Any:
+            seconds[client] = timings.from_record(records.part(content, SECONDS))
+            return pytrees.from_record(records.part(content, REPLY), reply)
+
         answers = self.exchange.ask(
             step,
             messages,
             round=round_number,
-            read=lambda client, content: pytrees.from_record(records.part(content, REPLY), reply),
+            read=read,
             continues=self._continues,
         )
-        self._count(answers, round_number)
+        self._count(answers, round_number, seconds)
         answers.enough(self.quorum, then=_THEN)
         return answers.replies
 
@@ -170,7 +177,7 @@ class ClientCalls:
             self.exchange.commit(written[saved])
         self._of_round = {}
 
-    def _count(self, answers: Answers, number: int) -> None:
+    def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():
             if lost.kind == "StateLost":  # it begins anew in its next round
                 self.exchange.states.pop(client, None)
@@ -180,15 +187,16 @@ class ClientCalls:
             "seconds": round(answers.seconds, 3),
             "upload_bytes": answers.bytes_up,
             "download_bytes": answers.bytes_down,
+            **timings.summary({c: seconds[c] for c in answers.replies}, answers.arrived_s),
         }
         for key, value in found.items():
-            self._of_round[key] = self._of_round.get(key, 0) + value
+            self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
         self._write(round=number, stage=f"{answers.step} ended", **found, why=why)
 
     def _write(self, **line: Any) -> None:
         with (self.place / STAGES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
 
 def _name_of_run(text: str, place: Path) -> str:

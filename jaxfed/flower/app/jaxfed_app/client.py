@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -18,6 +19,7 @@ def answer(message: Message, context: Context) -> Message:
 
     The folder is the node's own setting: a server cannot name another one.
     """
+    called = time.perf_counter()
     from jaxfed.flower.client.client_run import answer as answer_from
 
-    return answer_from(message, Path(str(context.node_config["data"])))
+    return answer_from(message, Path(str(context.node_config["data"])), called=called)

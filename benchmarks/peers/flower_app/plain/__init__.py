@@ -1,0 +1,1 @@
+"""Plain Flower: FedAvg of a small network in JAX."""

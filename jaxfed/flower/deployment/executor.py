@@ -1,0 +1,177 @@
+"""Flower's SuperExec, whose processes begin with everything imported (Linux).
+
+    python -m jaxfed.flower.deployment.executor superlink|supernode ARGUMENTS
+
+The arguments are those of flower-superexec. `local.environment` puts a script of that name, which starts this
+module, before Flower's own.
+
+Flower starts a process for each message to a client and for each run. Imports of Flower, JAX and jaxfed would
+be most of its time. Here one process imports them while its node waits, starts no thread and no device, and
+forks for each message: still a process of its own, which ends with its message. Flower 1.42 itself has
+nothing like it for client apps: its warm executors serve agents on Kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxfed.flower.deployment import waits
+from jaxfed.host import gc_tuning
+
+# Flower's program -> its module, whose function has the program's name.
+_PROGRAMS = {
+    "flwr-clientapp": "flwr.supernode.cli.flwr_clientapp",
+    "flwr-serverapp": "flwr.superlink.cli.flwr_serverapp",
+}
+# What processes of each kind import. Modules that start a thread or a device must not be here.
+_EVERYBODY = (
+    *("flax.nnx", "optax", "jaxlib.mlir.dialects.mhlo", "jaxfed.config.build.assembly"),
+    *("jaxfed.algorithms.fedavg", "jaxfed.models.mlp", "jaxfed.training.round.network.sides"),
+    *("jaxfed.training.round.evaluation", "jaxfed.training.local.batch_statistics"),
+)
+_IMPORTED = {
+    "supernode": (
+        *_EVERYBODY,
+        "flwr.clientapp",
+        _PROGRAMS["flwr-clientapp"],
+        "jaxfed.flower.client.client_run",
+        "jaxfed.flower.messages.grid_messages",
+    ),
+    "superlink": (
+        *_EVERYBODY,
+        "flwr.serverapp",
+        _PROGRAMS["flwr-serverapp"],
+        "jaxfed.flower.server.server_run",
+        "jaxfed.flower.messages.grid_messages",
+    ),
+}
+
+
+def write_script(folder: Path, kind: str) -> None:
+    """Write a program flower-superexec into a folder, which starts this module."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    script = folder / "flower-superexec"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} {kind} "$@"\n')
+    script.chmod(0o700)
+
+
+class ForkServer:
+    """A process with imported modules, which forks for each program that it is asked to start.
+
+    Attributes:
+        pid: its number.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        """Start it. The caller must not have started a thread."""
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(writing)
+            with os.fdopen(reading, encoding="utf-8") as requests:
+                _serve(modules, requests)
+            os._exit(0)
+        os.close(reading)
+        self._requests = os.fdopen(writing, "w", encoding="utf-8")
+
+    def start(self, command: Sequence[str], *, is_silent: bool) -> None:
+        """Start a command of `_PROGRAMS`.
+
+        Raises:
+            OSError: the server has ended.
+        """
+        self._requests.write(json.dumps([list(command), is_silent]) + "\n")
+        self._requests.flush()
+
+
+class InPlaceOfSubprocess:
+    """The part of `subprocess` that Flower's executor uses."""
+
+    DEVNULL = subprocess.DEVNULL
+
+    def __init__(self, server: ForkServer, own_waits: waits.Waits) -> None:
+        self._server, self._waits = server, own_waits
+
+    def Popen(self, command: Sequence[str], stdout: Any = None, stderr: Any = None) -> None:
+        """Start a command by the fork server if it knows the program."""
+        self._waits.message()
+        if command[0] in _PROGRAMS:
+            own = list(command)
+            if "--parent-pid" in own:  # a program ends with the process that started it
+                own[own.index("--parent-pid") + 1] = str(self._server.pid)
+            try:
+                self._server.start(own, is_silent=stdout == subprocess.DEVNULL)
+                return
+            except OSError:
+                print("the fork server has ended; from now on each process imports", flush=True)
+        subprocess.Popen(command, stdout=stdout, stderr=stderr)
+
+
+def _serve(modules: Sequence[str], requests: TextIO) -> None:
+    """Import, then fork for each request until the other end of the pipe is closed."""
+    with gc_tuning.importing():  # what is imported is never scanned again, in no fork
+        for name in modules:
+            import_module(name)
+    waits.shorten_pulls()
+    signal.signal(signal.SIGCHLD, _bury)
+    for line in requests:
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(requests.fileno())
+            _become(*json.loads(line))
+
+
+def _bury(*_: Any) -> None:
+    """Wait for children that have ended, so that their CPU time is counted and none stays a zombie."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _become(command: Sequence[str], is_silent: bool) -> None:
+    """Run a program in this process, and end with it."""
+    if is_silent:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+    sys.argv = list(command)
+    status = 1
+    try:
+        if command[0] == "flwr-clientapp":
+            waits.wait_for_message()
+        module = import_module(_PROGRAMS[command[0]])
+        getattr(module, command[0].replace("-", "_"))()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    """Start a fork server, then Flower's SuperExec."""
+    server = ForkServer(_IMPORTED[sys.argv.pop(1)])
+    from flwr.supercore.cli.flower_superexec import flower_superexec
+    from flwr.supercore.superexec.executor import subprocess_executor
+
+    subprocess_executor.subprocess = InPlaceOfSubprocess(server, waits.shorten_executor())
+    sys.argv[0] = "flower-superexec"
+    flower_superexec()
+
+
+if __name__ == "__main__":
+    main()

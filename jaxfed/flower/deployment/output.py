@@ -1,0 +1,117 @@
+"""Lines for the user of a federation: of the server's output, of stages as they end, and of the whole run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxfed.flower.messages.timings import PARTS, TRANSPORT
+
+STAGES, METRICS = "stages.jsonl", "metrics.jsonl"
+_ENDED = " ended"  # behind the name of a stage in its last line
+_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_OF_FLOWER = re.compile(r"(INFO|DEBUG) *:|Successfully installed jaxfed-app ")
+
+
+def readable(line: str) -> str:
+    """Return a line of a run's output without codes of colors; "" for one of Flower's own reports."""
+    plain = _COLORS.sub("", line).rstrip()
+    return "" if _OF_FLOWER.match(plain.lstrip()) else plain
+
+
+class StageLines:
+    """A line for each stage of a run that has ended, from its stages.jsonl."""
+
+    def __init__(self, workdir: Path, say: Callable[[str], None]) -> None:
+        self._file, self._say = workdir / STAGES, say
+        self._read = self._file.stat().st_size if self._file.is_file() else 0  # of an earlier part
+
+    def look(self) -> None:
+        """Say what is new."""
+        if not self._file.is_file():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            if text := stage_text(json.loads(line)):
+                self._say(text)
+
+
+def stage_text(line: dict[str, Any]) -> str:
+    """Return the text of a line of stages.jsonl; "" if no stage ends with it."""
+    name = str(line.get("stage", ""))
+    if not name.endswith(_ENDED):
+        return ""
+    lost = f", {line['lost']} lost" * bool(line["lost"])
+    parts = [
+        f"{part} {line[f'{part}_max']:.1f}" for part in (*PARTS, TRANSPORT) if f"{part}_max" in line
+    ]
+    longest = f" (at most: {', '.join(parts)})" * bool(parts)
+    return (
+        f"round {line['round']}, {name.removesuffix(_ENDED)}: {line['replies']} replies{lost} in "
+        f"{line['seconds']:.1f} s{longest}"
+    )
+
+
+class Traffic(NamedTuple):
+    """Bytes of a run for one of its clients, on average.
+
+    Fields:
+        predicted: (up, down) of what the method sends, as a simulation counts.
+        real: (up, down) of the content of messages, without names, shapes, Flower's heads, HTTP and TLS.
+    """
+
+    predicted: tuple[float, float]
+    real: tuple[float, float]
+
+    def __str__(self) -> str:
+        """One line."""
+        words = [
+            f"{real:,.0f} {way}, of which the method's {predicted:,.0f} ({_percent(real, predicted)} on top)"
+            for way, predicted, real in zip(("up", "down"), *self, strict=True)
+        ]
+        return f"bytes a client: {'; '.join(words)}"
+
+
+def traffic(workdir: Path, num_clients: int) -> Traffic:
+    """Add up the bytes of a run over a network."""
+    rounds = list(_rounds(workdir))
+    ways = ("upload_bytes", "download_bytes")
+
+    def total(part: str) -> tuple[float, float]:
+        up, down = (sum(each.get(part, {}).get(way, 0) for each in rounds) for way in ways)
+        return up / num_clients, down / num_clients
+
+    return Traffic(total("communication"), total("network"))
+
+
+def seconds_text(workdir: Path) -> str:
+    """Return a line with the mean seconds of a run's rounds and of the slowest clients' parts, or ""."""
+    rounds = [each["network"] for each in _rounds(workdir) if each.get("network")]
+    if not rounds:
+        return ""
+    keys = {part: f"{part}_max" for part in (*PARTS, TRANSPORT)}
+    parts = ", ".join(f"{part} {_mean(rounds, key):.1f}" for part, key in keys.items())
+    first, later = rounds[0]["seconds"], [each["seconds"] for each in rounds[1:]]
+    then = f", {sum(later) / len(later):.1f} s in each later one" if later else ""
+    return f"seconds of clients: {first:.1f} s in round 1{then} (at most: {parts})"
+
+
+def _mean(rounds: Iterable[dict[str, Any]], key: str) -> float:
+    values = [each.get(key, 0.0) for each in rounds]
+    return sum(values) / len(values)
+
+
+def _rounds(workdir: Path) -> Iterable[dict[str, Any]]:
+    file = workdir / METRICS
+    return map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+
+
+def _percent(real: float, predicted: float) -> str:
+    return f"{(real - predicted) / predicted:.1%}" if predicted else "all of it"
