@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxfed.federation.sides import ClientSide
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
+HELLO = "hello"  # part of a request: what the client has said
 
 
 def answer(message: Message, folder: Path) -> Message:
@@ -81,6 +82,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
         data.folder,
         step.run,
         client=data.settings.number,
+        name=data.settings.name,
         config=setup.fingerprint(text, method),
         x=x,
         y=y,
@@ -96,6 +98,7 @@ def _step(
     began = time.perf_counter()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
+    hello.check_unchanged(records.part(content, HELLO), data.folder, *data.train)
     side, federation, key = method_of(data, told)
     made = time.perf_counter()
     form = side.form(step.name, federation)
