@@ -31,7 +31,26 @@ FAULTS = (
     "other node",
     "twice with other content",
     "unreadable",
+    "other form",
+    "other type",
+    "out of range",
 )
+
+
+CHANGED = ("not finite", "other form", "other type", "out of range")
+
+
+def _changed(fault, name, value):
+    """A value of a reply, spoilt if it is one of those that the fault is about."""
+    if not name.startswith("content.") or not isinstance(value, np.ndarray):
+        return value
+    if fault == "out of range":
+        return np.full_like(value, -3) if value.dtype == np.int32 else value
+    if value.dtype.kind != "f":
+        return value
+    if fault == "other form":
+        return np.zeros(value.size + 1, value.dtype)
+    return value.astype(np.float64) if fault == "other type" else np.full_like(value, np.nan)
 
 
 class FakeClock:
@@ -62,7 +81,8 @@ class LocalNetwork:
 
     Args:
         clients: client functions by node, of a request's record, returning a reply's.
-        faults: by (node, step number), one of FAULTS, or several for a request that is sent again.
+        faults: by (node, step number) or (node, step, round), one of FAULTS, or several for a request that is
+            sent again.
     """
 
     def __init__(self, clients, faults=None, clock=None):
@@ -75,11 +95,16 @@ class LocalNetwork:
         self.received = defaultdict(list)  # by node: all requests
         self._events = defaultdict(list)  # by identifier
         self._gone, self._free_at, self._sent = {}, defaultdict(float), 0
+        self.revives = (
+            False  # killed nodes are back once the network has noticed that they were gone
+        )
 
     def revive(self, node):
         self._gone.pop(node, None)
 
     def nodes(self):
+        if self.revives:
+            self._gone = {node: at for node, at in self._gone.items() if self.clock() < at}
         return sorted(
             node for node in self.clients if self.clock() < self._gone.get(node, float("inf"))
         )
@@ -117,7 +142,9 @@ class LocalNetwork:
         return due
 
     def _serve(self, node, record, seconds):
-        plan = self.faults.get((node, step_of(record).number), [])
+        step = step_of(record)
+        named = self.faults.get((node, step.name, step.round))
+        plan = self.faults.get((node, step.number), []) if named is None else named
         fault = plan.pop(0) if plan else ""
         now = self.clock()
         if node in self._gone or fault == "killed":
@@ -152,13 +179,8 @@ class LocalNetwork:
             return {"content.x": 7, "noise": b"\0\1"}
         if fault == "unreadable":
             return {}
-        if fault == "not finite":
-            return {
-                name: np.full_like(value, np.nan)
-                if isinstance(value, np.ndarray) and value.dtype.kind == "f"
-                else value
-                for name, value in reply.items()
-            }
+        if fault in CHANGED:
+            return {name: _changed(fault, name, value) for name, value in reply.items()}
         if fault == "other step":
             return {**reply, "step.number": reply["step.number"] + 1}
         if fault == "other client":

@@ -63,14 +63,17 @@ class Network:
         init, played = algorithm.sides().server(self.ask, self.federation)
         self.algorithm = algorithm._replace(init=init, round=played)
 
-    def ask(self, step, messages, form, *, round_number):
+    def ask(self, step, messages, form, *, round_number, check=None):
         self.steps.append((step, round_number, tuple(messages)))
         gone = self.absent.get((step, round_number), ())
-        return {
+        replies = {
             client: self.answer(client, step, message, form)
             for client, message in messages.items()
             if client not in gone
         }
+        for client, reply in replies.items() if check else ():
+            check(client, reply)
+        return replies
 
     def answer(self, client, step, message, form):
         side, seen = self.clients[client], self.federations[client]

@@ -55,6 +55,11 @@ class Deployment:
         """Check the fields by `rules`."""
         check_values("Deployment", self.rules, vars(self))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the clients, in the order of their numbers; () if any name will do."""
+        return self.nodes if isinstance(self.nodes, tuple) else ()
+
     def num_nodes(self, num_clients: int) -> int:
         """Return the number of clients; `num_clients` is that of the simulation."""
         if self.nodes is None:

@@ -20,11 +20,21 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 
 
+class Unusable(ValueError):
+    """A reply that its client cannot have computed by the method; the text is one line, without its data."""
+
+
 class Ask(Protocol):
     """Sends one request to each client, and returns the replies that come in time."""
 
     def __call__(
-        self, step: str, requests: Mapping[int, Any], reply: Any, *, round_number: int
+        self,
+        step: str,
+        requests: Mapping[int, Any],
+        reply: Any,
+        *,
+        round_number: int,
+        check: Callable[[int, Any], None] = lambda client, reply: None,
     ) -> Mapping[int, Any]:
         """Return {client: reply}; a client that is missing has left the round.
 
@@ -33,6 +43,8 @@ class Ask(Protocol):
             requests: {client: pytree of arrays}.
             reply: the form of a reply, a pytree of `jax.ShapeDtypeStruct`.
             round_number: from 1.
+            check: client, its reply -> raises `Unusable` if a value is out of its range; the client has then
+                left the round.
         """
         ...
 

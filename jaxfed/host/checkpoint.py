@@ -163,6 +163,10 @@ class Checkpoints:
         """The step of the newest checkpoint; None if nothing has been saved."""
         return max(self._steps(), default=None)
 
+    def oldest(self) -> int | None:
+        """The step of the oldest checkpoint that is kept; None if nothing has been saved."""
+        return min(self._steps(), default=None)
+
     def _steps(self) -> list[int]:
         if not self.path.is_dir():
             return []

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # event of JAX
+HELLO = "hello"  # part of a request: what the client has said
 
 
 def answer(message: Message, folder: Path, *, called: float) -> Message:
@@ -103,6 +104,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
         data.folder,
         step.run,
         client=data.settings.number,
+        name=data.settings.name,
         config=setup.fingerprint(text, method),
         x=x,
         y=y,
@@ -119,6 +121,7 @@ def _step(
     compiled = _counting_compilation()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
+    hello.check_unchanged(records.part(content, HELLO), data.folder, *data.train)
     side, federation, key = method_of(data, told)
     made = time.perf_counter()
     form = side.form(step.name, federation)

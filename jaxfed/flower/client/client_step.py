@@ -115,9 +115,19 @@ def secret(folder: Path) -> bytes:
         file = state_folder / ".secret"
         if not file.exists():
             _write(file, {"secret": os.urandom(32)})
-        stored = records.from_bytes(file.read_bytes())["secret"]
-        assert isinstance(stored, bytes)
-        return stored
+        return _read_secret(file)
+
+
+def stored_secret(folder: Path) -> bytes:
+    """Return `secret` within a step, which holds the folder's lock; b"" if there is none any more."""
+    file = folder / "state" / ".secret"
+    return _read_secret(file) if file.exists() else b""
+
+
+def _read_secret(file: Path) -> bytes:
+    stored = records.from_bytes(file.read_bytes())["secret"]
+    assert isinstance(stored, bytes)
+    return stored
 
 
 def last_step(folder: Path, run: str) -> LastStep | None:

@@ -27,6 +27,7 @@ from jaxfed.federation.feature_statistics import FeatureSums
 from jaxfed.flower.client import client_step
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
+from jaxfed.flower.messages.steps import one_line
 
 NAME = "hello"  # of the step
 
@@ -69,6 +70,7 @@ class Hello(NamedTuple):
 
     Attributes:
         client: its number.
+        name: its name in client.toml.
         jaxfed: version.
         jax: version.
         config: hash of the config as the client resolved it.
@@ -80,6 +82,7 @@ class Hello(NamedTuple):
     """
 
     client: int
+    name: str
     jaxfed: str
     jax: str
     config: str
@@ -116,6 +119,7 @@ def hello(
     run: str,
     *,
     client: int,
+    name: str,
     config: str,
     x: np.ndarray,
     y: np.ndarray,
@@ -127,6 +131,7 @@ def hello(
         folder: the client's folder.
         run: name of the run.
         client: its number.
+        name: its name.
         config: hash of the config as the client resolved it.
         x: examples [n, ...].
         y: labels int [n], -1 for unlabeled.
@@ -138,6 +143,7 @@ def hello(
     last = client_step.last_step(folder, run)
     return Hello(
         client=client,
+        name=name,
         jaxfed=jaxfed.__version__,
         jax=metadata.version("jax"),
         config=config,
@@ -147,6 +153,23 @@ def hello(
         last_round=0 if last is None else last.round,
         census=census_of(x, y),
     )
+
+
+def check_unchanged(said: Mapping[str, Value], folder: Path, x: np.ndarray, y: np.ndarray) -> None:
+    """Compare what a client said in its hello with what it has now.
+
+    Raises:
+        client_step.StepRefused: its jaxfed or its data have changed since.
+        BadMessage: the server does not say what it said.
+    """
+    version = records.text(said, "jaxfed", longest=100)
+    if version != jaxfed.__version__:
+        raise client_step.StepRefused(
+            f"this client has jaxfed {jaxfed.__version__}, and the server {one_line(version)}"
+        )
+    data = records.text(said, "data", longest=100)
+    if data != checksum({"x": x, "y": y}, client_step.stored_secret(folder)):
+        raise client_step.StepRefused("this client's data are not those of its hello")
 
 
 def to_record(said: Hello) -> Record:
@@ -194,6 +217,7 @@ def from_record(content: Mapping[str, Value]) -> Hello:
         raise BadMessage("the counts of a census contradict each other")
     return Hello(
         client=records.whole_number(content, "client"),
+        name=records.text(content, "name"),
         jaxfed=records.text(content, "jaxfed", longest=100),
         jax=records.text(content, "jax", longest=100),
         config=records.text(content, "config", longest=100),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class Expected(NamedTuple):
         config: hash of the config.
         public: checksum of the public examples; "": the method has none.
         data: checksums of clients' data in an earlier part of this run.
+        names: of the clients; () for any.
         same_jax: clients must have the server's version of JAX, so that results are the simulation's.
     """
 
@@ -50,6 +51,7 @@ class Expected(NamedTuple):
     config: str
     public: str = ""
     data: Mapping[int, str] = {}
+    names: Sequence[str] = ()
     same_jax: bool = True
 
 
@@ -163,6 +165,11 @@ def _objection(said: Hello, expected: Expected) -> str:
     if said.client not in expected.clients:
         return f"there is no client number {said.client}"
     who = f"client {said.client}"
+    if expected.names and said.name != expected.names[said.client]:
+        name = expected.names[said.client]
+        return (
+            f"{who} has the name {one_line(said.name)!r}, and config.deployment.nodes has {name!r}"
+        )
     if said.config != expected.config:
         return f"{who} resolves the config differently ({one_line(said.config)}, not {expected.config})"
     if expected.public and said.public != expected.public:
@@ -171,3 +178,35 @@ def _objection(said: Hello, expected: Expected) -> str:
     if said.data != expected.data.get(said.client, said.data):
         return f"{who} has other data than earlier in this run, or a new folder"
     return ""
+
+
+class Returning:
+    """Clients that come back with other nodes: a node that starts again without a key has a new number."""
+
+    def __init__(
+        self,
+        network: Network,
+        admit: Callable[..., Admitted],
+        expected: Expected,
+        hellos: Mapping[int, Hello],
+    ) -> None:
+        """Admit nodes by `admit` (nodes, expected, known=) if their data are those of the first hellos."""
+        self._network, self._admit = network, admit
+        self._data = {client: said.data for client, said in hellos.items()}
+        self._expected = expected._replace(data=self._data)
+        self._refused: set[int] = set()
+
+    def nodes(self, known: Mapping[int, int]) -> dict[int, int]:
+        """Return the new nodes of clients whose known ones are not connected; asks each node once."""
+        connected = set(self._network.nodes())
+        self._refused &= connected
+        new = connected - set(known.values()) - self._refused
+        if not new or connected >= set(known.values()):
+            return {}
+        admitted = self._admit(new, self._expected, known=known)
+        self._refused |= admitted.refused.keys()
+        return admitted.nodes
+
+    def of_hello(self, client: int) -> Record:
+        """Return what a client has said, which it compares with what it has now."""
+        return {"hello.jaxfed": jaxfed.__version__, "hello.data": self._data[client]}

@@ -3,17 +3,16 @@
     calls = connect(network, config, limits, data, workdir)
     algorithm = calls.algorithm(algorithm, name)       # its round asks the clients
 
-stages.jsonl, beside metrics.jsonl, has one line when a stage of a round begins and one when it ends: time,
-who replied, who is lost and why, seconds (`messages.timings`), bytes. At the end of a round it has the step
-that made each client's state. A server that starts again reads there which states belong to its checkpoint.
+stages.jsonl (`stages`) has one line when a stage of a round begins and one when it ends: time, who replied,
+who is lost and why, seconds (`messages.timings`), bytes. clients.json (`known_clients`) has what the clients
+said of themselves at the run's first start.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,18 +28,19 @@ from jaxfed.federation.census import Census, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import FeatureSums
+from jaxfed.federation.sides import Unusable
 from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
 from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.network import Network
-from jaxfed.flower.messages.records import Record
+from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
-from jaxfed.flower.server import admission
-from jaxfed.flower.server.admission import Admitted, Expected
+from jaxfed.flower.server import admission, known_clients
+from jaxfed.flower.server.admission import Admitted, Expected, Returning
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
+from jaxfed.flower.server.stages import END, Stages
 from jaxfed.host.checkpoint import Checkpoints
 
-STAGES = "stages.jsonl"
 NO_CENSUS = Census(1, 1, 1, FeatureSums(np.zeros(1), np.zeros(1), 1))
 _THEN = "the run stops; the same command continues it"
 
@@ -61,36 +61,39 @@ def connect(
     number = limits.num_nodes(config.federation.num_clients)
     text = setup.config_text(config)
     run = _name_of_run(text, place)
+    earlier = known_clients.read(place, number)
     nodes = admission.wait_for_nodes(network, number, seconds=limits.wait_for_nodes, **clock)
-    expected = Expected(range(number), setup.fingerprint(text, config.algorithm))
-    asked: Record = {"config": text, "method": config.algorithm}
-    admitted = admission.admit(
-        network,
-        nodes,
-        expected,
-        asked,
-        run=run,
-        deadline=limits.deadline,
-        retries=limits.retries,
-        **clock,
+    expected = Expected(
+        range(number),
+        setup.fingerprint(text, config.algorithm),
+        data=earlier,
+        names=limits.names,
     )
+    asked: Record = {"config": text, "method": config.algorithm}
+    waiting: dict[str, Any] = {"deadline": limits.deadline, "retries": limits.retries, **clock}
+
+    def admit(asking: Collection[int], wanted: Expected, **known: Any) -> Admitted:
+        return admission.admit(network, asking, wanted, asked, run=run, **waiting, **known)
+
+    admitted = admit(nodes, expected)
     _check_complete(admitted, number, data)
     hellos = [admitted.hellos[client] for client in range(number)]
+    if not earlier:
+        known_clients.write(place, admitted.hellos)
     census = census_of([said.census.counts for said in hellos])
     return ClientCalls(
         Exchange(
             network,
             admitted.nodes,
             run=run,
-            deadline=limits.deadline,
-            retries=limits.retries,
-            first_step=admitted.last_step + 1,
-            **clock,
+            first_step=max(admitted.last_step, Stages(place).last_step()) + 1,
+            **waiting,
         ),
         Setup(text, config.algorithm, number, data.num_classes, census._replace(labels=())),
         data.federation(census, number),
         limits.quorum,
         place,
+        Returning(network, admit, expected, admitted.hellos),
         tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
     )
 
@@ -105,6 +108,7 @@ class ClientCalls:
         federation: as the server knows it.
         quorum: smallest share of a stage's clients that must reply.
         place: the workdir.
+        returning: admits clients that come back with another node.
         remarks: lines about nodes that were refused.
     """
 
@@ -113,8 +117,12 @@ class ClientCalls:
     federation: Federation
     quorum: float
     place: Path
+    returning: Returning
     remarks: tuple[str, ...] = ()
     _of_round: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._stages = Stages(self.place)
 
     def algorithm(self, algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
         """Return the method with a round that asks the clients."""
@@ -130,30 +138,45 @@ class ClientCalls:
             number = int(state.round) + 1
             self._begin(number)
             after, metrics = play(state, cohort, key)
-            self._write(round=number, stage="end", states=self.exchange.states)
+            self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
         return algorithm._replace(init=init, round=round_, evaluate_clients=None)
 
     def ask(
-        self, step: str, requests: Mapping[int, Any], reply: Any, *, round_number: int
+        self,
+        step: str,
+        requests: Mapping[int, Any],
+        reply: Any,
+        *,
+        round_number: int,
+        check: Callable[[int, Any], None] = lambda client, reply: None,
     ) -> Mapping[int, Any]:
         """Send each client its message of a step, and return the replies (see `Ask`).
 
         Raises:
             TooFewClients: fewer clients replied than the quorum asks for.
         """
-        self._write(round=round_number, stage=step, clients=sorted(requests))
+        self._stages.write(
+            round=round_number,
+            stage=step,
+            clients=sorted(requests),
+            step=self.exchange.next_step,
+        )
         head: Record = {**records.prefixed(self._told, SETUP), "cohort": len(requests)}
         messages = {
-            client: head | records.prefixed(pytrees.to_record(message), MESSAGE)
+            client: {
+                **head,
+                **self.returning.of_hello(client),
+                **records.prefixed(pytrees.to_record(message), MESSAGE),
+            }
             for client, message in requests.items()
         }
         seconds: dict[int, timings.Seconds] = {}
 
         def read(client: int, content: Record) -> Any:
             seconds[client] = timings.from_record(records.part(content, SECONDS))
-            return pytrees.from_record(records.part(content, REPLY), reply)
+            return _read(reply, check, client, content)
 
         answers = self.exchange.ask(
             step,
@@ -168,14 +191,17 @@ class ClientCalls:
 
     def _begin(self, number: int) -> None:
         """Continue clients from their states before round `number`; let them drop those that are obsolete."""
-        written = _states_by_round(self.place / STAGES) if self._continues else {}
-        if not self._begun:
-            self.exchange.states = dict(written.get(number - 1, {}))
-            self._begun = True
-        saved = Checkpoints(self.place / "checkpoints").newest()
-        if saved is not None and saved in written:
-            self.exchange.commit(written[saved])
         self._of_round = {}
+        self.exchange.nodes |= self.returning.nodes(self.exchange.nodes)
+        if not self._continues:
+            return
+        if not self._begun:
+            self.exchange.states = self._stages.states_after(number - 1)
+            self._begun = True
+        # The older checkpoint too: if the newest one is damaged, the next start continues from that.
+        saved = Checkpoints(self.place / "checkpoints").oldest()
+        if saved is not None and saved < number and saved in (written := self._stages.states()):
+            self.exchange.commit(written[saved])
 
     def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():
@@ -192,11 +218,21 @@ class ClientCalls:
         for key, value in found.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
-        self._write(round=number, stage=f"{answers.step} ended", **found, why=why)
+        self._stages.write(round=number, stage=f"{answers.step} ended", **found, why=why)
 
-    def _write(self, **line: Any) -> None:
-        with (self.place / STAGES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
+
+def _read(form: Any, check: Callable[[int, Any], None], client: int, content: Record) -> Any:
+    """Read a client's reply.
+
+    Raises:
+        BadMessage: it has another form, or values out of their range.
+    """
+    found = pytrees.from_record(records.part(content, REPLY), form)
+    try:
+        check(client, found)
+    except Unusable as error:
+        raise BadMessage(str(error)) from error
+    return found
 
 
 def _name_of_run(text: str, place: Path) -> str:
@@ -231,18 +267,3 @@ def _has_states(algorithm: FederatedAlgorithm, federation: Federation) -> bool:
     key = jax.random.key(0)
     side = algorithm.sides().client
     return bool(jax.tree.leaves(jax.eval_shape(lambda: side.init(key, federation))))
-
-
-def _states_by_round(file: Path) -> dict[int, dict[int, int]]:
-    """The states of clients after each round: {round: {client: number of the step that made it}}."""
-    if not file.exists():
-        return {}
-    found = {}
-    for text in file.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:  # half a line, of a server that was killed
-            continue
-        if line.get("stage") == "end":
-            found[int(line["round"])] = {int(c): int(n) for c, n in line["states"].items()}
-    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,26 +86,19 @@ def read(folder: Path) -> ServerData:
     Raises:
         UsageError: a file is missing, damaged, or does not fit the others.
     """
-    shared: dict[str, Any] = _read_shared(folder)
-    dtype, *shape = shared["example"]
+    num_classes, class_names, shape, dtype = _read_shared(folder)
     parts = {}
     for name in (*HELD_OUT, PUBLIC.removesuffix(".npz")):
         file = folder / f"{name}.npz"
         if file.exists():
-            parts[name] = _part(file, tuple(shape), np.dtype(dtype))
+            parts[name] = _part(file, shape, dtype, num_classes)
     if "server" in parts:
         raise UsageError(f"{folder / 'server.npz'}: on a network the labels are at clients")
-    return ServerData(
-        int(shared["num_classes"]),
-        tuple(shared["class_names"]),
-        tuple(shape),
-        np.dtype(dtype),
-        parts,
-    )
+    return ServerData(num_classes, class_names, shape, dtype, parts)
 
 
-def _read_shared(folder: Path) -> dict[str, Any]:
-    """Return the contents of a server's shared.json.
+def _read_shared(folder: Path) -> tuple[int, tuple[str, ...], tuple[int, ...], np.dtype]:
+    """Return number and names of the classes, shape and type of an example, from shared.json.
 
     Raises:
         UsageError: it is missing or damaged.
@@ -116,20 +110,80 @@ def _read_shared(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise UsageError(f"{file}: damaged; an object is needed")
-    return found
+    for key, (allowed, holds) in _IN_SHARED.items():
+        if key not in found:
+            raise UsageError(f"{file}: {key} is missing; use {allowed}")
+        if not holds(found[key]):
+            raise UsageError(f"{file}: {key}={shown(found[key])}: use {allowed}")
+    number, names = found["num_classes"], found["class_names"]
+    if len(names) != number:
+        raise UsageError(f"{file}: {len(names)} class_names, and num_classes={number}")
+    dtype, *shape = found["example"]
+    return number, tuple(names), tuple(shape), np.dtype(dtype)
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+def _is_form(value: Any) -> bool:
+    """True for the type and the shape of an example."""
+    return (
+        isinstance(value, list)
+        and len(value) > 1
+        and value[0] in ("uint8", "float32")
+        and all(type(size) is int and size > 0 for size in value[1:])
+    )
+
+
+_LONGEST_SHOWN = 60
+_IN_SHARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "num_classes": ("an integer from 2 on", lambda value: type(value) is int and value > 1),
+    "class_names": (
+        "a list of texts",
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    ),
+    "example": ("a list of 'uint8' or 'float32' and the sizes of an example", _is_form),
+}
 
 
 def _part(
-    file: Path, shape: tuple[int, ...], dtype: np.dtype
+    file: Path, shape: tuple[int, ...], dtype: np.dtype, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    arrays = plain_arrays(file)
+    """Return x, y and the numbers of a file's examples.
+
+    Raises:
+        UsageError: it cannot be read, or an array is not what it should be.
+    """
+    try:
+        arrays = plain_arrays(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
     if "x" not in arrays:
         raise UsageError(f"{file}: no array x")
+    if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
+        form = f"{arrays['x'].dtype}{list(arrays['x'].shape)}"
+        raise UsageError(f"{file}: x is {form}; use numbers [n, ...]")
     x = as_examples(arrays["x"])
     y = arrays.get("y", np.full(len(x), UNLABELED, np.int32))
+    number = arrays.get("number", np.full(len(x), UNLABELED, np.int64))
+    for name, array in (("y", y), ("number", number)):
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise UsageError(
+                f"{file}: {name} is {array.dtype}{list(array.shape)}; use integers [n]"
+            )
     if x.shape[1:] != shape or x.dtype != dtype or len(y) != len(x):
         raise UsageError(
             f"{file}: {x.dtype}{list(x.shape)} and {len(y)} labels; examples of this run are "
             f"{dtype}{list(shape)}"
         )
-    return x, y, arrays.get("number", np.full(len(x), UNLABELED, np.int64))
+    if len(number) != len(x):
+        raise UsageError(f"{file}: {len(number)} numbers of {len(x)} examples")
+    if not np.isfinite(x).all():
+        raise UsageError(f"{file}: x has values that are nan or infinite in float32")
+    if len(y) and not UNLABELED <= int(y.min()) <= int(y.max()) < num_classes:
+        wrong = y.min() if y.min() < UNLABELED else y.max()
+        raise UsageError(f"{file}: y has the label {wrong}; classes are 0 to {num_classes - 1}")
+    return x, y, number

@@ -88,6 +88,14 @@ def check(config: ConfigDict, data: ServerData) -> None:
     Raises:
         UsageError: it does not.
     """
+    for key, only in (("num_repeats", 1), ("baselines", ())):
+        if config[key] != only:
+            raise UsageError(
+                "a network plays one run of one method",
+                key=f"config.{key}",
+                value=config[key],
+                allowed=f"use {only}",
+            )
     name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
     algorithm = make_algorithm(config, name, data.federation(client_calls.NO_CENSUS, number))
     if algorithm.sides is None:

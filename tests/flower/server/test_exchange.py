@@ -96,6 +96,9 @@ OUTCOMES = {
         "its step failed: StepRefused: step 2 was sent again with other content",
         1,
     ),
+    "other form": ("sum is float32 [3], not float32 [2]", 1),
+    "other type": ("sum is float64 [2], not float32 [2]", 1),
+    "out of range": (None, 0),  # for a method's own check; this one has no counts
     "unreadable": ("the message does not say to which step it belongs", 1),
 }
 

@@ -21,7 +21,7 @@ CONFIG = "c0ffee"
 
 
 def hello_of(folder, client, **changes):
-    given = {"config": CONFIG, "x": X, "y": Y, "public": PUBLIC} | changes
+    given = {"name": "north", "config": CONFIG, "x": X, "y": Y, "public": PUBLIC} | changes
     folder.mkdir(exist_ok=True)
     return hello.hello(folder, "r", client=client, **given)
 

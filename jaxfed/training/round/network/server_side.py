@@ -18,7 +18,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.sides import Ask
+from jaxfed.federation.sides import Ask, Unusable
 from jaxfed.rules import choose_one_of
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
@@ -109,7 +109,8 @@ class ServerStage:
             if client >= 0
         }
         form = self._form_of_reply(state, received, keys)
-        replies = self._ask(UPDATE, messages, form, round_number=int(state.round) + 1)
+        number = int(state.round) + 1
+        replies = self._ask(UPDATE, messages, form, round_number=number, check=_check_update)
         ids = _still_there(cohort.client_id, replies)
         reply: Reply = _stacked(ids, replies, form)
         after, metrics = self._serve(state, reply.update, reply.trains, own, key)
@@ -130,7 +131,8 @@ class ServerStage:
         message = message_of(step, self._stage.program, state, (), keys)
         form = self._form_of_reply(state, (), keys, step)
         messages = {int(client): message for client in ids if client >= 0}
-        replies = self._ask(step, messages, form, round_number=int(state.round))
+        check = _check_measured if step == MEASURE else _check_nothing
+        replies = self._ask(step, messages, form, round_number=int(state.round), check=check)
         ids = _still_there(ids, replies)
         return ids, _stacked(ids, replies, form)
 
@@ -156,6 +158,33 @@ class ServerStage:
             return Reply(update, trains, dict(labeled), jnp.float32(0))
 
         return jax.eval_shape(reply)
+
+
+def _check_update(client: int, reply: Reply) -> None:
+    """Refuse weights and numbers of examples below 0, which would turn a mean into anything.
+
+    Raises:
+        Unusable: there are some.
+    """
+    del client
+    for name, values in (("weight", reply.update.weight), ("unlabeled", reply.unlabeled)):
+        if any(np.any(np.asarray(leaf) < 0) for leaf in jax.tree.leaves(values)):
+            raise Unusable(f"{name} is below 0")
+
+
+def _check_measured(client: int, reply: tuple[Any, jax.Array]) -> None:
+    """Refuse a number of examples below 0.
+
+    Raises:
+        Unusable: it is.
+    """
+    del client
+    if np.any(np.asarray(reply[1]) < 0):
+        raise Unusable("the number of examples is below 0")
+
+
+def _check_nothing(client: int, reply: Any) -> None:
+    del client, reply
 
 
 def _row(stacked: Any, row: int) -> Any:

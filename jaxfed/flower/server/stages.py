@@ -1,0 +1,99 @@
+"""stages.jsonl: the record of a run's stages, beside metrics.jsonl.
+
+    {"round": 3, "stage": "update", "clients": [0, 1, 2], "step": 3}             a stage begins
+    {"round": 3, "stage": "update ended", ..., "why": {"1": "no reply within 300 s"}}
+    {"round": 3, "stage": "end", "states": {"0": 3, "2": 3}}                     the round ends
+
+A line is appended before what it announces happens. A server that was killed and starts again reads here
+which steps it has used and which states of clients belong to its checkpoint. Of a round that was played
+again, the last lines count.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxfed.errors import Unresumable
+from jaxfed.host import storage
+
+STAGES = "stages.jsonl"
+END = "end"
+_ENDED = " ended"
+
+
+class Stages:
+    """The file of one run, which the server alone writes."""
+
+    def __init__(self, place: Path) -> None:
+        """Open the file in a workdir; half a line at its end, of a server that was killed, is removed."""
+        self._file = place / STAGES
+        if self._file.exists():
+            content = self._file.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                with self._file.open("r+b") as stream:
+                    stream.truncate(whole)
+
+    def write(self, **line: Any) -> None:
+        """Append a line, with the time in seconds since 1970."""
+        storage.append(self._file, json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
+
+    def last_step(self) -> int:
+        """Return the largest number of a step that was announced; 0: none."""
+        numbers = [line.get("step", 0) for line in lines(self._file)]
+        return max((number for number in numbers if type(number) is int), default=0)
+
+    def states(self) -> dict[int, dict[int, int]]:
+        """Return the states after each round: {round: {client: number of the step that made it}}."""
+        found: dict[int, dict[int, int]] = {}
+        for line in lines(self._file):
+            if line.get("stage") == END and isinstance(line.get("states"), dict):
+                found[int(line["round"])] = {int(c): int(n) for c, n in line["states"].items()}
+        return found
+
+    def states_after(self, number: int) -> dict[int, int]:
+        """Return the states after a round, from which the next one continues.
+
+        Raises:
+            Unresumable: the file does not have them, though the round is in a checkpoint.
+        """
+        if number == 0:
+            return {}
+        found = self.states().get(number)
+        if found is None:
+            raise Unresumable(
+                f"{self._file}: nothing about the end of round {number}, from which the clients' states "
+                "would continue; bring the file back"
+            )
+        return found
+
+
+def lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a stages.jsonl; damaged ones are left out."""
+    if not file.is_file():
+        return
+    for text in file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "stage" in line and type(line.get("round")) is int:
+            yield line
+
+
+def departures(place: Path) -> dict[int, dict[str, list[int]]]:
+    """Return the clients that left each round: {round: {stage: clients, ascending}}."""
+    found: dict[int, dict[str, list[int]]] = {}
+    for line in lines(place / STAGES):
+        stage, ended, _ = str(line["stage"]).rpartition(_ENDED)
+        if ended and isinstance(line.get("why"), dict):
+            found.setdefault(line["round"], {})[stage] = sorted(map(int, line["why"]))
+    return {
+        number: {stage: clients for stage, clients in stages.items() if clients}
+        for number, stages in found.items()
+        if any(stages.values())
+    }

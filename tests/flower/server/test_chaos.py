@@ -1,0 +1,97 @@
+"""Random faults through ten rounds: the bits of a simulation that the same clients have left."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from local_network import FAULTS
+from network_deployment import FIRST_NODE, Deployment, config_of
+
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.flower.client import client_run
+from jaxfed.flower.deployment import comparison
+from jaxfed.flower.server.stages import departures
+from jaxfed.host.interruption import Interruption
+
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+# One makes all whole numbers negative, of which an update need not have any.
+PLAYED = [fault for fault in FAULTS if fault != "out of range"]
+
+
+@pytest.fixture
+def one_process_a_client(monkeypatch):
+    """Make each client's method once; real clients make it for each message."""
+    method_of, made = client_run.method_of, {}
+
+    def kept(data, *others):
+        key = data.folder
+        if key not in made:
+            made[key] = method_of(data, *others)
+        return made[key]
+
+    monkeypatch.setattr(client_run, "method_of", kept)
+
+
+def without(algorithm, left):
+    """The method whose rounds lack the clients that left them: {round: clients}."""
+
+    def played(state, cohort, key):
+        gone = np.isin(cohort.client_id, left.get(int(state.round) + 1, []))
+        ids = np.where(gone, -1, cohort.client_id).astype(np.int32)
+        mask = np.asarray(cohort.mask) & ~gone[:, None]
+        y = np.where(mask, cohort.y, -1).astype(np.int32)
+        there = cohort._replace(client_id=ids, y=y, mask=mask)
+        return algorithm.round(state, there, key)
+
+    return algorithm._replace(round=played)
+
+
+def simulate(config, place, left):
+    def make(*arguments, **keywords):
+        return without(make_algorithm(*arguments, **keywords), left)
+
+    settings = config.to_dict()
+    with RunProgress(settings) as progress, open_workdir(place, settings) as directory:
+        experiment = Experiment(config, Simulation(config), directory, progress, Interruption())
+        directory.finish(replace(experiment, make=make).run())
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "rounds", "seed"),
+    [
+        ("fedavg", 3, 10, 1),
+        ("scaffold", 4, 10, 2),
+        *(
+            pytest.param(name, clients, 30, seed, marks=pytest.mark.slow)
+            for name, clients in (("fedavg", 4), ("scaffold", 3))
+            for seed in (3, 4)
+        ),
+    ],
+)
+def test_random_faults_are_departures(tmp_path, one_process_a_client, name, clients, rounds, seed):
+    rng = np.random.default_rng(seed)
+    faults = {
+        (FIRST_NODE + client, "update", number): str(rng.choice(PLAYED))
+        for number in range(1, rounds + 1)
+        for client in range(1, clients)  # client 0 stays, so that a round has somebody
+        if rng.random() < 0.4
+    }
+    config = config_of(
+        name,
+        f"rounds={rounds}",
+        f"federation.num_clients={clients}",
+        "deployment.quorum=0.01",
+    )
+    there = Deployment(tmp_path, config, faults)
+    there.network.revives = True
+    there.serve()
+    left = {number: stages["update"] for number, stages in departures(there.place).items()}
+    assert len(left) > rounds // 4
+    simulate(config, tmp_path / "simulation", left)
+    found = comparison.compare(there.place, tmp_path / "simulation", name)
+    assert found.largest == 0
+    assert found.labels == 0

@@ -1,0 +1,319 @@
+"""Faults at every stage of a run, through the server's own code: who is lost, why, and what follows.
+
+The method is `network_deployment.tally`, which sums: a step that is counted twice, or not at all, shows.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from local_network import FAULTS
+from network_deployment import STEPS, Deployment, config_of, last_state, tally
+
+import jaxfed
+from jaxfed.config.build import assembly
+from jaxfed.errors import UsageError
+from jaxfed.flower.server import server_run
+from jaxfed.flower.server.exchange import TooFewClients
+from jaxfed.flower.server.stages import departures
+
+NAME = "fedavg"  # whose place the method takes
+SOME = ("deployment.quorum=0.6", "checkpoint_every=1")
+
+
+@pytest.fixture(autouse=True)
+def tallying(monkeypatch):
+    monkeypatch.setattr(assembly, "make_algorithm", tally)
+    monkeypatch.setattr(server_run, "make_algorithm", tally)
+
+
+@pytest.fixture
+def deployed(tmp_path):
+    made = []
+
+    def deploy(faults=None, *more):
+        folder = tmp_path / f"{len(made)}"
+        folder.mkdir()
+        made.append(Deployment(folder, config_of(NAME, *SOME, *more), faults))
+        return made[-1]
+
+    return deploy
+
+
+def expected(absent=None, rounds=3, clients=3, forgets=()):
+    """The sums by a loop over clients; `absent` (step, round) -> client; `forgets` (client, round)."""
+    w, totals = np.zeros(2, np.float32), {}
+    for number in range(1, rounds + 1):
+        there = list(range(clients))
+        for place, step in enumerate(STEPS):
+            there = [client for client in there if (absent or {}).get((step, number)) != client]
+            for client in there:
+                if (client, number) in forgets and step == STEPS[0]:
+                    totals.pop(client, None)
+                added = w + np.float32(1 + client) / np.float32(3)
+                before = totals.get(client, np.zeros(2, np.float32))
+                totals[client] = before + added * np.float32(1 + place)
+            w = w + sum(totals[client] for client in there) / np.float32(7)
+    return w
+
+
+def result(deployment):
+    (w,) = (
+        np.frombuffer(value, np.float32)
+        for key, value in last_state(deployment.place, NAME)[0].items()
+        if "w" in key.rpartition("/")[2].split(".")
+    )
+    return w
+
+
+LOST = {  # fault -> why the client is lost; None: it is not
+    "killed": "code 5",
+    "crash": None,
+    "crash after": None,
+    "raise": None,
+    "late": "no reply within 300 s",
+    "duplicate": None,
+    "delivered twice": None,
+    "garbage": "the message does not say to which step it belongs",
+    "not finite": "total is not finite",
+    "other step": "its reply belongs to another step or client",
+    "other client": "its reply belongs to another step or client",
+    "other node": "node 1011 replied in place of node 11",
+    "twice with other content": "StepRefused: step",
+    "unreadable": "the message does not say to which step it belongs",
+    "other form": "total is float32 [3], not float32 [2]",
+    "other type": "total is float64 [2], not float32 [2]",
+    "out of range": "count is below 0",
+}
+
+
+def test_the_table_has_every_fault():
+    assert set(LOST) == set(FAULTS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
+    there = deployed({(11, step, 2): fault})
+    if fault == "killed":
+        there.network.revives = True
+    began = there.network.clock()
+    there.serve()
+    assert there.network.clock() - began < 400  # one deadline and little else
+    if LOST[fault] is None:
+        assert there.reasons() == {}
+        np.testing.assert_array_equal(result(there), expected())
+        return
+    ((where, lost),) = there.reasons().items()
+    assert where == (step, 2)
+    assert lost.keys() == {1}
+    assert LOST[fault] in lost[1]
+    assert departures(there.place) == {2: {step: [1]}}
+    np.testing.assert_array_equal(result(there), expected({(step, 2): 1}))
+
+
+@pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if reason])
+def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fault):
+    if fault in ("twice with other content", "other type"):
+        pytest.skip("a hello may be repeated, and has its sums in this type anyway")
+    there = deployed({(11, "hello", 0): "other form" if fault == "out of range" else fault})
+    with pytest.raises(
+        UsageError, match=r"clients 1 of 3 are missing; refused: node 11: \S"
+    ) as line:
+        there.serve()
+    assert "\n" not in str(line.value)
+    assert not (there.place / "stages.jsonl").exists()
+    there.network.revive(11)
+    there.serve()
+    np.testing.assert_array_equal(result(there), expected())
+
+
+@pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if not reason])
+def test_a_hello_that_is_repeated_is_one_hello(deployed, fault):
+    there = deployed({(11, "hello", 0): fault})
+    there.serve()
+    np.testing.assert_array_equal(result(there), expected())
+
+
+def test_too_few_clients_stop_the_run_in_one_line_and_the_same_command_continues(deployed):
+    there = deployed({(11, "measure", 2): "killed", (12, "measure", 2): "late"})
+    with pytest.raises(TooFewClients) as line:
+        there.serve()
+    assert str(line.value) == (
+        "round 2, measure: 1 of 3 clients answered, 2 are needed; missing: client 1 since round 2, measure, "
+        "41 s ago (code 5); client 2 since round 2, measure, 300 s ago (no reply within 300 s); the run "
+        "stops; the same command continues it"
+    )
+    there.network.revive(11)
+    there.serve()
+    np.testing.assert_array_equal(result(there), expected())
+
+
+def test_a_client_without_its_state_begins_anew_in_the_next_round(deployed):
+    there = deployed()
+    ask = there.network.clients[11]
+    gone = []
+
+    def loses(request):
+        if (request["step.name"], request["step.round"]) == ("update", 2) and not gone:
+            states = list(there.folders[1].glob("state/*/*.state"))
+            gone.extend(states)
+            for file in states:
+                file.unlink()
+        return ask(request)
+
+    there.network.clients[11] = loses
+    there.serve()
+    ((where, lost),) = there.reasons().items()
+    assert where == ("update", 2)
+    assert "StateLost: the state after step 3 is not here" in lost[1]
+    absent = {("update", 2): 1}
+    np.testing.assert_array_equal(result(there), expected(absent, forgets={(1, 3)}))
+
+
+def changed_data(there):
+    train = there.folders[1] / "train.npz"
+    arrays = dict(np.load(train))
+    arrays["x"][0] += 1
+    np.savez(train, **arrays)
+
+
+def no_folder(there):
+    shutil.rmtree(there.folders[1])
+
+
+CHANGES = {
+    "data": (changed_data, "StepRefused: this client's data are not those of its hello"),
+    "folder": (no_folder, "UsageError"),
+    "cohort": (
+        lambda there: (there.folders[1] / "client.toml").write_text(
+            'number = 1\nname = "client-1"\nleast_clients = 4\n'
+        ),
+        "StepRefused: a round of 3 clients; client.toml has least_clients = 4",
+    ),
+    "number": (
+        lambda there: (there.folders[1] / "client.toml").write_text('number = 2\nname = "x"\n'),
+        "StepRefused: this is client 2, not client 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_client_that_changes_after_its_hello_is_lost_from_then_on(deployed, case):
+    change, reason = CHANGES[case]
+    there = deployed({(11, "update", 2): "killed"})  # its node starts again, with another folder
+    receive, done = there.network.receive, []
+
+    def changing(identifiers):
+        if not done and 11 in there.network._gone:
+            change(there)
+            there.network.revive(11)
+            done.append(1)
+        return receive(identifiers)
+
+    there.network.receive = changing
+    there.serve()
+    reasons = there.reasons()
+    assert set(reasons) == {("update", 2), ("update", 3)}
+    assert reason in reasons["update", 3][1]
+    absent = {("update", 2): 1, ("update", 3): 1}
+    np.testing.assert_array_equal(result(there), expected(absent))
+
+
+def test_another_version_after_the_hello_is_refused(deployed, monkeypatch):
+    there = deployed()
+    ask = there.network.clients[11]
+
+    def updated(request):
+        if request["step.round"] < 2:
+            return ask(request)
+        with monkeypatch.context() as patched:
+            patched.setattr(jaxfed, "__version__", "9.9")
+            return ask(request)
+
+    there.network.clients[11] = updated
+    there.serve()
+    assert "this client has jaxfed 9.9, and the server " in there.reasons()["update", 2][1]
+    assert set(there.reasons()) == {("update", 2), ("update", 3)}
+
+
+def test_a_node_with_a_new_number_comes_back(deployed):
+    """A SuperNode that starts again without a key has another number; its state is in its folder."""
+    there = deployed({(11, "update", 2): "killed"})
+    receive = there.network.receive
+
+    def restarting(identifiers):
+        if 11 in there.network._gone and there.network.clock() >= there.network._gone[11]:
+            there.network.clients.setdefault(77, there.network.clients[11])
+        return receive(identifiers)
+
+    there.network.receive = restarting
+    there.serve()
+    assert set(there.reasons()) == {("update", 2)}
+    np.testing.assert_array_equal(result(there), expected({("update", 2): 1}))
+
+
+def test_a_stranger_in_place_of_a_lost_node_is_refused(deployed):
+    """It has the number of a client, and other data."""
+    there, other = deployed({(11, "update", 2): "killed"}), deployed()
+    receive = there.network.receive
+
+    def replacing(identifiers):
+        if 11 in there.network._gone:
+            there.network.clients.setdefault(77, other.network.clients[11])
+        return receive(identifiers)
+
+    there.network.receive = replacing
+    there.serve()
+    assert there.reasons()["update", 3] == {1: "its node is not connected"}
+    assert not [step for step in there.network.received[77] if step["step.name"] != "hello"]
+
+
+STARTS = {
+    "counts": ("counts = false", "client.toml has counts = false"),
+    "damaged": ("number =", "UsageError"),
+    "a number beyond": ("number = 3", "there is no client number 3"),
+    "another's number": ("number = 0", "client number 0 is also claimed by node 10"),
+    "another name": ('name = "south"', "has the name 'south', and config.deployment.nodes has 'b'"),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_a_client_that_does_not_fit_stops_the_start_in_one_line(deployed, case):
+    line, reason = STARTS[case]
+    more = ["deployment.nodes=('a','b','c')"] if case == "another name" else []
+    there = deployed(None, *more)
+    for client, folder in enumerate(there.folders):
+        head = [f"number = {client}", f'name = "{"abc"[client]}"', "least_clients = 2"]
+        key = line.partition(" ")[0]
+        own = [each for each in head if not each.startswith(key)] + [line] if client == 1 else head
+        (folder / "client.toml").write_text("\n".join(own) + "\n")
+    with pytest.raises(UsageError) as caught:
+        there.serve()
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_named_clients_take_part(deployed):
+    there = deployed(None, "deployment.nodes=('client-0','client-1','client-2')")
+    there.serve()
+    assert json.loads((there.place / "clients.json").read_text())["1"]["name"] == "client-1"
+
+
+def test_other_data_at_a_later_start_is_refused(deployed):
+    there = deployed({(11, "update", 2): "killed", (12, "update", 2): "killed"})
+    with pytest.raises(TooFewClients):
+        there.serve()
+    there.network.revive(11)
+    there.network.revive(12)
+    changed_data(there)
+    with pytest.raises(UsageError, match="client 1 has other data than earlier in this run, or a"):
+        there.serve()
+
+
+def test_a_network_plays_one_run(deployed):
+    there = deployed(None, "num_repeats=2")
+    with pytest.raises(UsageError, match=r"config\.num_repeats=2: a network plays one run"):
+        there.serve()
+    assert not there.place.exists()
