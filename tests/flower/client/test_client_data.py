@@ -1,5 +1,6 @@
 """A client's folder: what is wrong in it, one line each, and folders dealt from a simulation, bit for bit."""
 
+import json
 import re
 import stat
 
@@ -159,7 +160,7 @@ def test_a_config_is_dealt_and_dealt_again(tmp_path):
     assert (dealt.clients[0] / "state" / "kept").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "kept"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-    shared = dealing.read_shared(tmp_path / "server")
+    shared = json.loads((tmp_path / "server" / "shared.json").read_text())
     assert (shared["num_classes"], shared["capacity"]) == (10, dealt.federation.capacity)
     whole = Simulation(config).federation(config.seed)
     np.testing.assert_array_equal(whole.x, dealt.federation.x)

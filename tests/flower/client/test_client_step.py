@@ -312,6 +312,6 @@ def test_a_folders_secret_stays_the_same(tmp_path):
 
 def test_a_step_begins_without_jax_and_without_flower():
     """A stored reply is sent by a process that imports little."""
-    code = "from jaxfed.flower import client_step, hello; import sys; print(*sys.modules)"
+    code = "from jaxfed.flower.client import client_step, hello; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"jax", "flwr", "flax", "scipy"}.isdisjoint(done.stdout.split())
