@@ -5,6 +5,10 @@
 
 Batch sizes, sampling, padded shapes and the normalization of inputs depend on these numbers. On a network
 each client sends `ClientCounts` to the server before the first round, and receives the `Census` of all.
+
+The sums of a single example are that example, and two sums before and after one example was added differ by
+it. A client therefore sends sums only to methods that normalize their inputs by them, and only of enough
+examples (`jaxfed.flower.client.hello`).
 """
 
 from __future__ import annotations
@@ -23,14 +27,12 @@ class ClientCounts(NamedTuple):
     Fields:
         examples: number of all of them.
         labels: number of the labeled ones.
-        labels_of_a_class: the largest number of labels of one class.
-        sums: of each feature.
+        sums: of each feature; None if the method does not need them.
     """
 
     examples: int
     labels: int
-    labels_of_a_class: int
-    sums: FeatureSums
+    sums: FeatureSums | None
 
 
 class Census(NamedTuple):
@@ -39,22 +41,19 @@ class Census(NamedTuple):
     Fields:
         capacity: the size of the largest client.
         max_labels: the largest number of labels of a client.
-        max_labels_of_a_class: the largest number of labels of one class at a client.
-        sums: of each feature, over all clients.
+        sums: of each feature, over all clients; None if a client has sent none.
         labels: the number of labels of each client, which the server alone knows; () at a client.
     """
 
     capacity: int
     max_labels: int
-    max_labels_of_a_class: int
-    sums: FeatureSums
+    sums: FeatureSums | None
     labels: tuple[int, ...] = ()
 
 
-def counts_of(x: np.ndarray, labels: np.ndarray) -> ClientCounts:
-    """Count a client's examples [n, ...] and the labels that it has, int [m]."""
-    sums = feature_sums(x, np.arange(len(x)))
-    return ClientCounts(len(x), len(labels), most_of_a_class(labels), sums)
+def counts_of(x: np.ndarray, labels: np.ndarray, *, sums: bool = True) -> ClientCounts:
+    """Count a client's examples [n, ...] and the labels that it has, int [m]; `sums`: sum its features."""
+    return ClientCounts(len(x), len(labels), feature_sums(x, np.arange(len(x))) if sums else None)
 
 
 def most_of_a_class(labels: np.ndarray) -> int:
@@ -64,5 +63,8 @@ def most_of_a_class(labels: np.ndarray) -> int:
 
 def census_of(clients: Sequence[ClientCounts]) -> Census:
     """Join the counts of all clients, in the order of their numbers."""
-    examples, labels, of_a_class, sums = zip(*clients, strict=True)
-    return Census(max(examples), max(labels), max(of_a_class), added(sums), labels)
+    examples, labels, sums = zip(*clients, strict=True)
+    known = [each for each in sums if each is not None]
+    return Census(
+        max(examples), max(labels), added(known) if len(known) == len(clients) else None, labels
+    )

@@ -14,9 +14,10 @@ numbers, which all clients agree on.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -34,6 +35,7 @@ TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.t
 STATE, NODE = "state", "node"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 Errors = Literal["class only", "full"]
+_HASH = re.compile(r"([0-9a-f]{16})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,10 @@ class ClientSettings:
         counts: true if numbers of examples and labels may leave; methods that need them refuse otherwise.
         errors: text of this client's errors that the server receives: "class only", or all of it, "full".
         least_clients: smallest number of clients of a round in which this one takes part.
+        least_examples: smallest number of training examples whose sums of features may leave; methods that
+            need these sums are refused with fewer.
+        config: hash of the only config that this client takes part in; "" for any. The server says it.
+        estimators: classes that a config may name as `learner.estimator.estimator`.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -56,6 +62,15 @@ class ClientSettings:
         "counts": Rule(bool, "true or false"),
         "errors": one_of(get_args(Errors)),
         "least_clients": at_least(1),
+        "least_examples": at_least(0),
+        "config": Rule(str, "16 hexadecimal digits", lambda value: bool(_HASH.fullmatch(value))),
+        "estimators": Rule(
+            object,
+            "a list of classes, such as ['sklearn.svm.SVC']",
+            lambda value: (
+                isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+            ),
+        ),
     }
 
     number: int
@@ -63,6 +78,9 @@ class ClientSettings:
     counts: bool = True
     errors: Errors = "class only"
     least_clients: int = 3
+    least_examples: int = 10
+    config: str = ""
+    estimators: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check the fields by `rules`."""

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from jaxfed.data.dataset import UNLABELED, Partition
+from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client import client_data, client_step, hello
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
+from jaxfed.flower.client.consent import accepted, needs_feature_sums
 from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
@@ -65,9 +68,13 @@ def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) ->
         folder: the client's.
         seconds: of this process before the step (`timings`), which go into the reply.
     """
-    data = client_data.read(folder)
+    try:
+        data = client_data.read(folder)
+        name = step_of(request).name
+    except Exception as error:  # its text may hold data; nobody has said that it may leave
+        return client_step.refused(None, error)
     errors = data.settings.errors
-    if step_of(request).name == hello.NAME:
+    if name == hello.NAME:
         return client_step.answer(request, partial(_hello, data), errors=errors)
     number = data.settings.number
     return client_step.perform(
@@ -99,16 +106,25 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
     if not data.settings.counts:
         raise StepRefused("client.toml has counts = false: this client's numbers do not leave it")
     text, method = (records.text(content, name, longest=1_000_000) for name in ("config", "method"))
+    config = accepted(data.settings, text, method, step.run)
+    _check_labels(data, records.whole_number(content, "num_classes", least=2))
     x, y = data.train
+    sums, least = needs_feature_sums(config, method), data.settings.least_examples
+    if sums and 0 < len(x) < least:
+        raise StepRefused(
+            "the method needs sums of features, and there are fewer examples than the "
+            f"least_examples = {least} of client.toml"
+        )
     said = hello.hello(
         data.folder,
         step.run,
         client=data.settings.number,
         name=data.settings.name,
-        config=setup.fingerprint(text, method),
+        config=setup.fingerprint(text),
         x=x,
         y=y,
         public=data.public,
+        sums=sums,
     )
     return hello.to_record(said)
 
@@ -122,9 +138,13 @@ def _step(
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
     hello.check_unchanged(records.part(content, HELLO), data.folder, *data.train)
-    side, federation, key = method_of(data, told)
+    config = accepted(data.settings, told.config, told.method, step.run)
+    side, federation, key = method_of(data, told, config)
     made = time.perf_counter()
-    form = side.form(step.name, federation)
+    try:
+        form = side.form(step.name, federation)
+    except UsageError as error:  # its text is of the method alone
+        raise StepRefused(str(error)) from error
     message = pytrees.from_record(records.part(content, MESSAGE), form)
     init = partial(side.init, key, federation)
     template = jax.eval_shape(init)
@@ -147,15 +167,21 @@ def _step(
     }
 
 
-def method_of(data: ClientData, told: Setup) -> tuple[ClientSide, Federation, jax.Array]:
+def method_of(
+    data: ClientData, told: Setup, config: ConfigDict
+) -> tuple[ClientSide, Federation, jax.Array]:
     """Make the method's client: its side, what it holds, and the key of initial states.
+
+    Args:
+        data: the client's folder.
+        told: setup of the run.
+        config: of the setup, accepted.
 
     Raises:
         StepRefused: the method has no sides.
     """
     from jaxfed.config.build.assembly import make_algorithm
 
-    config = setup.config_of(told.config)
     federation = own_federation(data, told)
     algorithm = make_algorithm(config, told.method, federation)
     if algorithm.sides is None:
@@ -185,5 +211,9 @@ def _check(data: ClientData, told: Setup, cohort: int) -> None:
         raise BadMessage(
             f"there are {told.num_clients} clients, and this is {data.settings.number}"
         )
-    if data.train.y.max(initial=-1) >= told.num_classes:
-        raise StepRefused("a label is beyond the classes of the run")
+    _check_labels(data, told.num_classes)
+
+
+def _check_labels(data: ClientData, num_classes: int) -> None:
+    if data.train.y.max(initial=-1) >= num_classes:
+        raise StepRefused(f"a label is beyond the {num_classes} classes of the run")

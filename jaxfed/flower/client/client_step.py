@@ -161,16 +161,27 @@ def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> R
     try:
         step = step_of(request)
         return serve(step)
-    except (StepRefused, BadMessage) as refusal:
-        logging.warning("refused a request: %s", refusal)
-        return failed(step, Failure(type(refusal).__name__, text=str(refusal)))
     except Exception as error:  # whatever the step raises; its text may hold data
-        logging.exception("the step failed")
-        key = ""
-        if isinstance(error, UsageError):
-            key = ".".join(filter(None, (error.owner, error.key)))
-        text = str(error) if errors == "full" else ""
-        return failed(step, Failure(type(error).__name__, key, text))
+        return refused(step, error, errors)
+
+
+def refused(step: Step | None, error: Exception, errors: str = "class only") -> Record:
+    """Log an exception here, and return the reply that says no more of it than it may.
+
+    Args:
+        step: of the request; None if it could not be read.
+        error: the exception; texts of `StepRefused` and `BadMessage` hold no data and leave.
+        errors: as in `perform`.
+    """
+    if isinstance(error, StepRefused | BadMessage):
+        logging.warning("refused a request: %s", error)
+        return failed(step, Failure(type(error).__name__, text=str(error)))
+    logging.error("the step failed", exc_info=error)
+    key = ""
+    if isinstance(error, UsageError):
+        key = ".".join(filter(None, (error.owner, error.key)))
+    text = str(error) if errors == "full" else ""
+    return failed(step, Failure(type(error).__name__, key, text))
 
 
 class _Last(NamedTuple):

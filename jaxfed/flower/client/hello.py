@@ -1,9 +1,15 @@
 """A client's first reply: its versions, its number, and what the server must know of its data.
 
-These numbers leave a client, and nothing else of its data does: how many examples and labels it has, how many
-of the most frequent class, its largest class number, the shape and type of its examples, and the sum and the
-sum of squares of each feature (of each channel of images), by which all clients normalize their inputs alike.
-The number of steps, shapes and weights of a round depend on them.
+These numbers leave a client in its hello, and nothing else of its data does: how many examples and labels
+it has, and the shape and type of its examples. The number of steps, shapes and weights of a round depend on
+them.
+
+If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
+feature (of each channel of images) leave as well. They are sums in the clear: of one example they are the
+example. A client with fewer examples than `least_examples` in its client.toml refuses such a method in one
+line, since a normalization without it would be another one than the simulation's. The floor does not help
+against a server that compares the sums before and after a site has added an example: their difference is
+that example.
 
 Two checksums come with them. The one of the client's data is keyed with a secret of its folder: it tells the
 server only whether the data has changed since the last hello, and cannot be compared with data that a server
@@ -40,18 +46,14 @@ class Census(NamedTuple):
     Attributes:
         examples: number of training examples.
         labeled: examples with a label.
-        labeled_most: labels of the most frequent class.
-        largest_label: the largest class number; -1 without labels.
         shape: of one example.
         dtype: of the examples.
-        total: the sum of each entry of the last axis, over examples and all other axes.
-        square: the sum of squares.
+        total: the sum of each entry of the last axis, over examples and all other axes; () if it is not sent.
+        square: the sum of squares, likewise.
     """
 
     examples: int
     labeled: int
-    labeled_most: int
-    largest_label: int
     shape: tuple[int, ...]
     dtype: str
     total: tuple[float, ...]
@@ -60,9 +62,11 @@ class Census(NamedTuple):
     @property
     def counts(self) -> ClientCounts:
         """The numbers that a round's computations depend on."""
+        if not self.total:
+            return ClientCounts(self.examples, self.labeled, None)
         values = self.examples * math.prod(self.shape[:-1])
         sums = FeatureSums(np.array(self.total), np.array(self.square), values)
-        return ClientCounts(self.examples, self.labeled, self.labeled_most, sums)
+        return ClientCounts(self.examples, self.labeled, sums)
 
 
 class Hello(NamedTuple):
@@ -93,19 +97,17 @@ class Hello(NamedTuple):
     census: Census
 
 
-def census_of(x: np.ndarray, y: np.ndarray) -> Census:
-    """Count examples [n, ...] and labels int [n], -1 for unlabeled."""
-    labels = y[y >= 0]
-    counts = counts_of(x, labels)
+def census_of(x: np.ndarray, y: np.ndarray, *, sums: bool = True) -> Census:
+    """Count examples [n, ...] and labels int [n], -1 for unlabeled; `sums`: sum the features."""
+    counts = counts_of(x, y[y >= 0], sums=sums)
+    total, square = ((), ()) if counts.sums is None else counts.sums[:2]
     return Census(
         examples=counts.examples,
         labeled=counts.labels,
-        labeled_most=counts.labels_of_a_class,
-        largest_label=int(labels.max(initial=-1)),
         shape=tuple(int(size) for size in x.shape[1:]),
         dtype=x.dtype.name,
-        total=tuple(counts.sums.total.tolist()),
-        square=tuple(counts.sums.square.tolist()),
+        total=tuple(map(float, total)),
+        square=tuple(map(float, square)),
     )
 
 
@@ -124,6 +126,7 @@ def hello(
     x: np.ndarray,
     y: np.ndarray,
     public: np.ndarray | None = None,
+    sums: bool = True,
 ) -> Hello:
     """Collect a client's first reply.
 
@@ -136,6 +139,7 @@ def hello(
         x: examples [n, ...].
         y: labels int [n], -1 for unlabeled.
         public: public examples.
+        sums: True if the method needs the sums of features.
 
     Raises:
         client_step.StepRefused: another process is serving a step, or files of the run are damaged.
@@ -151,7 +155,7 @@ def hello(
         public="" if public is None else checksum({"x": public}),
         last_step=0 if last is None else last.number,
         last_round=0 if last is None else last.round,
-        census=census_of(x, y),
+        census=census_of(x, y, sums=sums),
     )
 
 
@@ -178,7 +182,8 @@ def to_record(said: Hello) -> Record:
         name: value for name, value in said._asdict().items() if name != "census"
     }
     arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
-    arrays |= {name: np.array(getattr(said.census, name)) for name in ("total", "square")}
+    for name in ("total", "square"):
+        arrays[name] = np.array(getattr(said.census, name), np.float64)
     census = said.census._asdict() | arrays
     return head | records.prefixed(census, "census")
 
@@ -202,19 +207,15 @@ def from_record(content: Mapping[str, Value]) -> Hello:
     census = Census(
         examples=records.whole_number(counts, "examples"),
         labeled=records.whole_number(counts, "labeled"),
-        labeled_most=records.whole_number(counts, "labeled_most"),
-        largest_label=records.whole_number(counts, "largest_label", least=-1),
         shape=tuple(shape.tolist()),
         dtype=records.text(counts, "dtype", longest=20),
         total=_sums(counts, "total", shape),
         square=_sums(counts, "square", shape),
     )
-    has_labels = census.labeled > 0
-    if not (
-        census.labeled_most <= census.labeled <= census.examples
-        and has_labels == (census.labeled_most > 0) == (census.largest_label >= 0)
-    ):
+    if census.labeled > census.examples:
         raise BadMessage("the counts of a census contradict each other")
+    if bool(census.total) != bool(census.square):
+        raise BadMessage("census.total and census.square belong together")
     return Hello(
         client=records.whole_number(content, "client"),
         name=records.text(content, "name"),
@@ -230,7 +231,7 @@ def from_record(content: Mapping[str, Value]) -> Hello:
 
 
 def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[float, ...]:
-    """Sums of each feature.
+    """Sums of each feature; () if they were not sent.
 
     Raises:
         BadMessage: another type or shape, or numbers that are not finite.
@@ -239,7 +240,7 @@ def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[fl
     if (
         not isinstance(sums, np.ndarray)
         or sums.dtype != np.float64
-        or sums.shape != (*shape[-1:].tolist(),)
+        or sums.shape not in ((*shape[-1:].tolist(),), (0,))
         or not np.isfinite(sums).all()
     ):
         raise BadMessage(f"census.{name} is not one finite sum of each feature")

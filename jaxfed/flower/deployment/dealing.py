@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from jaxfed.flower.client.client_data import (
     SETTINGS,
     TEST,
     TRAIN,
+    ClientSettings,
     private_folder,
     write_private,
 )
@@ -62,17 +63,19 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
     simulation = Simulation(config)
     simulation.check()
     federation = simulation.federation(config.seed + repeat)
-    folders = deal_to_clients(federation, nodes)
+    folders = deal_to_clients(federation, nodes, estimators=_estimators(config))
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
     deal_to_server(federation, server, class_names=names, numbers=simulation.numbers)
     return Dealt(folders, federation)
 
 
-def deal_to_clients(federation: Federation, nodes: Path) -> tuple[Path, ...]:
-    """Write each client's folder; its state, if there is one, stays."""
+def deal_to_clients(
+    federation: Federation, nodes: Path, *, estimators: Sequence[str] = ()
+) -> tuple[Path, ...]:
+    """Write each client's folder, whose settings allow these estimators; its state, if any, stays."""
     nodes.mkdir(parents=True, exist_ok=True)
     return tuple(
-        _deal_to(federation, client, nodes / str(client))
+        _deal_to(federation, client, nodes / str(client), estimators)
         for client in range(federation.num_clients)
     )
 
@@ -109,7 +112,13 @@ def deal_to_server(
     _write_arrays(folder / PUBLIC, public)
 
 
-def _deal_to(federation: Federation, client: int, folder: Path) -> Path:
+def _estimators(config: ConfigDict) -> tuple[str, ...]:
+    """Classes that a config's learners name, which a client must allow."""
+    named = config.learner.get("estimator", {}).get("estimator", "")
+    return (named,) if named else ()
+
+
+def _deal_to(federation: Federation, client: int, folder: Path, estimators: Sequence[str]) -> Path:
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     part = federation.partition
     labeled, unlabeled, new = (each[client] for each in part)
@@ -121,7 +130,11 @@ def _deal_to(federation: Federation, client: int, folder: Path) -> Path:
     _write_arrays(folder / TEST, test)
     public = {"x": federation.public_examples} if len(federation.public) else {}
     _write_arrays(folder / PUBLIC, public)
-    lines = (f"number = {client}", f'name = "client-{client}"', f"least_clients = {_least(part)}")
+    lines = [f"number = {client}", f'name = "client-{client}"', f"least_clients = {_least(part)}"]
+    if len(own) < ClientSettings.least_examples:  # simulated clients have no secrets
+        lines.append(f"least_examples = {len(own)}")
+    if estimators:
+        lines.append(f"estimators = {json.dumps(estimators)}")
     write_private(folder / SETTINGS, "".join(f"{line}\n" for line in lines).encode())
     private_folder(folder)
     return folder

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
+from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.census import Census
 from jaxfed.federation.feature_statistics import FeatureSums
@@ -23,6 +24,10 @@ from jaxfed.flower.messages.records import BadMessage, Record, Value
 
 # Sections that describe a simulation's data, or the server's own affairs.
 NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", "audit")
+# Keys of `execution` that belong to a machine; they change no result.
+OF_A_MACHINE = ("workers", "memory_limit", "compilation_cache", "plots")
+INITIAL = "initial_model"
+_MOST_CLIENTS = 1_000_000
 
 
 class Setup(NamedTuple):
@@ -42,14 +47,9 @@ class Setup(NamedTuple):
     num_classes: int
     census: Census
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the config and the method."""
-        return fingerprint(self.config, self.method)
-
     def to_record(self) -> Record:
         """Return it as the content of a message."""
-        census = self.census
+        census, sums = self.census, self.census.sums or _NO_SUMS
         return {
             "config": self.config,
             "method": self.method,
@@ -57,10 +57,9 @@ class Setup(NamedTuple):
             "num_classes": self.num_classes,
             "capacity": census.capacity,
             "max_labels": census.max_labels,
-            "max_labels_of_a_class": census.max_labels_of_a_class,
-            "total": census.sums.total,
-            "square": census.sums.square,
-            "values": census.sums.values,
+            "total": sums.total,
+            "square": sums.square,
+            "values": sums.values,
         }
 
 
@@ -79,43 +78,81 @@ def from_record(content: Mapping[str, Value]) -> Setup:
     census = Census(
         records.whole_number(content, "capacity"),
         records.whole_number(content, "max_labels"),
-        records.whole_number(content, "max_labels_of_a_class"),
-        FeatureSums(total, square, records.whole_number(content, "values")),
+        FeatureSums(total, square, records.whole_number(content, "values")) if total.size else None,
     )
+    if (num_clients := records.whole_number(content, "num_clients", least=1)) > _MOST_CLIENTS:
+        raise BadMessage(f"num_clients is {num_clients}; at most {_MOST_CLIENTS} are allowed")
     return Setup(
         records.text(content, "config", longest=1_000_000),
         records.text(content, "method", longest=100),
-        records.whole_number(content, "num_clients", least=1),
+        num_clients,
         records.whole_number(content, "num_classes", least=2),
         census,
     )
 
 
 def config_text(config: ConfigDict) -> str:
-    """Return the part of a config that is sent, as JSON."""
+    """Return the part of a config that is sent, as JSON.
+
+    A run that starts from an earlier one's state names no file: clients receive the model itself.
+    """
     sent = {key: value for key, value in config.to_dict().items() if key not in NOT_SENT}
-    return json.dumps(plain(sent), sort_keys=True)
+    own = sent["execution"].items()
+    sent["execution"] = {key: value for key, value in own if key not in OF_A_MACHINE}
+    return json.dumps(plain(_without_paths(sent)), sort_keys=True)
 
 
 def config_of(text: str) -> ConfigDict:
-    """Return the config of a client; sections that are not sent have their defaults.
+    """Return the config of a client; sections and keys that are not sent have their defaults.
 
     Raises:
-        BadMessage: the text is no config's.
+        BadMessage: the text is no config's, or has what is not sent.
     """
     try:
         given = json.loads(text)
     except ValueError as error:
         raise BadMessage("the config of the setup is malformed") from error
-    if not isinstance(given, dict):
-        raise BadMessage("the config of the setup is malformed")
     known = base.get_config().to_dict()
-    return ConfigDict(known | {key: _as_in_configs(value) for key, value in given.items()})
+    if not isinstance(given, dict) or not all(
+        isinstance(given.get(name, {}), dict) for name, own in known.items() if type(own) is dict
+    ):
+        raise BadMessage("the config of the setup is malformed")
+    execution = given.get("execution", {})
+    named = [name for name in NOT_SENT if name in given]
+    named += [f"execution.{key}" for key in OF_A_MACHINE if key in execution]
+    if named:
+        raise BadMessage(f"the setup has config.{named[0]}, which is each machine's own")
+    given = {key: _as_in_configs(value) for key, value in given.items()}
+    given["execution"] = known["execution"] | given.get("execution", {})
+    try:
+        return ConfigDict(known | given)
+    except (ValueError, TypeError, KeyError) as error:  # a key with a dot, or that is no text
+        raise BadMessage("the config of the setup is malformed") from error
 
 
-def fingerprint(text: str, method: str) -> str:
-    """Hash of a config's text and a method's name."""
-    return hashlib.sha256(json.dumps([text, method]).encode()).hexdigest()[:16]
+def fingerprint(text: str) -> str:
+    """Hash of a config's text, by which sites agree to it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def shown(text: str) -> str:
+    """Return a text of a message as an error shows it: quoted, on one line, not too long."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+_NO_SUMS = FeatureSums(np.zeros(0), np.zeros(0), 0)
+
+
+def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the path of an initial model in any section, which the server alone reads."""
+    return {
+        key: _without_paths(value)
+        if isinstance(value, Mapping)
+        else ""
+        if key == INITIAL and value != PRETRAINED
+        else value
+        for key, value in settings.items()
+    }
 
 
 def _as_in_configs(value: Any) -> Any:

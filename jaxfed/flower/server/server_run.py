@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
+from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
@@ -104,6 +106,14 @@ def check(config: ConfigDict, data: ServerData) -> None:
             key="config.algorithm",
             value=name,
             allowed="use launch.run",
+        )
+    seen = methods.with_own_training(config, name)
+    if networks.starts_from_state(seen) and seen.training.batch_statistics == "local":
+        raise UsageError(
+            "clients keep statistics of their own, and have no such file to start them from",
+            key="config.training.initial_model",
+            value=seen.training.initial_model,
+            allowed="use another config.training.batch_statistics",
         )
     algorithm.sides().server(lambda *_, **__: {}, data.federation(client_calls.NO_CENSUS, number))
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Init
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
@@ -24,6 +25,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.cohort_step import labeled_cohort, with_clients
 from jaxfed.training.round.network.messages import (
     MEASURE,
+    SHOW,
     UPDATE,
     NewModel,
     OwnState,
@@ -122,7 +124,19 @@ class TrainingClient:
         return after, Reply(update, trains, dict(labels.metrics), unlabeled)
 
     def form(self, step: str, federation: Federation) -> Any:
-        """Return the form of a message of the server, a pytree of `jax.ShapeDtypeStruct`."""
+        """Return the form of a message of the server, a pytree of `jax.ShapeDtypeStruct`.
+
+        Raises:
+            UsageError: the method has no such step.
+        """
+        programs = [stage.program for stage in self.stages]
+        steps = {
+            UPDATE: True,
+            MEASURE: any(program.measures for program in programs),
+            SHOW: any(program.messages.after_mean is not None for program in programs),
+        }
+        if not steps.get(step):
+            raise UsageError(f"the method has no step {step!r}")
         key, send = jax.random.key(0), self.stages[0].program.messages.send
 
         def message(state: ServerState, received: Any) -> Any:

@@ -1,0 +1,102 @@
+"""Checks of a server's setup by a client, before anything is built from it.
+
+A setup describes a method, and nothing of the client's machine. It names no file, no folder and no class to
+be imported, sets no number of processes, and has known keys and allowed values alone. One run has one config:
+the run's name begins with its hash. A site that has agreed to one config writes that hash into client.toml.
+
+What is left to a server is what the method itself does to the client: its model, its number of steps, and so
+its time and memory (docs/threat-model-network.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import methods
+from jaxfed.config.build.networks import PRETRAINED
+from jaxfed.config.checks.check import RULES
+from jaxfed.config.keys import check_own, check_value, flatten
+from jaxfed.config.schema.training import learner_rules
+from jaxfed.errors import UsageError
+from jaxfed.flower.client.client_data import ClientSettings
+from jaxfed.flower.client.client_step import StepRefused
+from jaxfed.flower.messages import setup
+from jaxfed.flower.messages.records import BadMessage
+
+_CLASS = "learner.estimator."
+
+
+def accepted(settings: ClientSettings, text: str, method: str, run: str) -> ConfigDict:
+    """Return the config of a setup.
+
+    Args:
+        settings: client.toml.
+        text: of the config.
+        method: name of the method.
+        run: name of the run.
+
+    Raises:
+        StepRefused: the client does not take part in this; says why in one line.
+        BadMessage: the text is no config's, or names what a server does not send.
+    """
+    found = setup.fingerprint(text)
+    if not run.startswith(f"{found}-"):
+        raise BadMessage(f"run {run} is not of the config {found} that came with it")
+    if settings.config not in ("", found):
+        raise StepRefused(f"the config is {found}; client.toml has config = {settings.config!r}")
+    config = setup.config_of(text)
+    if method not in methods.chosen(config):
+        raise BadMessage(f"the config has no method {setup.shown(method)}")
+    try:
+        _check(config, settings.estimators)
+        factory = methods.factory_of(config, method)
+        check_own(method, methods.keywords(config, method), factory)
+    except UsageError as error:  # its text is of the server's config alone
+        raise StepRefused(str(error)) from error
+    return config
+
+
+def needs_feature_sums(config: ConfigDict, method: str) -> bool:
+    """True if the method's networks normalize their inputs by the data of all clients."""
+    seen = methods.with_own_training(config, method)
+    if seen.training.initial_model == PRETRAINED:
+        return False  # by the numbers that the weights were trained with
+    return methods.trains(seen, method) and (
+        not methods.has_learners(seen, method) or methods.uses_training(seen, method)
+    )
+
+
+def _check(config: ConfigDict, estimators: Collection[str]) -> None:
+    """Check keys and values, and that none of them names a file or a class.
+
+    Raises:
+        UsageError: says which, and what is allowed.
+    """
+    names = {*ALGORITHMS, *methods.variants(config)}
+    for name in methods.chosen(config):
+        if name not in names:
+            raise UsageError("there is no such method", key="config.algorithm", value=name)
+    rules = RULES | learner_rules()
+    for key, value in flatten(config.to_dict()):
+        if key.partition(".")[0] in setup.NOT_SENT:
+            continue  # defaults
+        if key.rpartition(".")[2] == setup.INITIAL and value not in ("", PRETRAINED):
+            raise UsageError("a server sends no path", key=f"config.{key}", value=value)
+        if key.startswith(_CLASS):
+            _check_class(key, value, estimators)
+        elif key in rules and key not in ("algorithm", "baselines"):
+            check_value(key, value, rules[key])
+
+
+def _check_class(key: str, value: object, estimators: Collection[str]) -> None:
+    """Check that a class of an estimator is one that client.toml allows."""
+    leaf = key.removeprefix(_CLASS)
+    if leaf == "estimator" and value and value not in estimators:
+        raise UsageError(
+            f"client.toml has estimators = {list(estimators)}", key=f"config.{key}", value=value
+        )
+    if leaf == "derived_from" and value:
+        raise UsageError("a server names no package", key=f"config.{key}", value=value)

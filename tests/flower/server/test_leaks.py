@@ -1,0 +1,138 @@
+"""What leaves a client in a whole run: all bytes that the server receives, searched for the client's data."""
+
+import numpy as np
+import pytest
+from leak_search import LABELS, Listener, Private, leaks, needles
+from network_deployment import Deployment, config_of
+
+from jaxfed.flower.client import client_data, client_run, client_step
+from jaxfed.flower.messages import records
+
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+
+VIEWS = ("training.strong_augmentation=('cutout:4',)",)
+# Another method is one more line here: name -> (algorithm, settings).
+METHODS = {
+    **{name: (name, ()) for name in ("fedavg", "scaffold", "feddyn", "fedprox", "fedavg_network")},
+    **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
+    **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam")},
+    "static statistics": (
+        "fedavg",
+        ("model.norm=batch", "training.batch_statistics=static"),
+    ),
+}
+AT_ONCE = ("fedavg", "protofssl")
+
+
+def private_of(folder, num_classes=10):
+    data = client_data.read(folder)
+    texts = {"the folder's name": str(folder).encode()}
+    return Private(data.train.x, data.train.y, num_classes, texts)
+
+
+def listened(there):
+    """A deployment whose clients' bytes are recorded."""
+    network = there.network
+    network.clients = {node: Listener(serve) for node, serve in network.clients.items()}
+    return network.clients
+
+
+def found_in_a_run(there):
+    """{client: what of its data is in the bytes that anybody received, in either direction}."""
+    listeners = listened(there)
+    try:
+        there.serve()
+    finally:
+        everything = b"".join(b"".join(each.sent + each.received) for each in listeners.values())
+        found = {}
+        for client, folder in enumerate(there.folders):
+            private = private_of(folder)
+            key = {"the folder's secret": client_step.secret(folder)}
+            found[client] = leaks(everything, private._replace(texts={**private.texts, **key}))
+    assert len(everything) > 50_000
+    return found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [each if each in AT_ONCE else pytest.param(each, marks=pytest.mark.slow) for each in METHODS],
+)
+def test_nothing_of_the_examples_leaves(tmp_path, case):
+    name, settings = METHODS[case]
+    there = Deployment(tmp_path, config_of(name, *settings))
+    assert found_in_a_run(there) == {0: [], 1: [], 2: []}
+
+
+def row(data):
+    return {"planted": data.train.x[0].astype(np.float64)}
+
+
+def given_labels(data):
+    return {"planted": data.train.y[data.train.y >= 0].astype(np.int8)}
+
+
+def counts(data):
+    y = data.train.y
+    return {"planted": np.bincount(y[y >= 0], minlength=10).astype(np.float32)}
+
+
+def place(data):
+    return {"planted": str(data.folder)}
+
+
+def key(data):
+    return {"planted": client_step.secret(data.folder)}
+
+
+@pytest.mark.parametrize("step", ["_hello", "_step"])
+@pytest.mark.parametrize("planted", [row, given_labels, counts, place, key])
+def test_a_planted_leak_is_found(tmp_path, monkeypatch, step, planted):
+    """In the hello, which a server reads without the leak, and in a reply, which it refuses."""
+    real = getattr(client_run, step)
+
+    def leaking(data, *arguments):
+        reply = real(data, *arguments)
+        if step == "_hello":
+            return reply | planted(data)
+        state, content = reply
+        return state, content | {f"seconds.{k}": v for k, v in planted(data).items()}
+
+    monkeypatch.setattr(client_run, step, leaking)
+    found = found_in_a_run(Deployment(tmp_path, config_of("fedavg", "rounds=1")))
+    assert all(found.values()), found
+
+
+RNG = np.random.default_rng(3)
+IMAGES = RNG.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8)
+Y = RNG.integers(-1, 6, 40)
+
+
+@pytest.mark.parametrize("x", [IMAGES, IMAGES / 7, RNG.normal(size=(40, 9)).astype(np.float32)])
+def test_every_encoding_is_found_and_nothing_else(x):
+    private = Private(x, Y, 6, {"secret": b"open sesame"})
+    noise = RNG.bytes(200_000) + RNG.normal(size=20_000).astype(np.float32).tobytes()
+    noise += np.zeros(5000).tobytes() + np.arange(2000).tobytes()
+    assert leaks(noise, private) == []
+    known = needles(private)
+    assert {f"one-hot labels, {kind}" for kind in LABELS} <= known.keys()
+    for name, some in known.items():
+        for at in {0, len(some) // 2}:
+            content = noise + b"\1" + sorted(some)[at] + noise[:999]
+            assert name in leaks(content, private), name
+
+
+def test_sums_of_a_small_client_do_not_leave(tmp_path):
+    """One example's sums are the example: a method that needs them is refused, with nothing sent."""
+    config = config_of("fedavg", "rounds=1")
+    there = Deployment(tmp_path, config)
+    folder = there.folders[1]
+    data = client_data.read(folder)
+    np.savez(folder / "train.npz", x=data.train.x[:1], y=data.train.y[:1])
+    listeners = listened(there)
+    with pytest.raises(Exception, match="fewer examples than the least_examples = 10"):
+        there.serve()
+    assert not any(b"census" in part for part in listeners[11].sent)
+    text = (folder / "client.toml").read_text()
+    (folder / "client.toml").write_text(text + "least_examples = 1\n")
+    sums = records.decode(*[listeners[10].sent[at] for at in (0, 1)])
+    assert sums["content.census.total"].shape == (1,)
