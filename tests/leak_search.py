@@ -30,7 +30,7 @@ class Private(NamedTuple):
 
 def leaks(content, private):
     """Names of what of a client's data is in these bytes."""
-    return [name for name, found in needles(private).items() if _has_one(content, found)]
+    return [name for name, found in needles(private).items() if has_one(content, found)]
 
 
 def needles(private):
@@ -96,7 +96,7 @@ def _of_labels(y, num_classes, name):
     return found
 
 
-def _has_one(content, found):
+def has_one(content, found):
     """True if one of some byte strings is in the content."""
     by_length = {}
     for each in found:
