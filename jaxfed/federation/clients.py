@@ -234,8 +234,7 @@ class Federation:
     @property
     def max_labels_of_a_class(self) -> int:
         """The largest number of labels of one class at a client that is here; 0 without any labels."""
-        labels = (self.y[rows] for rows in self.partition.labeled)
-        return max(map(most_of_a_class, labels), default=0)
+        return max((most_of_a_class(self.y[rows]) for rows in self.partition.labeled), default=0)
 
     @property
     def label_counts(self) -> list[int]:
@@ -256,18 +255,14 @@ class Federation:
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each entry of the last axis, over all clients' examples and the server's.
 
-        On a network each client sends its sums (`Census`); a simulation counts no bytes for them.
-
-        Raises:
-            UsageError: on a network, a client has sent no sums.
+        On a network each client sends its sums (`Census`), or a `UsageError` says that one did not; a
+        simulation counts no bytes for them.
         """
         owned = [self.points(client) for client in range(self.num_clients)]
         here = feature_sums(self.x, np.concatenate([*owned, self.server]))
         if self.census is not None:
             if self.census.sums is None:
-                raise UsageError(
-                    "inputs cannot be normalized: clients have sent no sums of their features"
-                )
+                raise UsageError("a client has sent no sums of features to normalize inputs by")
             here = added([self.census.sums, feature_sums(self.x, self.server)])
         return mean_and_deviation(here, of_bytes=self.x.dtype == np.uint8)
 

@@ -159,7 +159,7 @@ def _step(
         **before,
         timings.METHOD: made - began,
         timings.STEP: time.perf_counter() - made,
-        timings.COMPILE: sum(compiled),
+        timings.COMPILE: float(sum(compiled)),
     }
     return pytrees.to_record(new), {
         **records.prefixed(found, REPLY),
