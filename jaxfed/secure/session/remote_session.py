@@ -90,6 +90,11 @@ class RemoteSession(Session):
             except DroppedOut:
                 continue
 
+    def later_all(self, clients: Iterable[int]) -> None:
+        """Include these clients in the next exchange, even without a step to take."""
+        for client in clients:
+            self._pending[client].extend(())
+
     def later(self, client: int, call: Call) -> None:
         """Add a step to the client's next letter."""
         self._pending[client].append(call)
@@ -139,7 +144,7 @@ class _Remote:
         if quiet:
             return dict.fromkeys(present)
         self._session.exchange(step)
-        answered = {}
+        answered: dict[int, Any] = {}
         for client in self.presence.staying(present):
             try:
                 with self.presence.losing(client):
