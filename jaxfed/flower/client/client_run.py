@@ -101,7 +101,7 @@ def _step(
     form = side.form(step.name, federation)
     message = pytrees.from_record(records.part(content, MESSAGE), form)
     init = partial(side.init, key, federation)
-    template = jax.eval_shape(init)
+    template = side.state_form(key, federation)
     if state is not None:
         own = pytrees.from_record(state, template, finite=False)
     else:

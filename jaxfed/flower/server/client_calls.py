@@ -222,7 +222,7 @@ def _has_states(algorithm: FederatedAlgorithm, federation: Federation) -> bool:
     assert algorithm.sides is not None
     key = jax.random.key(0)
     side = algorithm.sides().client
-    return bool(jax.tree.leaves(jax.eval_shape(lambda: side.init(key, federation))))
+    return bool(jax.tree.leaves(side.state_form(key, federation)))
 
 
 def _states_by_round(file: Path) -> dict[int, dict[int, int]]:

@@ -18,9 +18,9 @@ That is six exchanges with `row_sums="masked"`; double masks take three or four 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_sho
 from jaxfed.xclp.steps.row_sums import class_counts
 
 END = "end"  # the last exchange of a labeling
-_ROLES = {
+_ROLES: dict[Callable[..., Any], str] = {
     matrix.OwnDistances: OWN,
     masked.client: CODES,
     ColumnsClient: COLUMNS,

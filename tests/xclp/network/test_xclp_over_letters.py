@@ -1,14 +1,20 @@
 """XCLP whose clients are replayed from letters: the simulation's labels, and what the server receives."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE
+from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.letters import Call, Letter
 from jaxfed.xclp import Parameters, cross_client_label_propagation
+from jaxfed.xclp.network import sides
 from jaxfed.xclp.network.roles import LabelingClient
 from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
 
@@ -136,3 +142,51 @@ def test_what_does_not_run_says_so(key, value):
     with pytest.raises(UsageError, match=rf"xclp\.{key}=.*does not run on a network"):
         check_network(Parameters(**settings))
     check_network(parameters())
+
+
+def of_client(x, y):
+    mask = np.ones((1, len(y)), bool)
+    return Cohort(np.zeros(1, np.int32), x[None], y[None], mask)
+
+
+def request(number=1, letter=None):
+    frame = framing.Header(bytes(16), SERVER, 0, "invite", 0, 0, is_sealed=False).packed()
+    join = Letter([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
+    session = json.dumps({"address": 0, "seed": 7, "round": number})
+    return {"session": session, "letter": join if letter is None else letter}
+
+
+def test_a_state_serves_one_session_on_the_same_examples():
+    p, cohort = parameters(), of_client(VECTORS[0], LABELS[0])
+    own, first = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
+    _, second = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
+    assert first["frames"] != second["frames"]  # fresh keys
+    assert own["once"] is True
+    assert len(own["seed"]) == 32
+    empty = request(letter=Letter([], []).to_bytes())
+    after, _ = sides.answered(p, "agree", own, empty, cohort)
+    assert after["seed"] == own["seed"]
+    # A later round begins another session; it cannot go on with this one.
+    later, _ = sides.answered(p, "join", after, request(2), cohort)
+    assert later["seed"] != own["seed"]
+    with pytest.raises(ProtocolError, match="without a session"):
+        sides.answered(p, "upload", own, request(2), cohort)
+    with pytest.raises(ProtocolError, match="without a session"):
+        sides.answered(p, "upload", sides.NO_STATE, request(), cohort)
+    with pytest.raises(ProtocolError, match="examples have changed"):
+        sides.answered(p, "agree", own, empty, of_client(VECTORS[0] + 1, LABELS[0]))
+    ended, _ = sides.answered(p, "end", own, empty, cohort)
+    assert (ended["once"], ended["seed"], ended["past"]) == (False, b"", b"")
+    assert np.frombuffer(ended["label"], np.int32).tolist() == [-1] * SIZES[0]
+
+
+def test_malformed_sessions_are_refused():
+    for text in ("", "[]", '{"address":0}', '{"address":-1,"seed":1,"round":1}'):
+        with pytest.raises(ProtocolError, match="a malformed session"):
+            sides.answered(
+                parameters(),
+                "join",
+                sides.NO_STATE,
+                {**request(), "session": text},
+                of_client(VECTORS[0], LABELS[0]),
+            )
