@@ -22,7 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
@@ -136,7 +137,19 @@ def xclp(
         )
         return [*of_client, of_coalition]
 
-    return transductive(label_points)._replace(views=views)
+    def sides() -> Sides:
+        from jaxfed.xclp.network.sides import labeling_sides  # only networks need it
+
+        if late_fraction:
+            raise UsageError(
+                "does not run on a network",
+                key="late_fraction",
+                value=late_fraction,
+                allowed="use 0",
+            )
+        return labeling_sides(parameters, execution)
+
+    return transductive(label_points)._replace(views=views, sides=sides)
 
 
 def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array) -> np.ndarray:

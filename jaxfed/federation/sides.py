@@ -55,9 +55,18 @@ class ClientSide(NamedTuple):
     Fields:
         init: key of `Init`, federation -> the client's state before its first round, a pytree of arrays.
         answer: step, own state, request, cohort of this client alone -> own state, reply.
-        form: step, federation -> the form of a request, a pytree of `jax.ShapeDtypeStruct`.
+        form: step, federation -> the form of a request, a pytree of `jax.ShapeDtypeStruct`, or of plain
+            values (b"" for bytes of any length).
+        stored: the form of a state whose bytes have no fixed length; None: that of `init`.
     """
 
     init: Callable[[jax.Array, Federation], Any]
     answer: Callable[[str, Any, Any, Cohort], tuple[Any, Any]]
     form: Callable[[str, Federation], Any]
+    stored: Any = None
+
+    def state_form(self, key: jax.Array, federation: Federation) -> Any:
+        """Return the form of a state."""
+        if self.stored is not None:
+            return self.stored
+        return jax.eval_shape(lambda: self.init(key, federation))

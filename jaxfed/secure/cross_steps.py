@@ -222,13 +222,33 @@ def sums_and_totals(
     sums over exactly the clients whose contributions count, and the server does not learn them. `shape` is
     (t, C), that of the first client's if left out.
     """
+    sums = undivided_sums(session, contributions, totals, rows, parts=parts, shape=shape, **options)
+    split = {client: own.stop - own.start for client, own in rows.items()}
+    return {
+        client: (own[: split[client]], own[split[client] :])
+        for client, own in sums.items()
+        if own is not None  # it is in another process
+    }
+
+
+def undivided_sums(
+    session: Session,
+    contributions: Mapping[int, np.ndarray],
+    totals: Mapping[int, np.ndarray],
+    rows: Mapping[int, slice],
+    *,
+    parts: Mapping[int, np.ndarray] | None = None,
+    shape: tuple[int, int] | None = None,
+    **options: Any,
+) -> dict[int, np.ndarray]:
+    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process."""
     num_totals, num_classes = next(iter(totals.values())).shape if shape is None else shape
     longer = {
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
         for number, (client, own) in enumerate(rows.items())
     }
     zeros = np.zeros((num_totals, num_classes))
-    sums = sums_of_rows(
+    return sums_of_rows(
         session,
         {client: (own, totals[client]) for client, own in contributions.items()},
         longer,
@@ -238,12 +258,6 @@ def sums_and_totals(
         shorter=rows,
         **options,
     )
-    split = {client: own.stop - own.start for client, own in rows.items()}
-    return {
-        client: (own[: split[client]], own[split[client] :])
-        for client, own in sums.items()
-        if own is not None  # it is in another process
-    }
 
 
 def client_with_totals(

@@ -147,7 +147,7 @@ def _step(
         raise StepRefused(str(error)) from error
     message = pytrees.from_record(records.part(content, MESSAGE), form)
     init = partial(side.init, key, federation)
-    template = jax.eval_shape(init)
+    template = side.state_form(key, federation)
     if state is not None:
         own = pytrees.from_record(state, template, finite=False)
     else:

@@ -57,7 +57,7 @@ def compare(first: Path, second: Path, method: str, *, repeat: int = 0) -> Diffe
         )
     tables = [_labels(path, method, repeat) for path in (first, second)]
     labels = None
-    if all(table is not None for table in tables):
+    if all(tables):  # a server has no labels of its clients' points
         rows = [dict(table or {}) for table in tables]
         labels = sum(rows[0].get(point) != rows[1].get(point) for point in {*rows[0], *rows[1]})
     return Difference(largest, len(here), labels, len(tables[0] or {}))

@@ -264,4 +264,4 @@ def _has_states(algorithm: FederatedAlgorithm, federation: Federation) -> bool:
     assert algorithm.sides is not None
     key = jax.random.key(0)
     side = algorithm.sides().client
-    return bool(jax.tree.leaves(jax.eval_shape(lambda: side.init(key, federation))))
+    return bool(jax.tree.leaves(side.state_form(key, federation)))

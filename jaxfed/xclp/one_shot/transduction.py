@@ -119,8 +119,8 @@ def predictions(state: Transduction, federation: Federation) -> Predictions:
                 client=np.full(len(points), client, np.int32),
                 example=points,
                 role=np.repeat(*map(np.array, zip(*roles, strict=True))),
-                label=state.label[client, : len(points)],
-                confidence=state.confidence[client, : len(points)],
+                label=state.label[client : client + 1].ravel()[: len(points)],
+                confidence=state.confidence[client : client + 1].ravel()[: len(points)],
             )
         )
     return Predictions(*map(np.concatenate, zip(*rows, strict=True)))

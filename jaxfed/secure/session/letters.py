@@ -1,0 +1,110 @@
+"""Letters: what a server sends to one client of a session in one exchange, as bytes.
+
+A letter has the steps that the client is to take (`Call`), and the frames that it receives. It holds JSON and
+frames, never code: a client runs only steps that it knows by name. Every part has its length in front of it,
+8 bytes, big-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxfed.errors import ProtocolError
+
+SETUP = "setup"  # the role of a client that joins a session
+_SIZE = 8
+
+
+class Call(NamedTuple):
+    """One step of one of a client's objects.
+
+    Attributes:
+        number: of the object in its session.
+        role: what kind of object it is.
+        plan: what the object is made from, beside the client's own input.
+        step: its method.
+        arguments: of the method.
+    """
+
+    number: int
+    role: str
+    plan: dict[str, Any]
+    step: str
+    arguments: list[Any]
+
+
+class Letter(NamedTuple):
+    """The steps of one exchange, and the frames that have arrived for them."""
+
+    calls: Sequence[Call]
+    frames: Sequence[bytes]
+
+    def to_bytes(self) -> bytes:
+        """Encode the letter."""
+        text = json.dumps([_plain(list(call)) for call in self.calls], separators=(",", ":"))
+        return packed([text.encode(), *self.frames])
+
+
+def parsed_letter(message: bytes) -> Letter:
+    """Parse a letter.
+
+    Raises:
+        ProtocolError: it is malformed.
+    """
+    try:
+        text, *frames = parsed(message)
+        calls = [Call(*map(_given, call)) for call in json.loads(text)]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ProtocolError("a malformed letter") from error
+    for call in calls:
+        kinds = zip(call, (int, str, dict, str, list), strict=True)
+        if not all(type(value) is kind for value, kind in kinds):
+            raise ProtocolError("a malformed call in a letter")
+    return Letter(calls, frames)
+
+
+def packed(parts: Iterable[bytes | bytearray]) -> bytes:
+    """Join parts, each with its length in front."""
+    return b"".join(len(part).to_bytes(_SIZE, "big") + part for part in parts)
+
+
+def parsed(message: bytes) -> list[bytes]:
+    """Split what `packed` has joined.
+
+    Raises:
+        ProtocolError: the lengths do not fit.
+    """
+    parts, start = [], 0
+    while start < len(message):
+        begin = start + _SIZE
+        start = begin + int.from_bytes(message[start:begin], "big")
+        if begin > len(message) or start > len(message):
+            raise ProtocolError(f"a message of {len(message)} bytes is cut short")
+        parts.append(message[begin:start])
+    return parts
+
+
+def _plain(value: Any) -> Any:
+    """JSON of plain values, slices, and mappings whose keys are numbers or strings."""
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop]}
+    if isinstance(value, Mapping):
+        return {"mapping": [[key, _plain(own)] for key, own in value.items()]}
+    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value
+
+
+def _given(value: Any) -> Any:
+    """Undo `_plain`; tuples are lists afterwards."""
+    if isinstance(value, list):
+        return [_given(own) for own in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, own),) = value.items()
+    if kind == "slice":
+        start, stop = own
+        return slice(start, stop)
+    if kind != "mapping":
+        raise ValueError
+    return {key: _given(each) for key, each in own}

@@ -1,0 +1,112 @@
+"""A client of a session over a network: a function of 32 random bytes and the letters that it received.
+
+    party = ReplayedParty(address, seed, roles)
+    for letter in past: party.play(letter)      # the same frames as then, which are not sent again
+    frames = party.play(letter)                 # to be sent
+
+Nothing else is stored between two letters. Whoever plays a party must answer each letter once: two letters
+after the same past would seal two texts under one nonce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jaxfed.errors import ProtocolError
+from jaxfed.secure.primitives.prg import replayable_bytes
+from jaxfed.secure.session import letters
+from jaxfed.secure.session.channel import Channel
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.letters import SETUP, Call
+from jaxfed.secure.session.party_endpoint import PartyEndpoint
+from jaxfed.secure.session.setup import ClientSetup
+
+_SETUP_STEPS = ("join", "agree", "give_group_secret", "finished")
+
+
+class Role(NamedTuple):
+    """A kind of object that a client lets the server use, once in a session.
+
+    Fields:
+        constructor: (endpoint, own input, random_bytes=, **plan) -> the object.
+        own: the client's input, which the server does not have.
+        steps: the methods that may be called.
+        plan: names of the arguments that the server gives.
+    """
+
+    constructor: Callable[..., Any]
+    own: Callable[[ReplayedParty], Any]
+    steps: frozenset[str]
+    plan: frozenset[str]
+
+
+class ReplayedParty:
+    """A client during one session.
+
+    Args:
+        address: its address.
+        seed: 32 bytes of the operating system's generator, used for this session alone.
+        roles: the objects that it has, by name.
+
+    Attributes:
+        endpoint: its end of the session, after setup.
+        results: what steps returned last, by (role, step).
+    """
+
+    def __init__(self, address: int, seed: bytes, roles: Mapping[str, Role]) -> None:
+        self._address, self._roles = address, roles
+        self._channel, self._random_bytes = Channel.own(address), replayable_bytes(seed)
+        self._objects: dict[int, tuple[str, Any]] = {}
+        self.endpoint: PartyEndpoint | None = None
+        self.results: dict[tuple[str, str], Any] = {}
+
+    def play(self, letter: bytes) -> bytes:
+        """Take the letter's steps; returns the frames that are to be sent, packed.
+
+        Raises:
+            ProtocolError: a malformed letter, an unknown role or step, or an unexpected message.
+        """
+        calls, frames = letters.parsed_letter(letter)
+        self._channel.feed(frames)
+        for call in calls:
+            self._take(call)
+        return letters.packed(self._channel.emptied())
+
+    def _take(self, call: Call) -> None:
+        if call.number not in self._objects:
+            self._objects[call.number] = call.role, self._made(call)
+        role, own = self._objects[call.number]
+        steps = _SETUP_STEPS if role == SETUP else self._roles[role].steps
+        if role != call.role or call.step not in steps:
+            raise ProtocolError(f"step {call.step!r} of {call.role!r} is not one of this client's")
+        result = getattr(own, call.step)(*call.arguments)
+        if hasattr(result, "__next__"):
+            for _ in result:
+                pass
+            return
+        if role == SETUP and call.step == "finished":
+            self.endpoint = result
+        self.results[role, call.step] = result
+
+    def _made(self, call: Call) -> Any:
+        """Make an object.
+
+        Raises:
+            ProtocolError: the role is unknown or was used before, or its plan is not what was agreed.
+        """
+        if call.role == SETUP:
+            if self.endpoint is not None:
+                raise ProtocolError("a second setup in one session")
+            return ClientSetup(self._address, self._channel, random_bytes=self._random_bytes)
+        role = self._roles.get(call.role)
+        used = {name for name, _ in self._objects.values()}
+        if role is None or self.endpoint is None or call.role in used:
+            raise ProtocolError(f"{call.role!r} is not to be used now")
+        if call.plan.keys() != role.plan:
+            raise ProtocolError(f"a plan of {sorted(call.plan)} for {call.role!r}")
+        if any(SERVER in own for own in call.plan.values() if isinstance(own, dict)):
+            raise ProtocolError("a plan that gives rows to the server")
+        return role.constructor(
+            self.endpoint, role.own(self), random_bytes=self._random_bytes, **call.plan
+        )

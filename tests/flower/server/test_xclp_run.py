@@ -1,0 +1,52 @@
+"""One-shot XCLP by clients that answer letters: labels stay at clients and are the simulation's."""
+
+import csv
+import gzip
+
+import numpy as np
+import pytest
+from network_deployment import Deployment, config_of
+
+from jaxfed.api.run import run as simulate
+from jaxfed.errors import UsageError
+from jaxfed.flower.messages import records
+
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+
+SECURE = (
+    *("xclp.hamming=masked", "xclp.influence=columns", "xclp.num_bits=64"),
+    *("xclp.row_sums=masked", "preprocessing.kind=identity"),
+)
+
+
+def labels_of(folder):
+    """The labels that a client has stored, and no secret beside them."""
+    [last] = folder.glob("state/*/last")
+    number = records.from_bytes(last.read_bytes())["number"]
+    state = records.from_bytes((last.parent / f"{number}.state").read_bytes())
+    assert state["once"] is False
+    assert state["seed"] == state["past"] == b""
+    assert len(list(last.parent.glob("*.state"))) == 1  # earlier ones served once
+    return np.frombuffer(state["label"], np.int32)
+
+
+@pytest.mark.parametrize("row_sums", ["masked", "masked_resilient"])
+def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
+    config = config_of("xclp", *SECURE, f"xclp.row_sums={row_sums}")
+    there = Deployment(tmp_path, config)
+    there.serve()
+    simulate(config, workdir=tmp_path / "simulation", progress=False)
+    [file] = (tmp_path / "simulation").rglob("*.csv.gz")
+    with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for client, folder in enumerate(there.folders):
+        expected = [int(row["label"]) for row in rows if int(row["client"]) == client]
+        assert labels_of(folder).tolist() == expected
+        assert len(expected)
+
+
+def test_what_cannot_run_says_so_before_anybody_is_asked(tmp_path):
+    there = Deployment(tmp_path, config_of("xclp"))
+    with pytest.raises(UsageError, match=r"hamming=.*does not run on a network; use 'masked'"):
+        there.serve()
+    assert not there.network.received

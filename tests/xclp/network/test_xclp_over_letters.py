@@ -1,0 +1,192 @@
+"""XCLP whose clients are replayed from letters: the simulation's labels, and what the server receives."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution.settings import HERE
+from jaxfed.secure.session import framing
+from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.letters import Call, Letter
+from jaxfed.xclp import Parameters, cross_client_label_propagation
+from jaxfed.xclp.network import sides
+from jaxfed.xclp.network.roles import LabelingClient
+from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
+
+RNG = np.random.default_rng(3)
+SIZES, DIM, NUM_CLASSES = (9, 1, 6), 5, 3
+VECTORS = [RNG.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+LABELS = [np.full(size, -1, np.int32) for size in SIZES]
+LABELS[0][:4], LABELS[1][:] = (0, 1, 2, 1), 2  # client 2 has none
+SECURE = {"hamming": "masked", "influence": "columns", "num_bits": 64, "num_neighbors": 4}
+
+
+def parameters(row_sums="masked", **more):
+    return Parameters(num_classes=NUM_CLASSES, seed=7, row_sums=row_sums, **SECURE, **more)
+
+
+class Network:
+    """Clients with 32 random bytes and the letters that they have answered; `absent`: {client: name}."""
+
+    def __init__(self, p, fault=None):
+        self.p, self.fault, self.sizes = p, fault or {}, {}
+        self.seeds = {j: os.urandom(32) for j in range(len(SIZES))}
+        self.past = {j: [] for j in self.seeds}
+        self.names, self.received = [], []
+
+    def client(self, j):
+        client = LabelingClient(VECTORS[j], LABELS[j], self.p, j, self.seeds[j])
+        for letter, answer in self.past[j]:
+            assert client.party.play(letter) == answer
+        return client
+
+    def carry(self, name, sent):
+        self.names.append(name)
+        answers = {}
+        for j, letter in sent.items():
+            at, answer = self.fault.get(j, ("", None))
+            if at != name:
+                answer = self.client(j).party.play(letter)
+                self.past[j].append((letter, answer))
+            if answer is not None:
+                answers[j], self.sizes[j] = answer, SIZES[j]
+                self.received.append(answer)
+        return answers
+
+    def run(self):
+        return labeled_by_clients(len(SIZES), self.carry, self.sizes, self.p, HERE)
+
+    def assert_labels(self, expected, clients):
+        for j in clients:
+            found, wanted = self.client(j).prediction(), expected.predictions[j]
+            for one, other in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("row_sums", "more", "exchanges"),
+    [
+        ("masked", {}, 6),
+        ("masked_resilient", {}, 9),
+        ("masked_resilient_signed", {}, 10),
+        ("masked", {"label_matrix": "class_balanced", "client_prior": 0.5}, 6),
+        ("masked_resilient", {"relative_confidence": True}, 10),
+    ],
+)
+def test_labels_are_the_simulations(row_sums, more, exchanges):
+    p = parameters(row_sums, **more)
+    expected = cross_client_label_propagation(VECTORS, LABELS, p)
+    network = Network(p)
+    found = network.run()
+    assert (found.clients, len(network.names)) == ([0, 1, 2], exchanges)
+    assert (found.accuracy.steps, found.accuracy.residual) == (expected.steps, expected.residual)
+    assert found.communication.metrics() == expected.communication.metrics()
+    network.assert_labels(expected, range(3))
+    assert any((own.labels >= 0).any() for own in expected.predictions)
+
+
+@pytest.mark.parametrize("answer", [None, b"garbage"])
+@pytest.mark.parametrize(
+    ("row_sums", "name", "kind"),
+    [
+        ("masked", "join", "hello"),
+        ("masked", "give_group_secret", "hello"),  # setup begins again without the client
+        ("masked", "send_own", "own"),
+        ("masked", "send_positions", "positions"),
+        ("masked", "upload", "upload"),
+        ("masked_resilient", "announce", "mask_key"),
+        ("masked_resilient", "share_secrets", "secrets"),
+        ("masked_resilient", "upload", "upload"),
+        ("masked_resilient", "reveal", "survivors"),
+    ],
+)
+def test_a_client_that_leaves_is_as_in_the_simulation(row_sums, name, kind, answer):
+    p, presence, leaving = parameters(row_sums), Presence(), 1
+    presence.lose_when(leaving, "receive" if kind == "survivors" else "send", kind)
+    expected = cross_client_label_propagation(VECTORS, LABELS, p, presence=presence)
+    network = Network(p, {leaving: (name, answer)})
+    assert network.run().clients == [0, 2]
+    network.assert_labels(expected, [0, 2])
+
+
+def test_the_server_receives_no_codes_features_or_labels():
+    network = Network(parameters("masked_resilient"))
+    network.run()
+    client, received = network.client(0), b"".join(network.received)
+    for row in (*client.codes, *VECTORS[0], client.prediction().scores[4]):
+        assert row.tobytes() not in received
+    assert LABELS[0][:4].tobytes() not in received
+    assert network.seeds[0] not in received
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hamming", "ot"),
+        ("row_sums", "plaintext"),
+        ("influence", "labels"),
+        ("select", ("num_neighbors",)),
+        ("confidence", "calibrated"),
+        ("bit_epsilon", 1.0),
+        ("label_epsilon", 1.0),
+        ("presence", ("1@hamming",)),
+    ],
+)
+def test_what_does_not_run_says_so(key, value):
+    settings = {"num_classes": NUM_CLASSES, "row_sums": "masked", **SECURE, key: value}
+    with pytest.raises(UsageError, match=rf"xclp\.{key}=.*does not run on a network"):
+        check_network(Parameters(**settings))
+    check_network(parameters())
+
+
+def of_client(x, y):
+    mask = np.ones((1, len(y)), bool)
+    return Cohort(np.zeros(1, np.int32), x[None], y[None], mask)
+
+
+def request(number=1, letter=None):
+    frame = framing.Header(bytes(16), SERVER, 0, "invite", 0, 0, is_sealed=False).packed()
+    join = Letter([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
+    session = json.dumps({"address": 0, "seed": 7, "round": number})
+    return {"session": session, "letter": join if letter is None else letter}
+
+
+def test_a_state_serves_one_session_on_the_same_examples():
+    p, cohort = parameters(), of_client(VECTORS[0], LABELS[0])
+    own, first = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
+    _, second = sides.answered(p, "join", sides.NO_STATE, request(), cohort)
+    assert first["frames"] != second["frames"]  # fresh keys
+    assert own["once"] is True
+    assert len(own["seed"]) == 32
+    empty = request(letter=Letter([], []).to_bytes())
+    after, _ = sides.answered(p, "agree", own, empty, cohort)
+    assert after["seed"] == own["seed"]
+    # A later round begins another session; it cannot go on with this one.
+    later, _ = sides.answered(p, "join", after, request(2), cohort)
+    assert later["seed"] != own["seed"]
+    with pytest.raises(ProtocolError, match="without a session"):
+        sides.answered(p, "upload", own, request(2), cohort)
+    with pytest.raises(ProtocolError, match="without a session"):
+        sides.answered(p, "upload", sides.NO_STATE, request(), cohort)
+    with pytest.raises(ProtocolError, match="examples have changed"):
+        sides.answered(p, "agree", own, empty, of_client(VECTORS[0] + 1, LABELS[0]))
+    ended, _ = sides.answered(p, "end", own, empty, cohort)
+    assert (ended["once"], ended["seed"], ended["past"]) == (False, b"", b"")
+    assert np.frombuffer(ended["label"], np.int32).tolist() == [-1] * SIZES[0]
+
+
+def test_malformed_sessions_are_refused():
+    for text in ("", "[]", '{"address":0}', '{"address":-1,"seed":1,"round":1}'):
+        with pytest.raises(ProtocolError, match="a malformed session"):
+            sides.answered(
+                parameters(),
+                "join",
+                sides.NO_STATE,
+                {**request(), "session": text},
+                of_client(VECTORS[0], LABELS[0]),
+            )
