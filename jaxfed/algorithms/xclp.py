@@ -22,7 +22,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
@@ -140,14 +139,7 @@ def xclp(
     def sides() -> Sides:
         from jaxfed.xclp.network.sides import labeling_sides  # only networks need it
 
-        if late_fraction:
-            raise UsageError(
-                "does not run on a network",
-                key="late_fraction",
-                value=late_fraction,
-                allowed="use 0",
-            )
-        return labeling_sides(parameters, execution)
+        return labeling_sides(parameters, execution, late_fraction)
 
     return transductive(label_points)._replace(views=views, sides=sides)
 

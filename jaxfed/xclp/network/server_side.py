@@ -63,7 +63,7 @@ _NEEDED = {  # setting -> what runs on a network, and what to write
 
 
 class NetworkLabeling(NamedTuple):
-    """What the server knows of a labeling.
+    """Outcome of a labeling at the server.
 
     Fields:
         clients: addresses of those that have answered to the end.

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from jaxfed.errors import ProtocolError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.algorithm import Init, Metrics, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -63,8 +63,16 @@ class ServerState(NamedTuple):
     round: np.ndarray
 
 
-def labeling_sides(parameters: Parameters, execution: Execution) -> Sides:
-    """Both sides of one-shot XCLP."""
+def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: float) -> Sides:
+    """Both sides of one-shot XCLP.
+
+    Raises:
+        UsageError: points come after the graph is made.
+    """
+    if late_fraction:
+        raise UsageError(
+            "does not run on a network", key="late_fraction", value=late_fraction, allowed="use 0"
+        )
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         del key, federation
