@@ -40,8 +40,11 @@ def of_server(federation):
     )
 
 
+PLAIN = (bytes, str, bool, int, float)
+
+
 def as_numpy(tree):
-    return jax.tree.map(np.asarray, tree)
+    return jax.tree.map(lambda leaf: leaf if type(leaf) in PLAIN else np.asarray(leaf), tree)
 
 
 class Network:
@@ -53,11 +56,10 @@ class Network:
         self.clients = {}
         for client in clients:
             seen = of_client(federation, client)
-            side = make_algorithm(config, name, seen).sides().client
+            key = jax.random.fold_in(jax.random.key(seed), 0)
+            side = make_algorithm(config, name, seen).sides().client.at(key, seen)
             self.clients[client], self.federations[client] = side, seen
-            self.own[client] = as_numpy(
-                side.init(jax.random.fold_in(jax.random.key(seed), 0), seen)
-            )
+            self.own[client] = as_numpy(side.init(key, seen))
         self.federation = of_server(federation)
         algorithm = make_algorithm(config, name, self.federation)
         init, played = algorithm.sides().server(self.ask, self.federation)
@@ -89,4 +91,7 @@ def assert_form(tree, form):
     """The tree is what the other side is told to expect: structure, shapes and dtypes."""
     assert jax.tree.structure(tree) == jax.tree.structure(form)
     for leaf, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(form), strict=True):
-        assert (np.shape(leaf), np.asarray(leaf).dtype) == (wanted.shape, wanted.dtype)
+        if type(wanted) in PLAIN:
+            assert type(leaf) is type(wanted)
+        else:
+            assert (np.shape(leaf), np.asarray(leaf).dtype) == (wanted.shape, wanted.dtype)

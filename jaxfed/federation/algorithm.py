@@ -95,10 +95,12 @@ class Sides(NamedTuple):
     Fields:
         server: ask, federation -> `Init` and `Round` of the server, whose cohorts have no examples.
         client: a client's.
+        evaluate: the server's measurement of a state without models; None: that of the method.
     """
 
     server: Callable[[Ask, Federation], tuple[Init, Round]]
     client: ClientSide
+    evaluate: Evaluate | None = None
 
 
 class FederatedAlgorithm(NamedTuple):

@@ -58,12 +58,18 @@ class ClientSide(NamedTuple):
         form: step, federation -> the form of a request, a pytree of `jax.ShapeDtypeStruct`, or of plain
             values (b"" for bytes of any length).
         stored: the form of a state whose bytes have no fixed length; None: that of `init`.
+        placed: makes the side of one client, whose `answer` knows more than its cohort; None: it need not.
     """
 
     init: Callable[[jax.Array, Federation], Any]
     answer: Callable[[str, Any, Any, Cohort], tuple[Any, Any]]
     form: Callable[[str, Federation], Any]
     stored: Any = None
+    placed: Callable[[jax.Array, Federation], ClientSide] | None = None
+
+    def at(self, key: jax.Array, federation: Federation) -> ClientSide:
+        """Return the side of a client of this federation; `key` is that of `Init`."""
+        return self if self.placed is None else self.placed(key, federation)
 
     def state_form(self, key: jax.Array, federation: Federation) -> Any:
         """Return the form of a state."""

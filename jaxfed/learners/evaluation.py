@@ -99,7 +99,7 @@ class _Judge:
 
     def evaluate(self, state: LearnersState, federation: Federation) -> Metrics:
         """Metrics of the test split, of clients' own labels, and of the consensus."""
-        consensus = _consensus_quality(state, federation) if self.has_consensus else {}
+        consensus = consensus_quality(state, federation) if self.has_consensus else {}
         if not self.has_any_model(state, federation):
             return {**consensus, HAS_NO_MODEL: True}
         metrics: Metrics = {}
@@ -217,7 +217,8 @@ class _Judge:
         return False
 
 
-def _consensus_quality(state: Any, federation: Federation) -> Metrics:
+def consensus_quality(state: Any, federation: Federation) -> Metrics:
+    """Accuracy of the labels that clients agreed on; {} where no class of a public example is known."""
     right = accuracy(np.asarray(state.label), federation.y[federation.public])
     return {} if np.isnan(right) else {"consensus_accuracy": right}
 

@@ -21,6 +21,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.learners.answers import Question
 from jaxfed.learners.client_fit import ClientFit, asked, speaking, take_turn
 from jaxfed.learners.learner import Learner, State, Taught
+from jaxfed.privacy import randomized_response as rr
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,7 @@ def noisy_marks(
             answers[place],
             len(work.public),
             work.num_classes,
-            jax.random.fold_in(key, int(voters[place])),
+            rr.from_key(jax.random.fold_in(key, int(voters[place]))),
         )
         for place in np.flatnonzero(voters >= 0).tolist()
     ]

@@ -4,8 +4,8 @@
     B   = sum_k M_k      in the clear, or under masks
     n_hat(B)             estimated votes for each class, which a consensus takes as its tally
 
-Noise is drawn from the given key, so runs can be repeated. This measures the cost of noise. It protects
-nobody from those who know the seed.
+In a simulation noise is drawn from a key, so runs can be repeated. This measures the cost of noise. It
+protects nobody from those who know the seed. On a network each client draws from its operating system.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def released_marks(
     labels: np.ndarray,
     num_public: int,
     num_classes: int,
-    key: jax.Array,
+    draw: rr.DrawUniform,
 ) -> np.ndarray:
     """Return one client's noisy release of labels int32 [n], as class indicators bool [n, C].
 
-    `num_public` is |U|; with `rows` 0 it determines how many labels may change. `key` is the client's.
+    `num_public` is |U|; with `rows` 0 it determines how many labels may change. `draw` is the noise's source.
     """
-    rows, draw = rows or trivial_rows(num_public), rr.from_key(key)
+    rows = rows or trivial_rows(num_public)
     if privacy.release == "randomized_response":
         sent = label_release.release(labels, privacy.epsilon, rows, num_classes, draw)
         return xor_mechanism.one_hot(sent, num_classes)

@@ -68,7 +68,7 @@ from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.algorithms.fedct.server_turn import Election, Sent
 from jaxfed.algorithms.fedct.voting import Voting
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -79,6 +79,7 @@ from jaxfed.learners.client_fit import check_clients, count, first_turns, with_t
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner
+from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
 from jaxfed.rules import at_least, grouped, keywords
 from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
@@ -175,6 +176,7 @@ def fedct(
         parts.round,
         views=parts.views,
         instructions=parts.instructions,
+        sides=parts.sides,
         **judged._asdict(),
     )
 
@@ -197,6 +199,11 @@ class _FedCT:
 
     def init(self, key: jax.Array, federation: Federation) -> FedCTState:
         """Return the state before the first round: no labels of U yet."""
+        first = self.first(federation)
+        return first._replace(learner=self.work.learner.init(key, federation))
+
+    def first(self, federation: Federation) -> FedCTState:
+        """Return the state before the first round without the clients' models."""
         num_public = len(self.work.public)
         check_clients(federation, self.work.public)
         if self.work.privacy.has_noise and self.work.privacy.rows > num_public:
@@ -206,7 +213,7 @@ class _FedCT:
             )
         check_departures(self.departures, federation.num_clients, "fedct.presence")
         return FedCTState(
-            learner=self.work.learner.init(key, federation),
+            learner=(),
             label=np.full(num_public, ABSTAINED, np.int32),
             weight=np.zeros(num_public, np.float32),
             turns=first_turns(federation),
@@ -241,6 +248,12 @@ class _FedCT:
         if self.work.privacy.has_noise:
             metrics |= self.work.privacy.metrics(int(after.turns.max()), message.rows)
         return after, {**metrics, "communication": sums.communication.metrics()}
+
+    def sides(self) -> Sides:
+        """Return both sides of a network: the server's state is the simulation's without models."""
+        from jaxfed.algorithms.fedct.network.sides import co_training_sides  # only networks need it
+
+        return co_training_sides(self.work, self.election, self.sums, self.departures, self.first)
 
     def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
         """Return the addition of this round's answers, and the clients that leave."""
@@ -282,7 +295,7 @@ class _FedCT:
                 labels,
                 len(self.work.public),
                 self.work.num_classes,
-                jax.random.fold_in(noise_key, client),
+                rr.from_key(jax.random.fold_in(noise_key, client)),
             )
 
         released = noisy if self.work.privacy.has_noise else None

@@ -187,7 +187,7 @@ def method_of(
     if algorithm.sides is None:
         raise StepRefused(f"{told.method} runs in one process alone")
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    return algorithm.sides().client, federation, key
+    return algorithm.sides().client.at(key, federation), federation, key
 
 
 def _counting_compilation() -> list[float]:

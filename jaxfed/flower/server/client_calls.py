@@ -126,7 +126,8 @@ class ClientCalls:
     def algorithm(self, algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
         """Return the method with a round that asks the clients."""
         assert algorithm.sides is not None  # checked
-        init, play = algorithm.sides().server(self.ask, self.federation)
+        sides = algorithm.sides()
+        init, play = sides.server(self.ask, self.federation)
         states = _has_states(algorithm, self.federation)
         self._told = self.told._replace(method=name).to_record()
         self._continues, self._begun = states, False
@@ -140,6 +141,10 @@ class ClientCalls:
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
+        if sides.evaluate is not None:  # the server has no model
+            algorithm = algorithm._replace(
+                evaluate=sides.evaluate, validate=None, predictions=None, predict=None
+            )
         return algorithm._replace(init=init, round=round_, evaluate_clients=None)
 
     def ask(
