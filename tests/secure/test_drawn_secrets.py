@@ -35,6 +35,10 @@ from jaxfed.secure.row_sums.signed_survivors import Signer
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
+from jaxfed.secure.session.network import exchanges
+from jaxfed.secure.session.network.letters import SETUP, Call, Letter
+from jaxfed.secure.session.network.remote_session import RemoteSession
+from jaxfed.secure.session.network.replayed_party import ReplayedParty
 from jaxfed.secure.session.setup import ServerSetup, agree
 
 MANY = 64  # bytes of a draw up to which each is tried
@@ -75,6 +79,35 @@ def session(source):
     """The server's number and key, a key a client, and the group secret of the first."""
     ends = agree([0, 1], Channel(), source)
     return [ends[0].group_seed("x"), ends[0].pair_seed(1, "x"), ends[SERVER].roster_hash]
+
+
+def remote_session(source):
+    """The invitations of a session over a network."""
+    sent = {}
+
+    def carry(step, letters):
+        sent.update(letters)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        RemoteSession(2, carry, {}, random_bytes=source)
+    return sent
+
+
+def seed_of_a_party(source):
+    """What a client keeps of the first exchange, and its key."""
+    channel = Channel()
+    ServerSetup(channel, random_bytes=Tape(seed=1)).invite(0)
+    call = Call(1, SETUP, {}, "join", [])
+    letter = Letter([call], [channel.receive(SERVER, 0)]).to_bytes()
+    _, kept, frames = exchanges.answered(
+        "join",
+        exchanges.NO_SESSION,
+        letter,
+        lambda seed: ReplayedParty(0, seed, {}),
+        random_bytes=source,
+    )
+    return kept, frames
 
 
 def base_receiver(source):
@@ -158,6 +191,8 @@ SECRETS = {
     "private key": (key_pair, [32]),
     "session's number, server's key": (server_setup, [16, 32]),
     "keys of a session": (session, [16, 32, 32, 32, 32]),
+    "session over a network": (remote_session, [16, 32]),
+    "seed of a client's session over a network": (seed_of_a_party, [32]),
     "base transfers, receiver": (base_receiver, [64] * 3),
     "base transfers, sender": (base_sender, [64]),
     "s of extended transfers, distances": (hamming_first, [16] + [64] * 128),
@@ -221,6 +256,8 @@ def test_the_table_names_every_place_that_draws():
         "row_sums/resilient_client.py",
         "row_sums/signed_survivors.py",
         "session/key_agreement.py",
+        "session/network/exchanges.py",
+        "session/network/remote_session.py",
         "session/parties.py",
         "session/setup.py",
     }

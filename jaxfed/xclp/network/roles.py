@@ -13,7 +13,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
-from jaxfed.secure.session.replayed_party import ReplayedParty, Role
+from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_predictions import predicted

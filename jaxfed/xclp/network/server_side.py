@@ -30,7 +30,8 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
-from jaxfed.secure.session.remote_session import Carry, RemoteSession
+from jaxfed.secure.session.network.exchanges import END
+from jaxfed.secure.session.network.remote_session import Carry, RemoteSession
 from jaxfed.xclp.network.roles import CODES, COLUMNS, LARGEST, OWN, SUMS
 from jaxfed.xclp.selection.federated_selection import largest_settings
 from jaxfed.xclp.settings.parameters import Parameters
@@ -39,7 +40,6 @@ from jaxfed.xclp.steps.knn_graph import KnnGraphs
 from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_short
 from jaxfed.xclp.steps.row_sums import class_counts
 
-END = "end"  # the last exchange of a labeling
 _ROLES: dict[Callable[..., Any], str] = {
     matrix.OwnDistances: OWN,
     masked.client: CODES,

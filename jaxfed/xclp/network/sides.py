@@ -1,53 +1,38 @@
-"""One-shot XCLP as a method of a network: the steps of a labeling as messages of `jaxfed.federation.sides`.
+"""One-shot XCLP as a method of a network: a labeling is a session of letters.
 
-    request   session   JSON: {"address": of the client in the session, "seed": of Pi, "round"}
-              letter    bytes of `jaxfed.secure.session.letters`
-    reply     frames    its packed frames
-              points    n_j
-
-The first exchange of a labeling is "join": the client draws 32 bytes from its operating system. After the
-last one, "end", it stores its labels and forgets these bytes. A state in between serves one step only
-(`once`): two continuations of it would seal two texts under one nonce. The state has a hash of the client's
-examples, because other examples would make other messages under the same masks.
+The session (`jaxfed.secure.session.network.exchanges`) has the seed of Pi among its terms, and a reply the
+number of the client's points. After the last exchange a client stores its labels. Until then its state has a
+hash of its examples, because other examples would make other messages under the same masks.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import logging
 
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.algorithm import Init, Metrics, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.federation.sides import Ask, ClientSide
-from jaxfed.secure.session import letters
+from jaxfed.federation.sides import Ask, ClientSide, Unusable
+from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.network import exchanges
+from jaxfed.secure.session.network.replayed_party import ReplayedParty
 from jaxfed.xclp.network.roles import LabelingClient
-from jaxfed.xclp.network.server_side import END, check_network, labeled_by_clients
+from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
 from jaxfed.xclp.one_shot.transduction import client_arrays
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.projection import drawn_seed
 
-JOIN = "join"
-NO_STATE = {
-    "once": False,
-    "round": 0,
-    "seed": b"",
-    "past": b"",
-    "examples": b"",
-    "label": b"",
-    "confidence": b"",
-}
-_REQUEST, _REPLY = {"session": "", "letter": b""}, {"frames": b"", "points": 0}
+NO_STATE = {**exchanges.NO_SESSION, "examples": b"", "label": b"", "confidence": b""}
+_REPLY = {**exchanges.REPLY, "points": 0}
 
 
 class ServerState(NamedTuple):
@@ -89,8 +74,16 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
         ) -> tuple[ServerState, Metrics]:
             p = replace(parameters, seed=drawn_seed(key))
             ids = [int(client) for client in np.asarray(cohort.client_id) if client >= 0]
-            carried = _Carried(ask, ids, p.seed, int(state.round) + 1, capacity)
-            found = labeled_by_clients(len(ids), carried, carried.sizes, p, execution)
+            sizes: dict[int, int] = {}  # by address
+
+            def check(client: int, reply: Mapping[str, Any]) -> None:
+                if not 0 <= reply["points"] <= capacity:
+                    raise Unusable(f"{reply['points']} points")
+                sizes.setdefault(ids.index(client), reply["points"])
+
+            terms = {"round": int(state.round) + 1, "seed": p.seed}
+            carry = exchanges.carried(ask, ids, terms, _REPLY, check)
+            found = labeled_by_clients(len(ids), carry, sizes, p, execution)
             return state._replace(round=state.round + 1), {
                 "labeled_clients": len(found.clients),
                 "steps": found.accuracy.steps,
@@ -108,42 +101,10 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
         ClientSide(
             lambda key, federation: NO_STATE,
             answer,
-            lambda step, federation: _REQUEST,
+            lambda step, federation: exchanges.REQUEST,
             NO_STATE,
         ),
     )
-
-
-class _Carried:
-    """Exchanges of one labeling through `ask`; `sizes` are filled in by the answers, by address."""
-
-    def __init__(self, ask: Ask, ids: list[int], seed: int, number: int, capacity: int) -> None:
-        self._ask, self._ids, self._seed, self._number = ask, ids, seed, number
-        self._capacity = capacity
-        self.sizes: dict[int, int] = {}
-
-    def __call__(self, name: str, sent: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        requests = {
-            self._ids[address]: {
-                "session": json.dumps(
-                    {"address": address, "seed": self._seed, "round": self._number}
-                ),
-                "letter": letter,
-            }
-            for address, letter in sent.items()
-        }
-        replies = self._ask(name, requests, _REPLY, round_number=self._number)
-        addresses = {client: address for address, client in enumerate(self._ids)}
-        answers = {}
-        for client, reply in replies.items():
-            if not 0 <= reply["points"] <= self._capacity:
-                logging.warning(
-                    "client %d is lost: it says it has %d points", client, reply["points"]
-                )
-                continue
-            answers[addresses[client]] = reply["frames"]
-            self.sizes.setdefault(addresses[client], reply["points"])
-        return answers
 
 
 def answered(
@@ -153,7 +114,7 @@ def answered(
     request: Mapping[str, Any],
     cohort: Cohort,
     *,
-    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    random_bytes: RandomBytes = secrets.token_bytes,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Answer one letter of a labeling; returns the new state and the reply.
 
@@ -164,42 +125,25 @@ def answered(
     examples = hashlib.sha256(
         np.ascontiguousarray(vectors).tobytes() + np.ascontiguousarray(labels).tobytes()
     ).digest()
-    address, drawn, number = _session(request["session"])
-    seed, past = own["seed"], letters.parsed(own["past"])
+    address, drawn, number = exchanges.terms_of(request, "address", "seed", "round")
     if own["round"] != number:  # another session, of which nothing serves again
-        seed, past = b"", []
-    if step == JOIN and not past:
-        seed = random_bytes(32)
-    elif not past:
-        raise ProtocolError(f"step {step!r} without a session that this client has joined")
+        own = {**own, **exchanges.NO_SESSION}
     elif examples != own["examples"]:
         raise ProtocolError("the client's examples have changed within a session")
     p = replace(parameters, seed=drawn)
-    client = LabelingClient(vectors, labels, p, address, seed)
-    for before in past:
-        client.party.play(before)
-    frames = client.party.play(request["letter"])
+    client: LabelingClient
+
+    def party_of(seed: bytes) -> ReplayedParty:
+        nonlocal client
+        client = LabelingClient(vectors, labels, p, address, seed)
+        return client.party
+
+    _, kept, frames = exchanges.answered(
+        step, own, request["letter"], party_of, random_bytes=random_bytes
+    )
     reply = {"frames": frames, "points": len(vectors)}
-    kept = {"label": own["label"], "confidence": own["confidence"]}
-    if step == END:
-        found = client.prediction()
-        kept = {"label": found.labels.tobytes(), "confidence": found.confidences.tobytes()}
-        return {**NO_STATE, **kept}, reply
-    session = {"once": True, "round": number, "seed": seed, "examples": examples}
-    return {**session, "past": letters.packed([*past, request["letter"]]), **kept}, reply
-
-
-def _session(text: str) -> tuple[int, int, int]:
-    """Read the client's address, the seed of Pi, and the round.
-
-    Raises:
-        ProtocolError: there are none.
-    """
-    try:
-        given = json.loads(text)
-        address, seed, number = given["address"], given["seed"], given["round"]
-    except (ValueError, TypeError, LookupError) as error:
-        raise ProtocolError("a malformed session") from error
-    if any(type(value) is not int or value < 0 for value in (address, seed, number)):
-        raise ProtocolError("a malformed session")
-    return address, seed, number
+    if step != exchanges.END:
+        return {**own, **kept, "round": number, "examples": examples}, reply
+    found = client.prediction()
+    stored = {"label": found.labels.tobytes(), "confidence": found.confidences.tobytes()}
+    return {**NO_STATE, **stored}, reply

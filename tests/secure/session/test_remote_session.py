@@ -9,11 +9,11 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.row_sums.server_sums import row_client
-from jaxfed.secure.session import letters
-from jaxfed.secure.session.letters import Call, Letter
+from jaxfed.secure.session.network import letters
+from jaxfed.secure.session.network.letters import Call, Letter
+from jaxfed.secure.session.network.remote_session import RemoteSession
+from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.secure.session.parties import Session
-from jaxfed.secure.session.remote_session import RemoteSession
-from jaxfed.secure.session.replayed_party import ReplayedParty, Role
 
 RNG = np.random.default_rng(0)
 SIZES = (3, 1, 0, 2)

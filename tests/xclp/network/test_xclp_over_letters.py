@@ -12,7 +12,7 @@ from jaxfed.federation.execution.settings import HERE
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.letters import Call, Letter
+from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.xclp import Parameters, cross_client_label_propagation
 from jaxfed.xclp.network import sides
 from jaxfed.xclp.network.roles import LabelingClient
@@ -153,7 +153,7 @@ def request(number=1, letter=None):
     frame = framing.Header(bytes(16), SERVER, 0, "invite", 0, 0, is_sealed=False).packed()
     join = Letter([Call(1, "setup", {}, "join", [])], [frame]).to_bytes()
     session = json.dumps({"address": 0, "seed": 7, "round": number})
-    return {"session": session, "letter": join if letter is None else letter}
+    return {"terms": session, "letter": join if letter is None else letter}
 
 
 def test_a_state_serves_one_session_on_the_same_examples():
@@ -182,11 +182,11 @@ def test_a_state_serves_one_session_on_the_same_examples():
 
 def test_malformed_sessions_are_refused():
     for text in ("", "[]", '{"address":0}', '{"address":-1,"seed":1,"round":1}'):
-        with pytest.raises(ProtocolError, match="a malformed session"):
+        with pytest.raises(ProtocolError, match="malformed terms of a session"):
             sides.answered(
                 parameters(),
                 "join",
                 sides.NO_STATE,
-                {**request(), "session": text},
+                {**request(), "terms": text},
                 of_client(VECTORS[0], LABELS[0]),
             )

@@ -27,11 +27,12 @@ from jaxfed.federation.sides import ClientSide
 from jaxfed.learners.client_fit import check_clients, speaking
 from jaxfed.learners.learner import State
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.secure.session.network import exchanges
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import Consensus
 from jaxfed.training.consensus.opened_tally import own_tally
 
-NO_STATE = {"model": b"", **summing_client.NO_SESSION}
+NO_STATE = {"model": b"", **summing_client.NO_SUMMAND}
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +134,7 @@ def co_training_client(work: ClientWork, consensus: Consensus, sums: ConsensusSu
         lambda key, federation: NO_STATE,
         nowhere,
         lambda step, federation: (
-            messages.turn_form(len(work.public)) if step == TURN else messages.LETTER
+            messages.turn_form(len(work.public)) if step == TURN else exchanges.REQUEST
         ),
         NO_STATE,
         placed,

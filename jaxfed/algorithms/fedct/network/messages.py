@@ -2,7 +2,7 @@
 
     step     the server sends                    client j replies
     "turn"   `turn_form`: L, weights, r, key     `reply_form`: its answers, unless they are summed under masks
-    others   a letter of a session under masks   frames (`jaxfed.secure.session.letters`)
+    others   a letter of a session under masks   its frames (`jaxfed.secure.session.network.exchanges`)
 
 Answers are labels of ceil(log2 C) bits (one value more if the client abstains anywhere), probabilities, or
 the bits of the XOR mechanism: the bytes that a simulation counts. Besides, a client says whether it has
@@ -21,8 +21,6 @@ from jaxfed.federation.sides import Unusable
 from jaxfed.privacy.xor_mechanism import one_hot
 
 TURN = "turn"
-LETTER = {"session": "", "letter": b""}
-FRAMES = {"frames": b""}
 
 
 def turn_form(num_public: int) -> dict[str, Any]:

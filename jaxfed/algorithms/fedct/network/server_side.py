@@ -6,7 +6,6 @@ model is the client's to measure.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,8 @@ from jaxfed.federation.sides import Ask, Unusable
 from jaxfed.learners.client_fit import count, with_turns
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.remote_session import RemoteSession
+from jaxfed.secure.session.network import exchanges
+from jaxfed.secure.session.network.remote_session import RemoteSession
 from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
 from jaxfed.training.consensus.dropout import Attendance
 
@@ -180,28 +180,17 @@ class _NetworkSums(ClientSums):
         if num_clients < 2:
             self.attendance.note((), ())
             return None
-        session = RemoteSession(num_clients, self._carry, _ROLES)
+        carry = exchanges.carried(self._ask, self._ids, {"round": self._number})
+        session = RemoteSession(num_clients, carry, _ROLES)
         driver = vote_sums.vote_histogram if are_marks else server_sums.server_sums
         found = partial(driver, is_resilient=self.protocol == "masked_resilient", shape=shape)
         total = found(session, dict.fromkeys(session.clients))
         session.later_all(session.clients)
-        session.flush(summing_client.END)
+        session.flush(exchanges.END)
         self.attendance.note(session.contributors, sorted(session.presence.gone))
         self.communication.add(session.communication())
         kind = np.int32 if are_marks else np.float32
         return np.zeros(shape, kind) if total is None else total.astype(kind)
-
-    def _carry(self, name: str, sent: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        requests = {
-            self._ids[address]: {
-                "session": json.dumps({"address": address, "round": self._number}),
-                "letter": letter,
-            }
-            for address, letter in sent.items()
-        }
-        replies = self._ask(name, requests, messages.FRAMES, round_number=self._number)
-        addresses = {client: address for address, client in enumerate(self._ids)}
-        return {addresses[client]: reply["frames"] for client, reply in replies.items()}
 
 
 def _metrics(replies: list[Any]) -> Metrics:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.secure.session import letters
 from jaxfed.secure.session.channel import Channel, OwnChannel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.letters import Call, Letter
+from jaxfed.secure.session.network import letters
+from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties, Stream, Told
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.prg import replayable_bytes
-from jaxfed.secure.session import letters
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.letters import SETUP, Call
+from jaxfed.secure.session.network import letters
+from jaxfed.secure.session.network.letters import SETUP, Call
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.setup import ClientSetup
 

@@ -1,0 +1,111 @@
+"""Exchanges of a session as requests of `jaxfed.federation.sides`, and what a client keeps between them.
+
+    request   terms     JSON: {"address": of the client in the session, "round", and what the method adds}
+              letter    bytes of `jaxfed.secure.session.network.letters`
+    reply     frames    its packed frames, and what the method adds
+
+The first exchange is "join": the client draws 32 bytes from its operating system. A state in between serves
+one step only (`once`): two continuations of it would seal two texts under one nonce. After the last exchange,
+"end", the client forgets these bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxfed.errors import ProtocolError
+from jaxfed.federation.sides import Ask
+from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.network import letters
+from jaxfed.secure.session.network.remote_session import Carry
+from jaxfed.secure.session.network.replayed_party import ReplayedParty
+
+JOIN, END = "join", "end"
+REQUEST, REPLY = {"terms": "", "letter": b""}, {"frames": b""}
+NO_SESSION = {"once": False, "round": 0, "seed": b"", "past": b""}
+
+
+def carried(
+    ask: Ask,
+    ids: Sequence[int],
+    terms: Mapping[str, int],
+    reply: Mapping[str, Any] = REPLY,
+    check: Callable[[int, Any], None] = lambda client, reply: None,
+) -> Carry:
+    """Return what carries letters for a `RemoteSession`.
+
+    Args:
+        ask: reaches the clients.
+        ids: the clients, by their addresses in the session.
+        terms: numbers of the session that every client is told, "round" among them.
+        reply: the form of a reply.
+        check: as in `Ask`.
+    """
+    addresses = {client: address for address, client in enumerate(ids)}
+
+    def carry(step: str, sent: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        requests = {
+            ids[address]: {"terms": json.dumps({"address": address, **terms}), "letter": letter}
+            for address, letter in sent.items()
+        }
+        replies = ask(step, requests, reply, round_number=terms["round"], check=check)
+        return {addresses[client]: own["frames"] for client, own in replies.items()}
+
+    return carry
+
+
+def terms_of(request: Mapping[str, Any], *names: str) -> list[int]:
+    """Return the values of these terms.
+
+    Raises:
+        ProtocolError: one is missing or is no natural number.
+    """
+    try:
+        given = json.loads(request["terms"])
+        values = [given[name] for name in names]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ProtocolError("malformed terms of a session") from error
+    if any(type(value) is not int or value < 0 for value in values):
+        raise ProtocolError("malformed terms of a session")
+    return values
+
+
+def answered(
+    step: str,
+    own: Mapping[str, Any],
+    letter: bytes,
+    party_of: Callable[[bytes], ReplayedParty],
+    *,
+    random_bytes: RandomBytes = secrets.token_bytes,
+) -> tuple[ReplayedParty, dict[str, Any], bytes]:
+    """Answer one letter: replay the letters before it, then take its steps.
+
+    Args:
+        step: name of the exchange.
+        own: the client's state; its "seed" and "past" are read.
+        letter: of the server.
+        party_of: 32 bytes -> the client's party before its first letter.
+        random_bytes: source of these bytes.
+
+    Returns:
+        The party, the fields of the client's new state but for "round", and the frames.
+
+    Raises:
+        ProtocolError: the client has not joined a session, or the letter does not belong to it.
+    """
+    seed, past = own["seed"], letters.parsed(own["past"])
+    if step == JOIN and not past:
+        seed = random_bytes(32)
+    elif not past:
+        raise ProtocolError(f"step {step!r} without a session that this client has joined")
+    party = party_of(seed)
+    for before in past:
+        party.play(before)
+    frames = party.play(letter)
+    if step == END:
+        return party, NO_SESSION, frames
+    kept = {"once": True, "seed": seed, "past": letters.packed([*past, letter])}
+    return party, kept, frames
