@@ -7,7 +7,8 @@ if (location.protocol === "file:") {
       this.waiting = [];
       const frame = document.createElement("iframe");
       frame.hidden = true;
-      const send = (data) => setTimeout(() => {
+      const send = (message) => setTimeout(() => {
+        const data = structuredClone(message);
         const event = new MessageEvent("message", { data });
         this.dispatchEvent(event);
         if (this.onmessage) this.onmessage(event);
@@ -25,7 +26,8 @@ if (location.protocol === "file:") {
       frame.contentDocument.body.append(script);
       this.terminate = () => frame.remove();
     }
-    postMessage(data) {
+    postMessage(message) {
+      const data = structuredClone(message); // as between threads: neither side sees the other's changes
       if (this.waiting) this.waiting.push(data);
       else this.window.dispatchEvent(new this.window.MessageEvent("message", { data }));
     }
