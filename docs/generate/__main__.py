@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def main() -> int:
     """Build, check, and return the exit status."""
     parser = argparse.ArgumentParser(description="Build the site.")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="folder")
     out = parser.parse_args().out.resolve()
     folder = ROOT / "build" / "pages"
     shutil.rmtree(folder, ignore_errors=True)
@@ -36,9 +36,8 @@ def main() -> int:
     nav, outside = navigation.filled(settings["project"].pop("nav"), site.titles)
     faults += outside
     site.write(folder)
-    config = folder.parent / "zensical.toml"
-    config.write_text(navigation.config_text(settings, nav, folder, out, ROOT))
-    shutil.rmtree(out, ignore_errors=True)
+    config, built_site = folder.parent / "zensical.toml", folder.parent / "html"
+    config.write_text(navigation.config_text(settings, nav, folder, built_site, ROOT))
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file"]
     built = subprocess.run(
         [*command, str(config)],
@@ -50,6 +49,9 @@ def main() -> int:
     if built.returncode:
         faults += (built.stdout + built.stderr.partition("Traceback")[0]).splitlines()
     else:
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.move(built_site, out)  # Zensical writes below its configuration only
+        checks.search_from_files(out)
         faults += checks.faults_of(out)
     print("\n".join(faults) if faults else f"{len(site.titles)} pages are in {out}")
     return bool(faults)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
+_SEARCH = "assets/search-from-files.js"
+_SHIM = re.compile(r'<script src="?https://unpkg\.com/iframe-worker/shim[^>]*></script>')
 
 
 class _Page(HTMLParser):
@@ -27,6 +30,13 @@ class _Page(HTMLParser):
             self.links.append(said["href"])
         if tag in _LOADED and said.get(_LOADED[tag]) and said.get("rel") != "canonical":
             self.loaded.append(said[_LOADED[tag]])
+
+
+def search_from_files(folder: Path) -> None:
+    """Replace a script that Zensical loads from a network, so that search works without a server."""
+    for file in folder.rglob("*.html"):
+        path = "../" * (len(file.relative_to(folder).parts) - 1) + _SEARCH
+        file.write_text(_SHIM.sub(f'<script src="{path}"></script>', file.read_text()))
 
 
 def faults_of(folder: Path) -> list[str]:

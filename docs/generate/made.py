@@ -25,11 +25,11 @@ def methods(root: Path) -> dict[str, str]:
         text, _, _ = method.docstring.strip().partition("\n\nArgs:")
         title, _, body = text.partition("\n")
         lines = [f"# {method.name}", "", f"{title.rstrip('.')}.", ""]
-        lines += ["| | |", "| :-- | :-- |"]
-        lines += [f"| needs | {method.needs} |", f"| labels at | {' or '.join(method.labels_at)} |"]
-        lines += [f"| what leaves a client | {method.leaves.replace('|', chr(92) + '|')} |"]
+        lines += [f"* **Needs**: {method.needs}"]
+        lines += [f"* **Labels at**: {' or '.join(method.labels_at)}"]
+        lines += [f"* **Leaves a client**: {method.leaves}"]
         source = f"../../{method.module.replace('.', '/')}.py"
-        lines += [f"| source | [`{method.module}`]({source}) |", ""]
+        lines += [f"* **Source**: [`{method.module}`]({source})", ""]
         lines += ["## Run it", "", "    python -m launch.run --config=CONFIG --workdir=DIR \\"]
         lines += [f"        --config.algorithm={method.name}", ""]
         lines += [
@@ -37,14 +37,7 @@ def methods(root: Path) -> dict[str, str]:
             "",
         ]
         if body.strip():
-            lines += [
-                "## What it does",
-                "",
-                "```text",
-                textwrap.dedent(body).strip("\n"),
-                "```",
-                "",
-            ]
+            lines += ["## What it does", "", _prose(textwrap.dedent(body).strip("\n")), ""]
         own = [entry for entry in entries if entry.key.startswith(f"{method.name}.")]
         if own:
             lines += [
@@ -116,6 +109,20 @@ def gallery(root: Path) -> dict[str, str]:
             lines += [f"![{name}](../{path})", ""]
         lines.append("")
     return {"gallery.md": "\n".join(lines)}
+
+
+def _prose(docstring: str) -> str:
+    """Return a docstring as Markdown: formulas stay blocks, and no sign of prose is markup."""
+    blocks = re.split(r"\n\s*\n", docstring)
+    found: list[str] = []
+    for block in blocks:
+        if block.startswith("    "):
+            found.append(block)
+        else:
+            parts = re.split(r"(`[^`]*`)", block)
+            parts[::2] = [re.sub(r"(?<!^)([*_<])", r"\\\1", part) for part in parts[::2]]
+            found.append("".join(parts))
+    return "\n\n".join(found)
 
 
 class _Table:

@@ -55,6 +55,9 @@ def gathered(root: Path, made: dict[str, str]) -> tuple[Site, list[str]]:
         for path in sorted((root / "results").rglob("*.md"))
     }
     known = sources | {f"docs/{path}": path for path in made}
+    for name in ("tables.css", "search-from-files.js"):
+        if (root / "docs" / "assets" / name).is_file():
+            site.files[f"assets/{name}"] = root / "docs" / "assets" / name
     if "README.md" in sources:
         known["docs/index.md"] = "index.md"
     texts = {name: (root / name).read_text() for name in sources}

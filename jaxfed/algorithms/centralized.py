@@ -3,7 +3,7 @@
     h <- A(D^1 u ... u D^m, h)        in each of a round's b steps
 
 The upper bound of methods that share less. Everything leaves a client; its bytes are not counted, since this
-is no protocol. Of a cohort that is not all clients the round has the labels of these alone.
+is not a protocol. A round over part of the clients uses the labels of these clients only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     label_i = majority of y over the k labeled points of the same client with the largest cosine to v_i.
 
-Nothing leaves a client. scikit-learn's classifier (brute force, cosine) does the work; of classes with
-equal votes the smaller wins. Baseline of jaxfed's own; not in the XCLP paper.
+Nothing leaves a client. The classifier is scikit-learn's (brute force, cosine); ties go to the smaller
+class. This baseline is jaxfed's addition; the XCLP paper does not have it.
 """
 
 from __future__ import annotations

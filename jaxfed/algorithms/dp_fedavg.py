@@ -3,13 +3,14 @@
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);    d_k = w_k - w
     w <- w + 1/K ( sum_k d_k / max(1, |d_k| / S) + N(0, z^2 S^2 I) )
 
-over the K clients of the round, those without labels included, whose d_k is 0. S is `clip`. In the paper it
-is the median of the round's |d_k|: `bound` "median", which tells of the clients what no noise covers, so that
-the proof does not hold for it; its epsilon has another name, `epsilon_given_bound`.
+The sum is over the K clients of the round. A client without labels counts, with d_k = 0. S is `clip`. The
+paper takes the median of the round's |d_k| instead: `bound` "median". That median depends on the clients and
+has no noise, so the proof does not cover it; its epsilon has another name, `epsilon_given_bound`.
 
-Who is protected from whom. The server sees every d_k, clips, and adds the noise: it is trusted. The promise
-is towards all who see models, other clients among them, all rounds' models together. It is of one client
-whose d_k are 0 in place of its own (K stays), and with all its data at once.
+Who is protected from whom. The server sees every d_k, clips, and adds the noise: it must be trusted. The
+guarantee holds against everybody who sees models, also other clients, for the models of all rounds together.
+It covers one client with all its data: it compares a run with the same run where that client's d_k are 0
+(K stays).
 
     epsilon            who takes part in which round may be known. The client that took part most often so far
                        has been in R sums: R releases of what moves a sum by S at most, exactly composed.
@@ -17,13 +18,13 @@ whose d_k are 0 in place of its own (K stays), and with all its data at once.
                        one client in place of another, which moves a sum by 2 S. (The paper's accountant takes
                        clients to be drawn independently, ours what runs: `jaxfed.privacy.sampled_gaussian`.)
 
-both at `delta`; the paper stops when delta of a given epsilon is spent, here `rounds` end it, and
-`target_epsilon` chooses z so that `epsilon` is spent with the last one.
+Both are at `delta`. The paper stops when the delta of a given epsilon is spent. Here the number of rounds is
+fixed, and `target_epsilon` chooses z so that the last round spends `epsilon`.
 
-Noise is drawn from the experiment's seed: it shows what noise costs, and protects nobody from those who know
-the seed. What a run writes of losses, norms and accuracies is the simulation's, and covered by nothing.
+Noise is drawn from the experiment's seed: it measures the cost of noise, and does not protect from anybody
+who knows the seed. The guarantee does not cover losses, norms and accuracies that a run writes.
 
-Leaves a client: its model's change. Reaches one: the model.
+Leaves a client: its model's change. Each client receives the model.
 """
 
 from __future__ import annotations

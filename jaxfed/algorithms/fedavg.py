@@ -2,17 +2,23 @@
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 
-The labels decide what it is: given ones only (FedAvg, labeled only), XCLP's of the round's cohort
-(FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023, Algorithm 2), XCLP's with each client's class prototypes for
-labeled points (`jaxfed.training.pseudo_labels.graph_points`), label propagation inside each client
-(FedAvg+perclientLP), or the current network's (FedAvg+network). `jaxfed.algorithms.fedsem` has those of a
-frozen network.
+The methods of this family differ in the labels that clients train on:
 
-Labels at the server: it trains on them first, and the clients on pseudo-labels alone. Without pseudo-labels
-no client takes part: the server's own learning, the lower bound. With XCLP the server is one more party.
+  * `fedavg`: the given labels only.
+  * `fedavg_xclp`: pseudo-labels by XCLP over the round's cohort (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023,
+    Algorithm 2).
+  * `fedavg_xclp_prototypes`: the same, with each client's class prototypes in place of its labeled points
+    (`jaxfed.training.pseudo_labels.graph_points`).
+  * `fedavg_per_client_lp`: label propagation inside each client (FedAvg+perclientLP).
+  * `fedavg_network`: the current network's labels (FedAvg+network); `jaxfed.algorithms.fedsem` has those of a
+    frozen network.
 
-Leaves a client: its model's change; with XCLP, what Algorithm 1 sends, of a prototype what it sends of any
-labeled point. Reaches one: the model.
+Labels at the server: it trains on them first, then the clients train on pseudo-labels alone. Without
+pseudo-labels no client takes part: the server learns alone, which is the lower bound. With XCLP the server is
+one more party of the labeling.
+
+Leaves a client: its model's change; with XCLP, the messages of Algorithm 1 as well, where a prototype is a
+labeled point like any other. Each client receives the model.
 """
 
 from __future__ import annotations

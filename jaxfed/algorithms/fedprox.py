@@ -2,7 +2,7 @@
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   mean as FedAvg
 
-Labels at the server: as FedAvg; the server is held by nothing.
+Labels at the server: as FedAvg; the server's training has no proximal term.
 
 Leaves a client: its model's change. The paper also lets stragglers do fewer steps, and draws clients by
 size with a uniform mean; here both are the experiment's sampling and weighting.

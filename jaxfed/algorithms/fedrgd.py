@@ -1,7 +1,7 @@
 """FedRGD, or SSFL (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney, IEEE Big Data 2021).
 
-Labels at the server (the paper). Server and clients train side by side, then models are averaged by groups
-(`jaxfed.training.server.group_averaging`); f_k is what client k trains, weak and strong views are as in
+Labels at the server (the paper). Server and clients train in parallel, then models are averaged in random
+groups (`jaxfed.training.server.group_averaging`). f_k is client k's network; weak and strong views are as in
 FixMatch:
 
     server     w_s <- w;     steps on  mean CE(f_s(weak(x)), y)

@@ -2,17 +2,17 @@
 
     y_i = argmax f(x_i; v),   v the model that stage 2 starts from, frozen
 
-The rounds are FedAvg's on these labels. v is `training.initial_model` (the selected state of stage 1, or its
-last), or the last state of `labeled_only_rounds` where both stages are one run.
+The rounds are FedAvg's on these labels. The frozen model v is `training.initial_model`, the selected or last
+state of stage 1. Where both stages are one run, it is the last state of `labeled_only_rounds`.
 
-A client labels its data once, in the first round of stage 2 that it takes part in, and keeps the labels;
-computed again here, they are the same. For that it receives the frozen model once, beside the current one
-(`communication.download.teacher`), except in the first round, where the two are one. The authors' code labels
-at all clients before that round: then each of the m clients receives it.
+A client labels its data once, in its first round of stage 2, and keeps the labels. (The simulation computes
+them again, with the same result.) It then receives the frozen model in addition to the current one
+(`communication.download.teacher`), except in the first round, where they are the same. The authors' code
+labels at all m clients before that round, so there each of them receives it.
 
-Labels at the server: it trains on them first, and the clients on pseudo-labels alone.
+Labels at the server: it trains on them first, then the clients train on pseudo-labels alone.
 
-Leaves a client: its model's change. Reaches one: the model, and the frozen model once.
+Leaves a client: its model's change. Each client receives the model, and the frozen model once.
 """
 
 from __future__ import annotations

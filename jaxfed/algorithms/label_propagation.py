@@ -6,8 +6,8 @@ and 16 and the exact cosine in place of the estimate:
     A_ij = cos(v_i, v_j),  B = k largest of each row (not its own),  W = D^-1/2 (B + B^T) D^-1/2,
     Z = (I - alpha W)^-1 Y.
 
-`per_client_lp`: every client for itself; nothing leaves it. `pooled_lp`: one graph over all clients'
-vectors; they all leave their owners, so it is no federated method but the bound that XCLP estimates.
+`per_client_lp`: one graph for each client; nothing leaves a client. `pooled_lp`: one graph over all clients'
+vectors. All data leave their clients, so it is not a federated method but the bound that XCLP estimates.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from jaxfed.xclp.selection.choice import mean_metrics
 
 @grouped(p=Propagation)
 def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
-    """Label propagation inside each client on exact cosines. A client without labels gets none.
+    """Label propagation inside each client on exact cosines. A client without labels predicts nothing.
 
     Nothing leaves a client.
 
-    Clients go one after another, those of like size padded to one shape. Keywords are the fields of
-    `jaxfed.xclp.Propagation`, of which `label_matrix` and `relative_confidence` go by the client's own
-    labels and confidences, since it knows no others; so does `select`, and the client prior changes
-    nothing. With `select` a round reports the clients' mean hit rates. `execution` may remember neighbors.
+    The method runs on one client after another; clients of similar size are padded to one shape. Keywords
+    are the fields of `jaxfed.xclp.Propagation`. A client knows only its own labels and confidences, so
+    `label_matrix`, `relative_confidence` and `select` use these, and the client prior changes nothing.
+    With `select` a round reports the clients' mean hit rates. `execution` may cache neighbors.
 
     Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
     """
@@ -66,10 +66,10 @@ def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgori
 
     Leaves a client: everything; this is the bound that XCLP estimates, not a federated method.
 
-    Keywords are the fields of `jaxfed.xclp.Propagation`; `execution` may remember neighbors. What `select`
-    has chosen is in the metrics.
+    Keywords are the fields of `jaxfed.xclp.Propagation`. `execution` may cache neighbors. The metrics have
+    the settings that `select` chose.
 
-    `views`: one more client hands in the examples that it is curious about, without labels, and looks at its
+    `views`: an attacker joins as one more client, with the examples it asks about, unlabeled, and sees its
     own rows of Z (`jaxfed.audit.extra_client_attack`).
 
     Cost: n^2 d operations; memory O(n (d + k + C)).

@@ -2,8 +2,8 @@
 
     label_i = argmax_c f(x_i)_c,    f the model whose features x are
 
-(The columns FedAvg of XCLP's Tables 1, 2, 3 and 6: Scott, Yeo, Lampert, TMLR 2023.) With the
-preprocessing 'federated_features' every client has the model already. Nothing leaves a client.
+These are the columns "FedAvg" of XCLP's Tables 1, 2, 3 and 6 (Scott, Yeo, Lampert, TMLR 2023). With the
+preprocessing 'federated_features' every client already has the model. Nothing leaves a client.
 """
 
 from __future__ import annotations

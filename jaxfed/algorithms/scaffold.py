@@ -5,12 +5,12 @@
     c_k+ = c_k - c + (w - w_k) / (K_k eta)                                     (option II)
     w <- w + eta_g mean_k (w_k - w),    c <- c + 1/M sum_{k in S} (c_k+ - c_k)
 
-c and all c_k start at 0. Clients keep c_k; eta_g is the server optimizer's rate. The formula of option
-II is an average gradient only under plain SGD (weight decay counts as part of the loss): with momentum
-or an adaptive optimizer c_k is no longer one. Option I costs one more epoch of gradients and has no
-weight decay in it.
+c and all c_k start at 0. Clients keep c_k. eta_g is the server optimizer's rate. Option II's c_k is an
+average gradient only under plain SGD, where weight decay counts as part of the loss; with momentum or an
+adaptive optimizer it is not. Option I costs one more epoch of gradients, and leaves weight decay out.
 
-Leaves a client: its model's change, and its control variate's. That is twice FedAvg's; it receives w and c.
+Leaves a client: its model's change, and its control variate's. That is twice FedAvg's upload. It receives w
+and c.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """SemiFL (Diao, Ding, Tarokh, NeurIPS 2022): labels at the server, alternate training.
 
-In every round the server trains on its labels, and sends the result w to the clients. Client k labels all its
-data once, with w in evaluation mode, and trains on what w is sure of:
+In every round the server trains on its labels and sends the resulting model w to the clients. Client k labels
+all its data once with w, in evaluation mode, and trains on the examples with a confidence of tau or more:
 
     p_i = softmax(f_w(weak(x_i))),   y_i = argmax p_i
-    D_fix = {i: max p_i >= tau};   beside each batch of it as many m out of all data, drawn with replacement
+    D_fix = {i: max p_i >= tau};   each batch of it comes with as many m of all data, drawn with replacement
     l_fix = mean_i CE(f(strong(x_i)), y_i)
     l_mix = mean_i [ l CE(f(x_mix), y_i) + (1 - l) CE(f(x_mix), y_m) ],   l ~ Beta(a, a) for each batch,
             x_mix = l weak(x_i) + (1 - l) weak(x_m)

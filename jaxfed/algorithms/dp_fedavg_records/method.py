@@ -3,16 +3,16 @@ r"""DP-FedAvg of records (Noble, Bellet, Dieuleveut, AISTATS 2022, arXiv 2111.09
     w_k <- w;  J steps of   w_k <- w_k - eta / b ( sum_{i in B} g_i / max(1, |g_i| / C) + N(0, z^2 C^2 I) )
     w <- w + mean_k (w_k - w)
 
-B a random part of client k's n_k examples, anew in each step, of the share s of all; g_i the gradient at one
-example (`jaxfed.algorithms.dp_fedavg_records.private_gradient`). The baseline to which that paper's
-DP-SCAFFOLD is compared.
+B is a random share s of client k's n_k examples, drawn anew in each step. g_i is the gradient at one example
+(`jaxfed.algorithms.dp_fedavg_records.private_gradient`). The paper compares its DP-SCAFFOLD with this method.
 
-Who is protected from whom. Each client adds its own noise, so that nobody need be trusted: the promise is of
-one example of one client, towards the server and everybody else, who may see all that this client sends, the
-model of every local step even, and know in which rounds it takes part. That it takes part in some rounds only
-is then no gain (the paper's promise towards third parties has it, this one does not). `epsilon`, at `delta`,
-is that of an example at the client that took part most often so far, in R rounds: R J releases, composed by
-`jaxfed.privacy.sampled_gaussian`: "poisson" by privacy loss distributions, "fixed" by Renyi divergences,
+Who is protected from whom. Each client adds its own noise, so nobody has to be trusted. The guarantee is for
+one example of one client, against the server and everybody else. They may see all that this client sends,
+even the model after every local step, and know in which rounds it takes part. Hiding that would lower
+epsilon; the paper's guarantee against third parties assumes it, this one does not. `epsilon`, at `delta`, is
+that of an example at the client that took part most often so far, in R rounds. These are R J releases,
+composed by `jaxfed.privacy.sampled_gaussian`: "poisson" by privacy loss distributions, "fixed" by Renyi
+divergences.
 
     records "poisson"   each example is in with probability s, b = s n_k. One example more or less.
     records "fixed"     floor(s n_k) of them, one at least, as in the paper: one example in place of another,
@@ -20,17 +20,17 @@ is that of an example at the client that took part most often so far, in R round
 
 The paper's sigma_g is for noise over 2 C: z = 2 sigma_g. n_k, and who has labels, are no secrets.
 
-Where the authors' code does otherwise: each layer's gradients are cut by themselves, at the median of the
-drawn examples' norms, which tells what no noise covers; clients are weighed by their sizes.
+The authors' code differs: it clips each layer's gradients separately, at the median of the drawn examples'
+norms, which has no noise; and it weights clients by their sizes.
 
-Steps follow from the config: `training.local_steps`, or epochs of 1 / s steps, the same number at every
-client; the batch size has no say. The client's optimizer makes what it likes of g, which the noise already
-covers. Models are averaged plainly, those of clients that have examples.
+The number of steps is `training.local_steps`, or epochs of 1 / s steps, the same at every client; the batch
+size is not used. Any client optimizer is allowed, since g already has its noise. The server takes the plain
+mean of the models of clients that have examples.
 
-Noise and draws are made of the experiment's seed: they show what noise costs, and protect nobody from those
-who know the seed. What a run writes of losses and accuracies is the simulation's, and covered by nothing.
+Noise and draws come from the experiment's seed: they measure the cost of noise, and do not protect from
+anybody who knows the seed. The guarantee does not cover losses and accuracies that a run writes.
 
-Leaves a client: its model's change. Reaches one: the model.
+Leaves a client: its model's change. Each client receives the model.
 """
 
 from __future__ import annotations

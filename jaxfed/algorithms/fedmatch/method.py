@@ -11,13 +11,12 @@ is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + p
 
 The mean over u is over those with max p >= tau. Client k's helpers j = 1 .. H are the clients whose
 models were nearest to its own when the server saw them last (`jaxfed.algorithms.fedmatch.helper_selection`),
-sent in every tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), sigma as the client
-received it. In other rounds, and where the server has not seen the client before, it votes alone.
+sent in every tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), with sigma as the
+client received it. In other rounds, or if the server has not seen the client before, the client labels alone.
 
-The paper leaves open what only the authors' code says, and this follows the code there: psi starts as
-0.2 sigma; the random input's distribution; u is not augmented in the first term, and x is not either
-(here: `LocalTraining.augment`, the config's choice). The paper has psi and changes sparse without numbers;
-switches for the code's:
+Where the paper leaves details open, this follows the authors' code: psi starts as 0.2 sigma; the distribution
+of the random input; u is not augmented in the first term. (The code does not augment x either; here
+`LocalTraining.augment` decides.) The paper makes psi and changes sparse without giving thresholds. The code's:
 
     psi_threshold = 5e-6      entries of psi up to this are 0 where it is sent and evaluated
     delta_threshold = 5e-5    entries that a client changed by no more are not sent, and stay

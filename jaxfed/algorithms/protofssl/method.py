@@ -1,19 +1,18 @@
 """ProtoFSSL (Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921): clients share prototypes and pseudo-label by them.
 
-In every one of E local epochs a client draws an episode (`jaxfed.training.local.episodes`) and takes one step
-on
+In each of E local epochs a client draws an episode (`jaxfed.training.local.episodes`) and takes one step on
 
     c_k = mean of f(x) over its labeled support S_k                                                  (2)
     p(z; c)_k = exp(-d(f(z), c_k)) / sum_k' exp(-d(f(z), c_k'))                                   (3, 6)
     target(u) = sharpen( 1/|H| sum_{j in H} p(u; c_j) )       by its helpers' prototypes          (5, 7)
     loss = mean_{x in Q_L} CE(y, p(x; c)) + lambda mean_{u in Q_U} CE(target(u), p(u; c))              (8)
 
-and afterwards makes its prototypes anew, of all its labels, with its own network in evaluation mode. The
-server averages networks as FedAvg and keeps the prototypes; the helpers H of a round are clients of the round
-before (`jaxfed.algorithms.protofssl.prototype_sharing`). A state classifies by the mean of p over the
-prototypes of its last round's clients.
+After training, the client computes its prototypes from all its labels, with its own network in evaluation
+mode. The server averages networks as FedAvg and keeps the prototypes. The helpers H of a round are clients of
+the previous round (`jaxfed.algorithms.protofssl.prototype_sharing`). A state classifies by the mean of p over
+the prototypes of its last round's clients.
 
-Said otherwise than in the paper, or left open by it:
+Differences from the paper, and details that it leaves open:
 
   * d is the Euclidean distance; `distance` "mean_squared" is the authors' code, whose logits are far smaller.
   * A class without a label in an episode's support has no prototype, and the targets are normalized over the
@@ -48,20 +47,22 @@ starts from:
     Z = (I - alpha W)^-1 Y,   target(u) = one-hot(argmax_c Z_uc),   w(u) = 1 - entropy(Z_u) / log C
     loss = mean_{x in Q_L} CE(y, p(x; c)) + lambda mean_{u in Q_U} w(u) CE(target(u), p(u; c))
 
-From round 1 on, since it asks no prototypes. Then no client receives any (but with `prototypes` "global"),
-and what XCLP sends leaves a client besides: its points' part in the codes' distances, and its masked
-contribution to Z. It sends its own prototypes all the same: states classify by them.
+This works from round 1 on, since it needs no prototypes. No client receives any (except with `prototypes`
+"global"). The messages of XCLP leave a client as well: its part of the codes' distances, and its masked
+contribution to Z. The client still sends its own prototypes, because states classify by them.
 
-Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow:
-those of classes with `min_labels` labels or more, with N(0, sigma^2) noise on every number (B.4), drawn from
-the experiment's seed: it shows what noise costs, and protects nobody from those who know the seed. Each is
-the mean embedding of a class at this client; the paper has no bound on what one example moves. With `clip` B
-it is 2 B / n_k, by a network that is given, and the metrics of a round have the epsilon, at `delta`, of a
-client that took part in all (`prototype_epsilon`: `jaxfed.algorithms.protofssl.noise_accounting`, which says
-what that leaves out).
-It receives the network and its helpers' prototypes, C bits with each. With `prototype_sums` "masked" or
-"masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends their mean
-(`jaxfed.algorithms.protofssl.prototype_means`, docs/threat-model.md).
+Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow: those
+of classes with `min_labels` labels or more. Each is the mean embedding of a class at this client, with
+N(0, sigma^2) noise on every number (B.4). The noise is drawn from the experiment's seed: it measures the cost
+of noise, and does not protect from anybody who knows the seed.
+
+The paper does not bound how far one example moves a prototype. With `clip` B the bound is 2 B / n_k for a given
+network, and a round's metrics have the epsilon, at `delta`, of a client that took part in all rounds
+(`prototype_epsilon`; `jaxfed.algorithms.protofssl.noise_accounting` says what it does not cover).
+
+A client receives the network and its helpers' prototypes, with C bits for each helper. With `prototype_sums`
+"masked" or "masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends
+their mean (`jaxfed.algorithms.protofssl.prototype_means`, docs/threat-model.md).
 """
 
 from __future__ import annotations
