@@ -208,7 +208,8 @@ SECRETS = {
     ),
     "randomized response": (randomized, [4 * 3 * 5]),
 }
-SHOWN_LATER = {"server_setup": {1}}  # draws: the key of the server, after its number
+KEY_OF_SERVER = {1}  # draws: after its number
+SHOWN_LATER = {"server_setup": KEY_OF_SERVER, "remote_session": KEY_OF_SERVER}
 
 
 def sampled(sizes, unseen):

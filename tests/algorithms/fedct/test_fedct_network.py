@@ -49,7 +49,12 @@ def assert_same(state, far):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("networks",)  # "mixed" has two of them
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+)
 def test_a_network_gives_the_labels_of_the_simulation(case):
     state, far, expected, found, _ = both(CASES[case])
     assert_same(state, far)
