@@ -65,7 +65,7 @@ class Network:
         init, played = algorithm.sides().server(self.ask, self.federation)
         self.algorithm = algorithm._replace(init=init, round=played)
 
-    def ask(self, step, messages, form, *, round_number, check=None):
+    def ask(self, step, messages, form, *, round_number, check=None, in_session=False):
         self.steps.append((step, round_number, tuple(messages)))
         gone = self.absent.get((step, round_number), ())
         replies = {

@@ -35,6 +35,7 @@ class Ask(Protocol):
         *,
         round_number: int,
         check: Callable[[int, Any], None] = lambda client, reply: None,
+        in_session: bool = False,
     ) -> Mapping[int, Any]:
         """Return {client: reply}; a client that is missing has left the round.
 
@@ -45,6 +46,8 @@ class Ask(Protocol):
             round_number: from 1.
             check: client, its reply -> raises `Unusable` if a value is out of its range; the client has then
                 left the round.
+            in_session: the step is one of a session, whose states serve once. A client that leaves goes on,
+                in its next round, from its state before the session.
         """
         ...
 
@@ -57,14 +60,15 @@ class ClientSide(NamedTuple):
         answer: step, own state, request, cohort of this client alone -> own state, reply.
         form: step, federation -> the form of a request, a pytree of `jax.ShapeDtypeStruct`, or of plain
             values (b"" for bytes of any length).
-        stored: the form of a state whose bytes have no fixed length; None: that of `init`.
+        stored: key of `Init`, federation -> the form of a state with bytes, which have no fixed length; None:
+            that of `init`.
         placed: makes the side of one client, whose `answer` knows more than its cohort; None: it need not.
     """
 
     init: Callable[[jax.Array, Federation], Any]
     answer: Callable[[str, Any, Any, Cohort], tuple[Any, Any]]
     form: Callable[[str, Federation], Any]
-    stored: Any = None
+    stored: Callable[[jax.Array, Federation], Any] | None = None
     placed: Callable[[jax.Array, Federation], ClientSide] | None = None
 
     def at(self, key: jax.Array, federation: Federation) -> ClientSide:
@@ -74,5 +78,5 @@ class ClientSide(NamedTuple):
     def state_form(self, key: jax.Array, federation: Federation) -> Any:
         """Return the form of a state."""
         if self.stored is not None:
-            return self.stored
+            return self.stored(key, federation)
         return jax.eval_shape(lambda: self.init(key, federation))

@@ -100,14 +100,13 @@ def seed_of_a_party(source):
     ServerSetup(channel, random_bytes=Tape(seed=1)).invite(0)
     call = Call(1, SETUP, {}, "join", [])
     letter = Letter([call], [channel.receive(SERVER, 0)]).to_bytes()
-    _, kept, frames = exchanges.answered(
+    return exchanges.answered(
         "join",
         exchanges.NO_SESSION,
         letter,
         lambda seed: ReplayedParty(0, seed, {}),
         random_bytes=source,
     )
-    return kept, frames
 
 
 def base_receiver(source):

@@ -16,7 +16,7 @@ client received it. In other rounds, or if the server has not seen the client be
 
 Where the paper leaves details open, this follows the authors' code: psi starts as 0.2 sigma; the distribution
 of the random input; u is not augmented in the first term. (The code does not augment x either; here
-`LocalTraining.augment` decides.) The paper makes psi and changes sparse without giving thresholds. The code's:
+`LocalTraining.augment` decides.) The paper makes psi and changes sparse but gives no thresholds; the code's:
 
     psi_threshold = 5e-6      entries of psi up to this are 0 where it is sent and evaluated
     delta_threshold = 5e-5    entries that a client changed by no more are not sent, and stay

@@ -51,13 +51,13 @@ This works from round 1 on, since it needs no prototypes. No client receives any
 "global"). The messages of XCLP leave a client as well: its part of the codes' distances, and its masked
 contribution to Z. The client still sends its own prototypes, because states classify by them.
 
-Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow: those
-of classes with `min_labels` labels or more. Each is the mean embedding of a class at this client, with
+Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow:
+those of classes with `min_labels` labels or more. Each is the mean embedding of a class at this client, with
 N(0, sigma^2) noise on every number (B.4). The noise is drawn from the experiment's seed: it measures the cost
 of noise, and does not protect from anybody who knows the seed.
 
-The paper does not bound how far one example moves a prototype. With `clip` B the bound is 2 B / n_k for a given
-network, and a round's metrics have the epsilon, at `delta`, of a client that took part in all rounds
+The paper does not bound how far one example moves a prototype. With `clip` B the bound is 2 B / n_k for a
+given network, and a round's metrics have the epsilon, at `delta`, of a client that took part in all rounds
 (`prototype_epsilon`; `jaxfed.algorithms.protofssl.noise_accounting` says what it does not cover).
 
 A client receives the network and its helpers' prototypes, with C bits for each helper. With `prototype_sums`

@@ -122,6 +122,7 @@ class ClientCalls:
 
     def __post_init__(self) -> None:
         self._stages = Stages(self.place)
+        self._before_session: dict[int, int] | None = None
 
     def algorithm(self, algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
         """Return the method with a round that asks the clients."""
@@ -155,6 +156,7 @@ class ClientCalls:
         *,
         round_number: int,
         check: Callable[[int, Any], None] = lambda client, reply: None,
+        in_session: bool = False,
     ) -> Mapping[int, Any]:
         """Send each client its message of a step, and return the replies (see `Ask`).
 
@@ -182,6 +184,10 @@ class ClientCalls:
             seconds[client] = timings.from_record(records.part(content, SECONDS))
             return _read(reply, check, client, content)
 
+        if not in_session:
+            self._before_session = None
+        elif self._before_session is None:
+            self._before_session = dict(self.exchange.states)
         answers = self.exchange.ask(
             step,
             messages,
@@ -209,8 +215,11 @@ class ClientCalls:
 
     def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():
+            before = (self._before_session or {}).get(client)
             if lost.kind == "StateLost":  # it begins anew in its next round
                 self.exchange.states.pop(client, None)
+            elif before is not None:
+                self.exchange.states[client] = before
         found = {
             "replies": len(answers.replies),
             "lost": len(answers.lost),

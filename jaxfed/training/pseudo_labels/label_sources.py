@@ -136,13 +136,17 @@ class LabelSources:
         if self.xclp_parameters is not None or self.own_parameters is not None:
             from jaxfed.training.pseudo_labels import graph_points, propagated_labels
         if self.xclp_parameters is not None:
-            num_classes = self.xclp_parameters.num_classes
             for name, points in (
                 ("xclp", graph_points.all_examples(embed)),
-                ("xclp_prototypes", graph_points.with_prototypes(embed, num_classes)),
+                (
+                    "xclp_prototypes",
+                    graph_points.with_prototypes(embed, self.xclp_parameters.num_classes),
+                ),
             ):
-                source = propagated_labels.xclp_labels(points, self.xclp_parameters, host)
-                found[name] = source, self.xclp_parameters
+                found[name] = (
+                    propagated_labels.XclpLabels(points, self.xclp_parameters, host),
+                    self.xclp_parameters,
+                )
         if self.own_parameters is not None:
             source = propagated_labels.per_client_lp_labels(embed, self.own_parameters, map_clients)
             found["per_client_lp"] = source, self.own_parameters

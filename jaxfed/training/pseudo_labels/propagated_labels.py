@@ -43,44 +43,54 @@ from jaxfed.xclp.steps.propagation_matrix import (
 )
 
 
-def xclp_labels(
-    points: Points, parameters: xclp.Parameters, execution: Execution = HERE
-) -> PseudoLabel:
+class XclpLabels:
     """XCLP over the cohort's points in the graph: lines 6 and 7 of Algorithm 2.
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
     if `execution` spreads a graph's points over devices. The labels are those of
     `jaxfed.xclp.cross_client_label_propagation`, which runs the protocols on the host. With `bit_epsilon` or
-    `label_epsilon` noise is fresh every round: R rounds cost R times the budget.
+    `label_epsilon` noise is fresh every round: R rounds cost R times the budget. On a network clients run
+    the protocols themselves (`jaxfed.training.round.network.joint_labels`).
 
     Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
     party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the
     colluding client (docs/threat-model.md, "Coalitions"), so none is run then. Counted bytes are those
     between the server and the clients: codes and contributions up, row sums down.
 
-    Raises:
-        UsageError: in a round, labels at the server with protocols, noise or columns of influence.
+    Attributes:
+        points: of the graph.
+        parameters: of Algorithm 1.
+        execution: where and how visibly the host computes.
     """
-    label_cohort = _InOneProgram(parameters, execution) if is_one_program(parameters) else None
 
-    def pseudo_label(
-        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    def __init__(
+        self, points: Points, parameters: xclp.Parameters, execution: Execution = HERE
+    ) -> None:
+        self.points, self.parameters, self.execution = points, parameters, execution
+        one_program = is_one_program(parameters)
+        self._label_cohort = _InOneProgram(parameters, execution) if one_program else None
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> PseudoLabels:
-        entered = points(state, cohort, key)
+        """Return labels and weights for every example of the cohort.
+
+        Raises:
+            UsageError: labels at the server with protocols, noise or columns of influence.
+        """
+        entered = self.points(state, cohort, key)
         # The seed of line 1: shared by the clients, drawn anew every round.
         seed = xclp.drawn_seed(key)
-        if label_cohort is not None:
-            label, confidence, metrics = label_cohort(entered, seed)
-            _count_messages(entered, parameters, communication)
+        if self._label_cohort is not None:
+            label, confidence, metrics = self._label_cohort(entered, seed)
+            _count_messages(entered, self.parameters, communication)
         else:
             _check_no_server(entered)
             label, confidence, metrics = _label_on_host(
-                entered, replace(parameters, seed=seed), communication, execution
+                entered, replace(self.parameters, seed=seed), communication, self.execution
             )
         labels = completed(cohort, label, confidence)
         return labels._replace(metrics={**labels.metrics, **metrics})
-
-    return pseudo_label
 
 
 class _InOneProgram:

@@ -1,8 +1,16 @@
-"""A client's party of one labeling: its objects of the protocols, their inputs, and its labels at the end."""
+"""A client's party of one labeling: its objects of the protocols, their inputs, and its labels at the end.
+
+    client, kept, frames = take_part(p, step, own, request, vectors, labels)    # one letter
+    client.prediction()                                                         # after the last one
+
+The terms of a labeling's session (`jaxfed.secure.session.network.exchanges`) have the seed of Pi besides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +21,8 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
+from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.settings.parameters import Parameters
@@ -29,6 +39,47 @@ _SUM_STEPS = (
     *("upload", "finish", "announce", "share_secrets", "collect_secrets", "abandon"),
     *("hear_survivors", "reveal"),
 )
+
+
+def take_part(
+    p: Parameters,
+    step: str,
+    own: Mapping[str, Any],
+    request: Mapping[str, Any],
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    *,
+    random_bytes: RandomBytes = secrets.token_bytes,
+) -> tuple[LabelingClient, dict[str, Any], bytes]:
+    """Answer one letter of a labeling.
+
+    Args:
+        p: the settings.
+        step: name of the exchange.
+        own: the client's state, with the fields of `exchanges.NO_SESSION`.
+        request: the server's.
+        vectors: V^(j), [n_j, d]; the same ones in all exchanges.
+        labels: int [n_j], -1 where unlabeled.
+        random_bytes: source of the bytes that the client's party is replayed from.
+
+    Returns:
+        The client, its new state's fields but for "round", and the frames of its reply.
+
+    Raises:
+        ProtocolError: a letter that does not belong to the state.
+    """
+    address, seed = exchanges.terms_of(request, "address", "seed")
+    client: LabelingClient
+
+    def party_of(drawn: bytes) -> ReplayedParty:
+        nonlocal client
+        client = LabelingClient(vectors, labels, replace(p, seed=seed), address, drawn)
+        return client.party
+
+    kept, frames = exchanges.answered(
+        step, own, request["letter"], party_of, random_bytes=random_bytes
+    )
+    return client, kept, frames
 
 
 class LabelingClient:

@@ -24,8 +24,7 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sides import Ask, ClientSide, Unusable
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.replayed_party import ReplayedParty
-from jaxfed.xclp.network.roles import LabelingClient
+from jaxfed.xclp.network.roles import take_part
 from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
 from jaxfed.xclp.one_shot.transduction import client_arrays
 from jaxfed.xclp.settings.parameters import Parameters
@@ -102,7 +101,7 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
             lambda key, federation: NO_STATE,
             answer,
             lambda step, federation: exchanges.REQUEST,
-            NO_STATE,
+            lambda key, federation: NO_STATE,
         ),
     )
 
@@ -125,21 +124,13 @@ def answered(
     examples = hashlib.sha256(
         np.ascontiguousarray(vectors).tobytes() + np.ascontiguousarray(labels).tobytes()
     ).digest()
-    address, drawn, number = exchanges.terms_of(request, "address", "seed", "round")
+    [number] = exchanges.terms_of(request, "round")
     if own["round"] != number:  # another session, of which nothing serves again
         own = {**own, **exchanges.NO_SESSION}
     elif examples != own["examples"]:
         raise ProtocolError("the client's examples have changed within a session")
-    p = replace(parameters, seed=drawn)
-    client: LabelingClient
-
-    def party_of(seed: bytes) -> ReplayedParty:
-        nonlocal client
-        client = LabelingClient(vectors, labels, p, address, seed)
-        return client.party
-
-    _, kept, frames = exchanges.answered(
-        step, own, request["letter"], party_of, random_bytes=random_bytes
+    client, kept, frames = take_part(
+        parameters, step, own, request, vectors, labels, random_bytes=random_bytes
     )
     reply = {"frames": frames, "points": len(vectors)}
     if step != exchanges.END:

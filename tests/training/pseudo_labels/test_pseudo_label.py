@@ -90,7 +90,7 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)
     communication = Communication()
-    labels = propagated_labels.xclp_labels(all_examples(embed), parameters)(
+    labels = propagated_labels.XclpLabels(all_examples(embed), parameters)(
         state, cohort, KEY, communication
     )
     check_given(labels, cohort)
@@ -111,7 +111,7 @@ def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeyp
     # A protocol on the host labels the same.
     monkeypatch.setitem(HAMMING, "host", plaintext_hamming)
     host = dataclasses.replace(parameters, hamming="host")
-    on_host = propagated_labels.xclp_labels(all_examples(embed), host)
+    on_host = propagated_labels.XclpLabels(all_examples(embed), host)
     other = on_host(state, cohort, KEY, Communication())
     np.testing.assert_array_equal(other.label, labels.label)
     np.testing.assert_allclose(other.weight, labels.weight, atol=2e-4)
@@ -143,7 +143,7 @@ def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, setting
 
     def label(max_steps):
         p = dataclasses.replace(PARAMETERS, max_steps=max_steps, tolerance=1e-4, **settings)
-        return propagated_labels.xclp_labels(points, p)(state, cohort, KEY, Communication())
+        return propagated_labels.XclpLabels(points, p)(state, cohort, KEY, Communication())
 
     with pytest.warns(RuntimeWarning, match=r"label propagation stopped.* after 1 steps"):
         label(1)
@@ -154,7 +154,7 @@ def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, setting
 def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
     points = all_examples(pseudo_label.embedding(model, map_clients))
     p = dataclasses.replace(PARAMETERS, select=("alpha:0.5",))
-    labels = propagated_labels.xclp_labels(points, p)(state_of(model), cohort, KEY, Communication())
+    labels = propagated_labels.XclpLabels(points, p)(state_of(model), cohort, KEY, Communication())
     assert labels.metrics["leave_one_out"]["settings"] == 2
     assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
 
@@ -187,12 +187,12 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         return search(codes, *arguments, **keywords)
 
     monkeypatch.setitem(NEIGHBORS, "exact", watched)
-    alone = propagated_labels.xclp_labels(points, parameters)(
+    alone = propagated_labels.XclpLabels(points, parameters)(
         state_of(model), padded, KEY, Communication()
     )
     found = []
     for execution in (HERE, Execution(num_devices=2, tell=said.append)):
-        label = propagated_labels.xclp_labels(points, parameters, execution)
+        label = propagated_labels.XclpLabels(points, parameters, execution)
         found += [label(state_of(model), odd, KEY, Communication()) for _ in range(2)]
     assert [mesh and mesh.size for mesh in seen[-3:]] == [None, 2, 2]  # on one device compiled once
     assert len(said) == 1

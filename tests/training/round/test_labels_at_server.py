@@ -150,7 +150,7 @@ def xclp_training(federation, **changes):
     training = training_at(federation, **changes)
     embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     p = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3)
-    source = propagated_labels.xclp_labels(all_examples(embed), p)
+    source = propagated_labels.XclpLabels(all_examples(embed), p)
     return with_sources(training, xclp=source)
 
 
@@ -201,7 +201,7 @@ def test_xclp_rounds_learn_and_protocols_are_refused():
     assert simulated.metrics["test_accuracy"] > 0.6
     embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
-    source = propagated_labels.xclp_labels(all_examples(embed), noisy)
+    source = propagated_labels.XclpLabels(all_examples(embed), noisy)
     training = with_sources(training, xclp=source)
     with pytest.raises(UsageError, match=r"the server has labels.*no noise"):
         simulate(fedavg(training=training, pseudo_label="xclp"), federation)

@@ -258,7 +258,7 @@ def test_very_unequal_cohorts_share_their_programs():
     training = training_of(SMALL, labeled_only_rounds=1)
     embed = pseudo_label.embedding(training.model, training.execution.map_clients)
     settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
-    source = propagated_labels.xclp_labels(all_examples(embed), settings)
+    source = propagated_labels.XclpLabels(all_examples(embed), settings)
     algorithm = fedavg(training=with_sources(training, xclp=source), pseudo_label="xclp")
     state, counts = algorithm.init(KEY, federation), []
     for number, clients in enumerate([[0, 4], [1, 2], [0, 1], [3, 5], [2, 3], [4, 0]]):

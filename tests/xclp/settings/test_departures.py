@@ -98,7 +98,7 @@ def test_clients_go_by_their_numbers_in_training(cohort, presence, gone):
         del state, key
         return cohort
 
-    source = propagated_labels.xclp_labels(points, p)
+    source = propagated_labels.XclpLabels(points, p)
     communication = Communication()
     labels = source(None, cohort, jax.random.key(0), communication)
     weight = np.where(cohort.y < 0, labels.weight, 0).sum(axis=1)

@@ -92,7 +92,7 @@ class CoTrainingClient:
         return NO_STATE | kept, reply
 
     def sent(self, answers: np.ndarray, rows: int) -> tuple[bytes, bytes, bool]:
-        """What is sent in the clear, or else kept as a summand; and whether labels are missing."""
+        """Return bytes sent in the clear, or else kept as a summand; and whether labels are missing."""
         work, number = self.work, len(self.work.public)
         if work.privacy.has_noise:
             marks = released_marks(work.privacy, rows, answers, number, work.num_classes, self.draw)
@@ -136,7 +136,7 @@ def co_training_client(work: ClientWork, consensus: Consensus, sums: ConsensusSu
         lambda step, federation: (
             messages.turn_form(len(work.public)) if step == TURN else exchanges.REQUEST
         ),
-        NO_STATE,
+        lambda key, federation: NO_STATE,
         placed,
     )
     return side

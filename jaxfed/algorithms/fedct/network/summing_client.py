@@ -50,7 +50,7 @@ def answered(
     def party_of(seed: bytes) -> ReplayedParty:
         return ReplayedParty(address, seed, _roles(_tally(own["tally"]), sums))
 
-    _, kept, frames = exchanges.answered(
+    kept, frames = exchanges.answered(
         step, own, request["letter"], party_of, random_bytes=random_bytes
     )
     forgotten = NO_SUMMAND if step == exchanges.END else {}

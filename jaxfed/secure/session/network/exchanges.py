@@ -51,7 +51,9 @@ def carried(
             ids[address]: {"terms": json.dumps({"address": address, **terms}), "letter": letter}
             for address, letter in sent.items()
         }
-        replies = ask(step, requests, reply, round_number=terms["round"], check=check)
+        replies = ask(
+            step, requests, reply, round_number=terms["round"], check=check, in_session=True
+        )
         return {addresses[client]: own["frames"] for client, own in replies.items()}
 
     return carry
@@ -80,7 +82,7 @@ def answered(
     party_of: Callable[[bytes], ReplayedParty],
     *,
     random_bytes: RandomBytes = secrets.token_bytes,
-) -> tuple[ReplayedParty, dict[str, Any], bytes]:
+) -> tuple[dict[str, Any], bytes]:
     """Answer one letter: replay the letters before it, then take its steps.
 
     Args:
@@ -91,7 +93,7 @@ def answered(
         random_bytes: source of these bytes.
 
     Returns:
-        The party, the fields of the client's new state but for "round", and the frames.
+        The fields of the client's new state but for "round", and the frames.
 
     Raises:
         ProtocolError: the client has not joined a session, or the letter does not belong to it.
@@ -106,6 +108,6 @@ def answered(
         party.play(before)
     frames = party.play(letter)
     if step == END:
-        return party, NO_SESSION, frames
+        return dict(NO_SESSION), frames
     kept = {"once": True, "seed": seed, "past": letters.packed([*past, letter])}
-    return party, kept, frames
+    return kept, frames

@@ -103,19 +103,32 @@ class TrainingClient:
     init: Callable[[jax.Array, Federation], OwnState]
 
     def answer(
-        self, step: str, own: OwnState, message: Any, cohort: Cohort
+        self,
+        step: str,
+        own: OwnState,
+        message: Any,
+        cohort: Cohort,
+        label: PseudoLabel | None = None,
     ) -> tuple[OwnState, Any]:
-        """Return the client's new own state and its reply."""
+        """Return the client's new own state and its reply.
+
+        Args:
+            step: name of the step.
+            own: the client's state.
+            message: the server's.
+            cohort: the client alone.
+            label: labels of the round, if not the stage's own.
+        """
         cohort, state = arranged(cohort), client_view(message, own)
         given = jnp.asarray(cohort.y)
         labels = PseudoLabels(given, (given >= 0).astype(jnp.float32), {})
         if step != UPDATE:
-            stage = self._stage(int(message.round) - 1)
+            stage = self.stage(int(message.round) - 1)
             key = jax.random.wrap_key_data(jnp.asarray(message.key))
             return own, stage.after_mean(step, state, cohort, labels, key)
-        stage = self._stage(int(message.round))
+        stage = self.stage(int(message.round))
         label_key, key = jax.random.wrap_key_data(jnp.asarray(message.keys))
-        labels = stage.label(state, cohort, label_key, Communication())
+        labels = (label or stage.label)(state, cohort, label_key, Communication())
         received = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message.received)
         after, update, trains = stage.update(
             state, cohort, labels._replace(metrics={}), received, key
@@ -149,7 +162,8 @@ class TrainingClient:
         received = jax.tree.map(_row_0, send(state, nobody(), Communication()))
         return jax.eval_shape(lambda: message(state, received))
 
-    def _stage(self, rounds_done: int) -> ClientStage:
+    def stage(self, rounds_done: int) -> ClientStage:
+        """Return the stage of a round."""
         return self.stages[rounds_done >= self.labeled_only_rounds]
 
 

@@ -11,6 +11,7 @@ weight of its pseudo-labels, number of its unlabeled examples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -86,6 +87,20 @@ class NewModel(NamedTuple):
     model: nnx.State
     round: jax.Array
     key: jax.Array
+
+
+class LabeledByClients(NamedTuple):
+    """Stands for the labels of a round at a server that does not see them.
+
+    Fields:
+        key: typed, of the labeling.
+        metrics: of a labeling that the server takes part in; clients reply with theirs.
+        clients: those that have labels; None: all.
+    """
+
+    key: jax.Array
+    metrics: Mapping[str, Any]
+    clients: frozenset[int] | None = None
 
 
 def client_view(message: Request | NewModel, own: OwnState) -> ServerState:

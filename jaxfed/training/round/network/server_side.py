@@ -7,8 +7,8 @@ drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jaxfed.training.round.network.messages import (
     MEASURE,
     SHOW,
     UPDATE,
+    LabeledByClients,
     Reply,
     client_view,
     row_of,
@@ -37,37 +38,37 @@ from jaxfed.training.server.server_state import ServerState
 
 # Sources that label a client's examples by themselves and the model: no other client, no teacher.
 AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
+JOINT = ("xclp", "xclp_prototypes")  # `jaxfed.training.round.network.joint_labels`
 
-
-class LabeledByClients(NamedTuple):
-    """Stands for the labels of a round at a server that does not see them.
-
-    Fields:
-        key: typed, of the labeling.
-        metrics: none; clients reply with theirs.
-    """
-
-    key: jax.Array
-    metrics: Mapping[str, Any]
+# state, cohort, key, where bytes are counted -> what the server has of the labels
+ServerLabeling = Callable[[ServerState, Cohort, jax.Array, Communication], LabeledByClients]
 
 
 class ServerStage:
     """One stage of a run at the server."""
 
-    def __init__(self, stage: ClientStage, ask: Ask, federation: Federation) -> None:
+    def __init__(
+        self, stage: ClientStage, ask: Ask, federation: Federation, label: ServerLabeling | None
+    ) -> None:
         """Serve clients such as the federation's, which `ask` reaches.
 
+        Args:
+            stage: the clients'.
+            ask: reaches them.
+            federation: as the server knows it.
+            label: the server's part of the labeling; None: each client labels alone.
+
         Raises:
-            UsageError: the stage's labels are not made by each client alone; the server has labels.
+            UsageError: the stage's labels are made in another way.
         """
-        if stage.source not in AT_CLIENTS:
+        if label is None and stage.source not in AT_CLIENTS:
             raise UsageError(
-                "on a network each client labels its own examples",
+                "on a network clients label their own examples",
                 key="pseudo_label",
                 value=stage.source,
-                allowed=choose_one_of(AT_CLIENTS),
+                allowed=choose_one_of((*AT_CLIENTS, *JOINT)),
             )
-        self.source, self._stage, self._ask = stage.source, stage, ask
+        self.source, self._stage, self._ask, self._label = stage.source, stage, ask, label
         self._example = federation.x.shape[1:], federation.x.dtype
         program, num_clients = stage.program, federation.num_clients
 
@@ -87,9 +88,10 @@ class ServerStage:
     def label(
         self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> LabeledByClients:
-        """Return the key that the clients will label with."""
-        del state, cohort, communication
-        return LabeledByClients(key, {})
+        """Have the clients label jointly, or return the key that each will label with."""
+        if self._label is None:
+            return LabeledByClients(key, {})
+        return self._label(state, cohort, key, communication)
 
     def train(
         self,
@@ -106,7 +108,7 @@ class ServerStage:
         messages = {
             int(client): message_of(UPDATE, program, state, _row(received, row), keys)
             for row, client in enumerate(np.asarray(cohort.client_id))
-            if client >= 0
+            if client >= 0 and (labels.clients is None or int(client) in labels.clients)
         }
         form = self._form_of_reply(state, received, keys)
         number = int(state.round) + 1

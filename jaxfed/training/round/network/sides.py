@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -14,10 +14,13 @@ from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.training.round.network.client_side import ClientStage, TrainingClient
 from jaxfed.training.round.network.messages import OwnState
-from jaxfed.training.round.network.server_side import ServerStage
+from jaxfed.training.round.network.server_side import JOINT, ServerStage
 from jaxfed.training.round.stage_program import StageProgram
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 
 
 def training_sides(
@@ -37,9 +40,13 @@ def training_sides(
         round_by: stages, state, cohort, key -> state and metrics.
     """
 
+    joint = _joint_source(pseudo_label, training)
+
     def stage(number: int, source: str) -> ClientStage:
         one_by_one = partial(client_map, strategy="map")
         label = training.pseudo_labels[source]
+        if joint is not None and source != "none":
+            from jaxfed.training.round.network.joint_labels import no_labels as label
         return ClientStage(source, label, program(training, one_by_one, stage=number))
 
     first = stage(1, "none")
@@ -51,8 +58,30 @@ def training_sides(
         return OwnState(state.clients, state.statistics, state.client_optimizers)
 
     def server(ask: Ask, federation: Federation) -> tuple[Init, Round]:
-        served = tuple(ServerStage(each, ask, federation) for each in stages)
+        label = None
+        if joint is not None:
+            from jaxfed.training.round.network.joint_labels import JointLabels
+
+            label = JointLabels(joint, ask, federation.capacity)
+        served = (
+            ServerStage(stages[0], ask, federation, None),
+            ServerStage(stages[1], ask, federation, label),
+        )
         return init_server, partial(round_by, served)
 
     client = TrainingClient(stages, training.labeled_only_rounds, init_server, init_own)
+    if joint is not None:
+        from jaxfed.training.round.network.joint_labels import JointlyLabelingClient
+
+        return Sides(server, JointlyLabelingClient(client, joint).side())
     return Sides(server, ClientSide(client.init, client.answer, client.form))
+
+
+def _joint_source(name: str, training: Training) -> XclpLabels | None:
+    """Return the source if it is XCLP with nothing around it, as clients can run it together."""
+    if name not in JOINT:
+        return None
+    from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
+
+    source = training.pseudo_labels[name]
+    return source if isinstance(source, XclpLabels) else None

@@ -1,0 +1,92 @@
+"""XCLP's labels within rounds over a network: the simulation's, from clients that run the protocols themselves."""
+
+import jax
+import numpy as np
+import pytest
+from network_in_process import Network, as_numpy
+
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.testing.method_checks import SEED, arranged
+
+pytestmark = pytest.mark.usefixtures("as_users_compile")
+COHORT = [2, 3, 5]
+SECURE = (
+    *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked"),
+    *("xclp.num_bits=64", "training.labeled_only_rounds=1"),
+)
+
+
+def both(name="fedavg_xclp", settings=(), rounds=3, absent=None):
+    """The simulation's state and metrics, and the network's."""
+    config, federation, algorithm = arranged(name, settings=(*SECURE, *settings))
+    key = jax.random.key(SEED)
+    there = Network(config, name, federation, COHORT, seed=SEED, absent=absent)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
+    found, expected = {}, {}
+    for number in range(1, rounds + 1):
+        own = jax.random.fold_in(key, number)
+        state, expected = algorithm.round(state, federation.cohort(COHORT), own)
+        far, found = there.algorithm.round(far, there.federation.cohort(COHORT), own)
+    return state, far, expected, found, there
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedavg_xclp", ()),
+        pytest.param("fedavg_xclp", ("xclp.row_sums=masked_resilient",), marks=pytest.mark.slow),
+        pytest.param("fedavg_xclp_prototypes", (), marks=pytest.mark.slow),
+    ],
+)
+def test_a_network_trains_on_the_labels_of_the_simulation(name, settings):
+    state, far, expected, found, there = both(name, settings)
+    for one, other in zip(
+        *map(jax.tree.leaves, map(as_numpy, (state.model, far.model))), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for key in ("pseudo_labeled", "pseudo_label_weight", "steps"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-5)
+    assert expected["pseudo_labeled"] > 0.5
+    assert found.keys() == expected.keys()
+    for own in there.own.values():  # labels stay, nothing of the session
+        assert own["label"]
+        assert own["once"] is False
+        assert not any(own[name] for name in ("seed", "past", "vectors"))
+
+
+def test_who_leaves_the_labeling_has_left_the_round():
+    absent = {("upload", 2): {3}}
+    state, far, _, found, there = both(
+        settings=("xclp.row_sums=masked_resilient",), rounds=2, absent=absent
+    )
+    asked = {(step, number): clients for step, number, clients in there.steps}
+    assert set(asked["upload", 2]) == set(COHORT)
+    assert set(asked["update", 2]) == {2, 5}
+    assert found["pseudo_labeled"] > 0.5
+    assert not there.own[3]["label"]
+
+
+def test_training_needs_labels_of_the_round():
+    *_, there = both(rounds=2)
+    side, own = there.clients[2], there.own[2]
+    cohort = there.federation.cohort([2])
+    shape = side.form("update", there.federations[2])
+    request = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
+    with pytest.raises(ProtocolError, match="training without labels of the round"):
+        side.answer("update", own, request._replace(round=np.int32(7)), cohort)
+    letter = {"terms": '{"address":0,"seed":1,"round":9}', "letter": b""}
+    with pytest.raises(ProtocolError, match="without points of that round"):
+        side.answer("join", own, letter, cohort)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (("xclp.hamming=plaintext",), r"hamming=.*does not run on a network; use 'masked'"),
+        (("xclp.row_sums=plaintext",), r"row_sums=.*does not run on a network"),
+    ],
+)
+def test_protocols_that_do_not_run_on_a_network_are_named(settings, line):
+    with pytest.raises(UsageError, match=line):
+        both(settings=settings, rounds=0)
