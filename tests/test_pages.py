@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from invoking import ROOT
+from on_demand import on_demand
 
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
@@ -43,7 +44,12 @@ def run(page, module):
     return module
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page not in AS_FILES])
+RUN = [page for page in PAGES if blocks(page) and page not in AS_FILES]
+
+
+@pytest.mark.parametrize(
+    "page", on_demand(RUN, at_once=[page for page in RUN if page != "docs/library.md"])
+)
 def test_blocks_run(page, module, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run(page, module)

@@ -53,6 +53,7 @@ def wait_for(file: Path, seconds: float = 120):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_job_whose_time_ends_saves_and_is_queued_again(job, tmp_path):
     overrides = ("--config.rounds=400", "--config.num_repeats=1", "--config.baselines=")
     first = job(*overrides)

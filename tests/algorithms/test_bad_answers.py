@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from on_demand import on_demand
 from small_training import federation_of, training_of
 from toy_learner import NUM_CLASSES, clients, toy
 
@@ -219,7 +220,7 @@ def with_spoiled(state, client):
     return state._replace(model=model, fits=state.fits.at[client].set(1))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", on_demand(METHODS, at_once=["fedct", "local_learning"]))
 def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):
     federation, learner = networks()
     if name in ("distributed_distillation", "fedmd"):

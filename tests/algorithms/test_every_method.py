@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from on_demand import on_demand
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
@@ -40,8 +41,19 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
     "pate_networks": ("pate", ("pate.steps=10", "pate.student_steps=10", "pate.teacher_rounds=6")),
 }
 
+# Their programs compile longest. How clients are executed is no matter of these methods.
+COSTLY = ("dp_fedavg_records", "fedmatch", "fedmd", "mixmatch", "semifl")
+
+
+@pytest.mark.slow
+def strategies_on_demand(self):
+    MethodChecks.test_strategies_agree_and_padding_is_inert(self)
+
+
 for case, (name, settings) in CASES.items():
     own = {"method": name, "settings": settings}
+    if name in COSTLY:
+        own["test_strategies_agree_and_padding_is_inert"] = strategies_on_demand
     checks = type(f"Test_{case}", (MethodChecks,), own)
     globals()[checks.__name__] = checks
 del checks  # or it is collected once more
@@ -50,13 +62,7 @@ del checks  # or it is collected once more
 TRAIN = list(filter(trains, ALGORITHMS))
 
 
-@pytest.mark.parametrize(
-    "name",  # the one that has most stages; all others on demand
-    [
-        name if name == "fedavg_xclp" else pytest.param(name, marks=pytest.mark.slow)
-        for name in TRAIN
-    ],
-)
+@pytest.mark.parametrize("name", on_demand(TRAIN, at_once=["fedavg_xclp"]))  # has most stages
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
@@ -83,13 +89,10 @@ def _take_cores_for_accelerators(monkeypatch):
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
 
 
-AT_ONCE = ("xclp", "fedavg_xclp", "scaffold", "protofssl", "semifl", "fedct")  # others on demand
+AT_ONCE = ("xclp", "fedavg_xclp", "scaffold", "protofssl", "semifl", "fedct")
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case if case in AT_ONCE else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
-)
+@pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))
 def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path):
     """Every round's numbers and the final ones, times apart; the first two rounds have given labels alone."""
     name, settings = CASES[case]

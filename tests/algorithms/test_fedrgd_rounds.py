@@ -92,7 +92,7 @@ def mean_of(members, sizes, weighting):
 @pytest.mark.parametrize(
     ("at_server", "weighting", "self_training"),
     [
-        (True, "uniform", True),
+        pytest.param(True, "uniform", True, marks=pytest.mark.slow),
         (True, "examples", False),
         (False, "uniform", False),
         (False, "examples", True),

@@ -111,7 +111,11 @@ def test_number_of_parameters(name):
 
 
 @pytest.mark.parametrize(
-    ("convolution", "shape"), [("matmul", (2, 64, 64, 3)), ("native", (1, 75, 50, 3))]
+    ("convolution", "shape"),
+    [
+        pytest.param("matmul", (2, 64, 64, 3), marks=pytest.mark.slow),
+        ("native", (1, 75, 50, 3)),
+    ],
 )
 def test_agrees_with_a_float64_network_built_from_the_file(pretrained, convolution, shape):
     name, _, state, path = pretrained

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from network_in_process import Network
+from on_demand import on_demand
 
 from jaxfed.testing.method_checks import SEED, arranged
 
@@ -49,12 +50,10 @@ def assert_same(state, far):
         np.testing.assert_array_equal(one, other)
 
 
-SLOW = ("networks",)  # "mixed" has two of them
+NETWORKS = {"networks", "mixed"}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
-)
+@pytest.mark.parametrize("case", on_demand(CASES, at_once=CASES.keys() - NETWORKS))
 def test_a_network_gives_the_labels_of_the_simulation(case):
     state, far, expected, found, _ = both(CASES[case])
     assert_same(state, far)

@@ -99,9 +99,10 @@ SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=
     ("overrides", "why"),
     [
         ((*SVC, "--config.learner.estimator.kernel=precomputed"), "the warnings say why"),
-        (
+        pytest.param(
             ("--config.learner.name=network", "--config.training.learning_rate=1e30"),
             "the warnings say why; networks: lower config.training.learning_rate=1e+30",
+            marks=pytest.mark.slow,
         ),
     ],
 )

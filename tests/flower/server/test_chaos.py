@@ -64,7 +64,7 @@ def simulate(config, place, left):
     ("name", "clients", "rounds", "seed"),
     [
         ("fedavg", 3, 10, 1),
-        ("scaffold", 4, 10, 2),
+        pytest.param("scaffold", 4, 10, 2, marks=pytest.mark.slow),
         *(
             pytest.param(name, clients, 30, seed, marks=pytest.mark.slow)
             for name, clients in (("fedavg", 4), ("scaffold", 3))

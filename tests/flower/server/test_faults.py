@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from local_network import FAULTS
 from network_deployment import STEPS, Deployment, config_of, last_state, tally
+from on_demand import on_demand
 
 import jaxfed
 from jaxfed.config.build import assembly
@@ -92,7 +93,7 @@ def test_the_table_has_every_fault():
     assert set(LOST) == set(FAULTS)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", on_demand(STEPS, at_once=["update", "show"]))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
     there = deployed({(11, step, 2): fault})

@@ -90,8 +90,10 @@ def key(data):
 @pytest.mark.parametrize(
     ("step", "planted"),
     [
-        *(("_hello", each) for each in (row, counts)),
-        *(("_step", each) for each in (labels, place, key)),
+        ("_hello", row),
+        pytest.param("_hello", counts, marks=pytest.mark.slow),
+        ("_step", labels),
+        *(pytest.param("_step", each, marks=pytest.mark.slow) for each in (place, key)),
     ],
 )
 def test_a_planted_leak_is_found(tmp_path, monkeypatch, step, planted):

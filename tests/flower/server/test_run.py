@@ -2,6 +2,7 @@
 
 import pytest
 from network_deployment import Deployment, config_of
+from on_demand import on_demand
 
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
@@ -9,7 +10,7 @@ from jaxfed.flower.deployment import comparison
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold"], at_once=["fedavg"]))
 def test_a_run_is_the_simulation(tmp_path, name):
     config = config_of(name)
     there = Deployment(tmp_path, config)

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from on_demand import on_demand
 from small_training import (
     KEY,
     RATE,
@@ -66,7 +67,7 @@ def by_optax(model, state, optimizer_state, federation, client, number, optimize
     return parameters, optimizer_state
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", on_demand(OPTIMIZERS, at_once=["adam", "injected"]))
 @pytest.mark.parametrize("kind", ["fresh", "kept"])
 def test_two_rounds_by_optax(optimizer, kind):
     """Client 0 takes part twice, 1 in round 1, 2 in round 2; the rate falls from round to round."""
@@ -120,7 +121,9 @@ def test_plain_sgd_has_nothing_to_keep():
     assert not jax.tree.leaves(kept[2].client_optimizers)
 
 
-@pytest.mark.parametrize("method", ["feddyn", "fedsiam", "protofssl"])
+@pytest.mark.parametrize(
+    "method", on_demand(["feddyn", "fedsiam", "protofssl"], at_once=["feddyn", "fedsiam"])
+)
 def test_every_method_has_it_from_one_place(method, tmp_path):
     """It makes a difference from the second round on, and a checkpoint brings it back bit for bit."""
     federation = federation_of([10, 10, 8], num_labeled=6)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from network_in_process import Network, as_numpy
+from on_demand import on_demand
 
 from jaxfed.errors import UsageError
 from jaxfed.testing.method_checks import SEED, arranged
@@ -39,13 +40,7 @@ def both(name, settings=(), rounds=3, cohorts=lambda number: COHORT, absent=None
     return state, far, expected, found, there
 
 
-AT_ONCE = ("scaffold", "protofssl")  # others on demand
-
-
-@pytest.mark.parametrize(
-    "case",
-    [case if case in AT_ONCE else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
-)
+@pytest.mark.parametrize("case", on_demand(CASES, at_once=("scaffold",)))
 def test_a_network_gives_the_numbers_of_the_simulation(case):
     name, settings = CASES[case]
     state, far, expected, found, there = both(name, settings)
@@ -97,10 +92,10 @@ def test_without_any_reply_the_model_stays():
     jax.tree.map(np.testing.assert_array_equal, as_numpy(before.model), as_numpy(after.model))
 
 
-@pytest.mark.parametrize("name", ["fedavg_xclp", "fedsem"])
-def test_labels_that_need_other_clients_are_refused(name):
+def test_labels_of_a_frozen_network_are_refused():
+    name = "fedsem"
     config, federation, _ = arranged(name)
-    with pytest.raises(UsageError, match="on a network each client labels its own examples"):
+    with pytest.raises(UsageError, match="on a network clients label their own examples"):
         Network(config, name, federation, COHORT[:1], seed=SEED)
 
 
