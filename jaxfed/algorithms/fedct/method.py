@@ -42,7 +42,8 @@ here. It draws bits by probabilities that depend on the private labels, which gi
 
 Leaves a client: its labels of the public examples. They are |U| labels of ceil(log2 C) bits a round, or bits
 or answers in their place; with `sums` under masks the server sees their histogram alone. Comes back: |U|
-labels, and weights where they are not 0 or 1.
+labels, and weights where they are not 0 or 1. On a network models stay at their clients, and noise comes from
+each client's operating system.
 """
 
 from __future__ import annotations

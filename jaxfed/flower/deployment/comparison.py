@@ -12,6 +12,7 @@ import numpy as np
 from jaxfed.experiment.store.workdir import Workdir
 
 _LEAVES = "state/"
+_MODELS = "state/learner."  # of clients, if each has its own
 
 
 class Difference(NamedTuple):
@@ -44,13 +45,16 @@ class Difference(NamedTuple):
 def compare(first: Path, second: Path, method: str, *, repeat: int = 0) -> Difference:
     """Compare the last states and the predictions of a method in two workdirs.
 
-    The first one is that of a server, whose state has no rows for its clients' own states.
+    The first one is that of a server, whose state has no rows for its clients' own states, and none of their
+    models if each has its own.
     """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
     for name in [name for name, rows in here.items() if rows.shape[:1] == (0,)]:
         del here[name]  # states of clients, which stay with them
         there.pop(name, None)
+    if not any(name.startswith(_MODELS) for name in here):
+        there = {name: rows for name, rows in there.items() if not name.startswith(_MODELS)}
     if here and there:
         largest = max(
             (_difference(here.get(n), there.get(n)) for n in {*here, *there}), default=0.0
