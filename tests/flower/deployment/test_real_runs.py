@@ -62,3 +62,24 @@ def test_processes_compute_what_the_simulation_does(tmp_path, name, record_prope
     simulated = list(output._rounds(tmp_path / "simulation"))
     for way, predicted in zip(("upload_bytes", "download_bytes"), sent.predicted, strict=True):
         assert sum(each["communication"][way] for each in simulated) == 3 * predicted
+
+
+MASKED = ("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked")
+TREES = ("learner.name=decision_tree", "federation.public_size=60", "fedct.sums=masked")
+IN_SESSIONS = {
+    "fedct": (TREES, 0.0),
+    "fedavg_xclp": ((*MASKED, "xclp.num_bits=64", "training.labeled_only_rounds=1"), 1e-6),
+}
+
+
+@pytest.mark.parametrize("name", IN_SESSIONS)
+def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path, name):
+    settings, allowed = IN_SESSIONS[name]
+    tried(tmp_path, *SMALL, f"algorithm={name}", *settings, "rounds=2")
+    found = comparison.compare(tmp_path / "run", tmp_path / "simulation", name)
+    assert found.num_arrays > 2
+    assert found.largest <= allowed
+    lines = list(map(json.loads, (tmp_path / "run" / "stages.jsonl").read_text().splitlines()))
+    ended = {line["stage"]: line for line in lines if line["stage"].endswith(" ended")}
+    assert {"join ended", "upload ended", "end ended"} <= ended.keys()
+    assert all(line["replies"] == 3 for line in ended.values())
