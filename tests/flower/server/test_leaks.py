@@ -14,12 +14,24 @@ from jaxfed.flower.server.exchange import TooFewClients
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
+SECURE = (
+    *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
+    *("xclp.num_bits=256", "training.labeled_only_rounds=0"),
+)
 VIEWS = ("training.strong_augmentation=('cutout:4',)",)
 # Another method is one more line here: name -> (algorithm, settings).
 METHODS = {
     **{name: (name, ()) for name in ("fedavg", "scaffold", "feddyn", "fedprox", "fedavg_network")},
     **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
     **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam")},
+    "fedct": (
+        "fedct",
+        (
+            *("dataset.train_size=180", "federation.public_size=60"),  # clients of some 40 examples
+            *("learner.name=decision_tree", "fedct.sums=masked_resilient"),
+        ),
+    ),
+    **{name: (name, SECURE) for name in ("xclp", "fedavg_xclp")},
     "static statistics": (
         "fedavg",
         ("model.norm=batch", "training.batch_statistics=static"),
