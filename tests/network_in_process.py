@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.data import Partition
+from jaxfed.testing.method_checks import SEED, arranged
 
 
 def of_client(federation, client):
@@ -85,6 +86,27 @@ class Network:
         self.own[client], reply = as_numpy(own), as_numpy(reply)
         assert_form(reply, form)
         return reply
+
+
+def both(name, clients, settings=(), *, rounds, cohorts=None, absent=None):
+    """Play the simulation and the network: states and metrics of both, and the network.
+
+    `cohorts` (round) -> the clients of a simulated round, by default `clients`; `absent` as in `Network`.
+    """
+    config, federation, algorithm = arranged(name, settings=settings)
+    key = jax.random.key(SEED)
+    there = Network(config, name, federation, clients, seed=SEED, absent=absent)
+    state = algorithm.init(jax.random.fold_in(key, 0), federation)
+    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
+    found, expected = {}, {}
+    for number in range(1, rounds + 1):
+        own_key = jax.random.fold_in(key, number)
+        seen = federation.cohort(cohorts(number) if cohorts else clients)
+        state, expected = algorithm.round(state, seen, own_key)
+        nobody = there.federation.cohort(clients)
+        assert not nobody.mask.size
+        far, found = there.algorithm.round(far, nobody, own_key)
+    return state, far, expected, found, there
 
 
 def assert_form(tree, form):

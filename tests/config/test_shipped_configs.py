@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from efficientnet_weights import write_weights
+from on_demand import on_demand
 from PIL import Image
 
 from jaxfed.algorithms import ALGORITHMS
@@ -81,9 +82,7 @@ def check_as_far_as_installed(spec):
 LONG = ("fedct", "protofssl", "xclp_auto")  # documents
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES]
-)
+@pytest.mark.parametrize("name", on_demand(NAMES, at_once=set(NAMES) - {*LONG}))
 @pytest.mark.usefixtures("models_once")
 def test_documented_commands_resolve(name):
     assert commands(name)

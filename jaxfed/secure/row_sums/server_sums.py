@@ -19,6 +19,14 @@ from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
+# What a server may have a client of row sums do, whichever protocol it is.
+CLIENT_STEPS = frozenset(
+    (
+        *("upload", "finish", "announce", "share_secrets", "collect_secrets", "abandon"),
+        *("hear_survivors", "reveal"),
+    )
+)
+
 
 def client(
     endpoint: Endpoint,

@@ -21,6 +21,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
+from jaxfed.secure.row_sums.server_sums import CLIENT_STEPS
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
@@ -35,10 +36,6 @@ from jaxfed.xclp.steps.projection import projection_of_seed
 from jaxfed.xclp.steps.row_sums import class_counts, client_scores, with_prior
 
 OWN, CODES, COLUMNS, SUMS, LARGEST = "own", "codes", "columns", "sums", "largest"
-_SUM_STEPS = (
-    *("upload", "finish", "announce", "share_secrets", "collect_secrets", "abandon"),
-    *("hear_survivors", "reveal"),
-)
 
 
 def take_part(
@@ -154,7 +151,7 @@ class LabelingClient:
             SUMS: role(
                 self._sums_client,
                 self._contribution,
-                _SUM_STEPS,
+                CLIENT_STEPS,
                 *("rows", "is_resilient", "signed", "shorter"),
             ),
             LARGEST: role(

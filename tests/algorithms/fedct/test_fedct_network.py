@@ -1,12 +1,9 @@
 """A round of FedCT over a network: the simulation's labels, from clients that hold their own data alone."""
 
-import jax
 import numpy as np
 import pytest
-from network_in_process import Network
+from network_in_process import both
 from on_demand import on_demand
-
-from jaxfed.testing.method_checks import SEED, arranged
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [1, 2, 4]
@@ -28,22 +25,6 @@ CASES = {
 }
 
 
-def both(settings, rounds=3, cohorts=lambda number: COHORT, absent=None):
-    """The simulation's state and metrics, and the network's."""
-    config, federation, algorithm = arranged("fedct", settings=settings)
-    key = jax.random.key(SEED)
-    there = Network(config, "fedct", federation, COHORT, seed=SEED, absent=absent)
-    state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
-    found, expected = {}, {}
-    for number in range(1, rounds + 1):
-        own_key = jax.random.fold_in(key, number)
-        seen = federation.cohort(cohorts(number))
-        state, expected = algorithm.round(state, seen, own_key)
-        far, found = there.algorithm.round(far, there.federation.cohort(COHORT), own_key)
-    return state, far, expected, found, there
-
-
 def assert_same(state, far):
     assert (state.label >= 0).any()
     for one, other in zip(state[1:], far[1:], strict=True):
@@ -55,7 +36,7 @@ NETWORKS = {"networks", "mixed"}
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=CASES.keys() - NETWORKS))
 def test_a_network_gives_the_labels_of_the_simulation(case):
-    state, far, expected, found, _ = both(CASES[case])
+    state, far, expected, found, _ = both("fedct", COHORT, CASES[case], rounds=3)
     assert_same(state, far)
     is_summed = "masked" in case or "masks" in case
     if not is_summed:  # sessions of letters have an exchange to end with

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from leak_search import LABELS, Listener, Private, has_one, leaks, needles
 from network_deployment import Deployment, config_of
+from on_demand import on_demand
 
 from jaxfed.flower.client import client_data, client_run, client_step
 from jaxfed.flower.messages import records
@@ -70,7 +71,7 @@ def found_in_a_run(there, stops=contextlib.nullcontext):
 
 @pytest.mark.parametrize(
     "case",
-    [each if each in AT_ONCE else pytest.param(each, marks=pytest.mark.slow) for each in METHODS],
+    on_demand(METHODS, at_once=AT_ONCE),
 )
 def test_nothing_of_the_examples_leaves(tmp_path, case):
     name, settings = METHODS[case]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from network_deployment import Deployment, config_of, last_state, tally
+from on_demand import on_demand
 
 from jaxfed.config.build import assembly
 from jaxfed.errors import UsageError
@@ -82,7 +83,7 @@ def unbroken(tmp_path):
 
 @pytest.mark.parametrize(
     "how",
-    ["half", *(pytest.param(how, marks=pytest.mark.slow) for how in ("before", "after"))],
+    on_demand(["half", "before", "after"], at_once=["half"]),
 )
 def test_a_server_killed_at_any_write_comes_to_the_same_bits(tmp_path, monkeypatch, unbroken, how):
     seen = set()

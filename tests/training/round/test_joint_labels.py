@@ -1,12 +1,12 @@
 """XCLP's labels within rounds over a network: the simulation's, by clients that run the protocols."""
 
 import jax
+import network_in_process
 import numpy as np
 import pytest
-from network_in_process import Network, as_numpy
+from network_in_process import as_numpy
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.testing.method_checks import SEED, arranged
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [2, 3, 5]
@@ -16,19 +16,8 @@ SECURE = (
 )
 
 
-def both(name="fedavg_xclp", settings=(), rounds=2, absent=None):
-    """The simulation's state and metrics, and the network's."""
-    config, federation, algorithm = arranged(name, settings=(*SECURE, *settings))
-    key = jax.random.key(SEED)
-    there = Network(config, name, federation, COHORT, seed=SEED, absent=absent)
-    state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
-    found, expected = {}, {}
-    for number in range(1, rounds + 1):
-        own = jax.random.fold_in(key, number)
-        state, expected = algorithm.round(state, federation.cohort(COHORT), own)
-        far, found = there.algorithm.round(far, there.federation.cohort(COHORT), own)
-    return state, far, expected, found, there
+def both(name="fedavg_xclp", settings=(), rounds=2, **which):
+    return network_in_process.both(name, COHORT, (*SECURE, *settings), rounds=rounds, **which)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A round over a network: the simulation's numbers, from parties that hold their own data alone."""
 
 import jax
+import network_in_process
 import numpy as np
 import pytest
 from network_in_process import Network, as_numpy
@@ -22,22 +23,8 @@ CASES = {
 }
 
 
-def both(name, settings=(), rounds=3, cohorts=lambda number: COHORT, absent=None):
-    """The simulation's states and metrics, and the network's."""
-    config, federation, algorithm = arranged(name, settings=settings)
-    key = jax.random.key(SEED)
-    there = Network(config, name, federation, COHORT, seed=SEED, absent=absent)
-    state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    far = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
-    found, expected = {}, {}
-    for number in range(1, rounds + 1):
-        own_key = jax.random.fold_in(key, number)
-        seen = federation.cohort(cohorts(number))
-        state, expected = algorithm.round(state, seen, own_key)
-        nobody = there.federation.cohort(COHORT)
-        assert not nobody.mask.size
-        far, found = there.algorithm.round(far, nobody, own_key)
-    return state, far, expected, found, there
+def both(name, settings=(), rounds=3, **which):
+    return network_in_process.both(name, COHORT, settings, rounds=rounds, **which)
 
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=("scaffold",)))
@@ -71,7 +58,7 @@ def test_a_network_gives_the_numbers_of_the_simulation(case):
 
 @pytest.mark.parametrize(
     "name",
-    ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "protofssl"))],
+    on_demand(["scaffold", "fedavg", "protofssl"], at_once=["scaffold"]),
 )
 def test_a_client_that_does_not_reply_is_as_if_it_had_not_been_drawn(name):
     state, far, expected, found, _ = both(

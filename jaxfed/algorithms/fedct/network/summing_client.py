@@ -22,12 +22,6 @@ from jaxfed.training.consensus.client_sums import ConsensusSums
 
 VOTES, NUMBERS = "votes", "numbers"
 NO_SUMMAND = {**exchanges.NO_SESSION, "tally": b""}
-_STEPS = frozenset(
-    (
-        *("upload", "finish", "announce", "share_secrets", "collect_secrets", "abandon"),
-        *("hear_survivors", "reveal"),
-    )
-)
 
 
 def answered(
@@ -78,7 +72,8 @@ def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
                 raise ProtocolError("a sum of this client alone")
             return constructor(endpoint, own, **plan)
 
-        return Role(made, lambda _: tally, _STEPS, frozenset({"clients", "is_resilient"}))
+        plan = frozenset({"clients", "is_resilient"})
+        return Role(made, lambda _: tally, server_sums.CLIENT_STEPS, plan)
 
     are_votes = np.issubdtype(tally.dtype, np.integer)
     return {VOTES: role(vote_sums.client)} if are_votes else {NUMBERS: role(server_sums.client)}
