@@ -27,10 +27,11 @@ def agreed_under_noise(
     privacy: LabelPrivacy,
     rows: int,
     consensus: Consensus,
-    marks: list[np.ndarray],
+    marks: list[np.ndarray] | None,
     shape: tuple[int, int],
     sums: ClientSums,
     *,
+    num_clients: int,
     key: jax.Array | None = None,
 ) -> Agreed:
     """Return the consensus on labels with noise.
@@ -39,9 +40,11 @@ def agreed_under_noise(
         privacy: settings of the release.
         rows: labels that may change with one private example; 0: all of them, the bound that always holds.
         consensus: a consensus on labels, with a tally.
-        marks: what each client sends (`released_marks`).
-        shape: of its marks, [U, C].
+        marks: what each client sends (`released_marks`); None if clients of other processes add them under
+            masks.
+        shape: of a client's marks, [U, C].
         sums: how they are added, and where bytes are counted.
+        num_clients: number of clients that send.
         key: typed, for random ties.
 
     Raises:
@@ -50,8 +53,8 @@ def agreed_under_noise(
     assert consensus.from_tally is not None
     num_public, num_classes = shape
     are_bits = privacy.release == "xor"
-    total = _total(marks, shape, sums, are_bits=are_bits)
-    number = sums.num_summed(len(marks))
+    total = _total(marks or [], num_clients, shape, sums, are_bits=are_bits)
+    number = sums.num_summed(num_clients)
     if total is None:
         total, number = np.zeros(shape, np.int32), 0
     rows = rows or trivial_rows(num_public)
@@ -85,12 +88,17 @@ def released_marks(
 
 
 def _total(
-    own: list[np.ndarray], shape: tuple[int, int], sums: ClientSums, *, are_bits: bool
+    own: list[np.ndarray],
+    num_clients: int,
+    shape: tuple[int, int],
+    sums: ClientSums,
+    *,
+    are_bits: bool,
 ) -> np.ndarray | None:
     """int32 [U, C], the sum of clients' indicators; None if no sum is opened."""
     if not sums.is_plaintext:
         return sums.total(
-            len(own), shape, lambda client: own[client].astype(np.int32), are_marks=True
+            num_clients, shape, lambda client: own[client].astype(np.int32), are_marks=True
         )
     marks = [one.astype(np.int32) for one in own]
     for one in own:

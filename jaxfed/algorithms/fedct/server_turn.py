@@ -44,7 +44,8 @@ class Sent(NamedTuple):
         answers: int32 [K, U] or float32 [K, U, C]. Under masks and under noise only the shape is read, if
             clients are in other processes.
         voters: int32 [K], the clients that sent something; -1 in other rows.
-        marks: labels with noise, bool [U, C], of each of them; None: answers.
+        marks: labels with noise, bool [U, C], of each of them; None: answers, or marks that clients of other
+            processes add under masks.
     """
 
     answers: np.ndarray
@@ -113,7 +114,14 @@ class Election:
         if self.privacy.has_noise:
             shape = sent.answers.shape[1], self.num_classes
             return agreed_under_noise(
-                self.privacy, rows, self.consensus, sent.marks or [], shape, sums, key=tie_key
+                self.privacy,
+                rows,
+                self.consensus,
+                sent.marks,
+                shape,
+                sums,
+                num_clients=int(np.sum(sent.voters >= 0)),
+                key=tie_key,
             )
         return agreed(
             self.consensus,
