@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -63,6 +64,8 @@ class ClientSide(NamedTuple):
         stored: key of `Init`, federation -> the form of a state with bytes, which have no fixed length; None:
             that of `init`.
         placed: makes the side of one client, whose `answer` knows more than its cohort; None: it need not.
+        labels: own state -> label int32 [n] and confidence float32 [n] of the client's examples, in the order
+            of its cohort, or None before it has them. Left out if labels are no result of the method.
     """
 
     init: Callable[[jax.Array, Federation], Any]
@@ -70,6 +73,7 @@ class ClientSide(NamedTuple):
     form: Callable[[str, Federation], Any]
     stored: Callable[[jax.Array, Federation], Any] | None = None
     placed: Callable[[jax.Array, Federation], ClientSide] | None = None
+    labels: Callable[[Any], tuple[np.ndarray, np.ndarray] | None] | None = None
 
     def at(self, key: jax.Array, federation: Federation) -> ClientSide:
         """Return the side of a client of this federation; `key` is that of `Init`."""

@@ -1,9 +1,10 @@
 """A client's folder: its examples and its settings, checked before anything is sent.
 
     train.npz      x [n, ...] and y int [n], -1 for unlabeled
-    test.npz       the same; points that this client wants labeled or is measured on; optional
+    test.npz       the same; new points, checked and left to the client: no run reads them; optional
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
+    labels.csv     written by a method that labels the client's examples (`labels_file`); mode 0600
     state/         written by jaxfed: mode 0700, its files 0600
     node/          written by `launch.flower client`: logs and Flower's own files, in the same modes
 
@@ -164,6 +165,11 @@ def write_private(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(file)
+
+
+def labeled_first(y: np.ndarray) -> np.ndarray:
+    """Return the rows in the order of a simulation: labeled ones before unlabeled ones."""
+    return np.argsort(y < 0, kind="stable")
 
 
 def as_examples(x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from jaxfed.data.dataset import UNLABELED, Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.flower.client import client_data, client_step, hello
+from jaxfed.flower.client import client_data, client_step, hello, labels_file
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.client.consent import accepted, needs_feature_sums
@@ -86,7 +86,7 @@ def own_federation(data: ClientData, setup: Setup) -> Federation:
     """Return the federation as this client knows it: its own examples, and numbers about the others'."""
     client, x, y = data.settings.number, *data.train
     public = x[:0] if data.public is None else data.public
-    order = np.argsort(y < 0, kind="stable")  # labeled ones first, as in the simulation
+    order = client_data.labeled_first(y)
     labeled = int((y >= 0).sum())
     rows = np.arange(len(x))
     nobody: list[np.ndarray] = [rows[:0]] * setup.num_clients
@@ -155,6 +155,8 @@ def _step(
     cohort = federation.cohort([data.settings.number])
     new, reply = side.answer(step.name, own, message, cohort)
     found = pytrees.to_record(jax.block_until_ready(reply))
+    if side.labels is not None and (given := side.labels(new)) is not None:
+        labels_file.write(data, *given)
     seconds = {
         **before,
         timings.METHOD: made - began,

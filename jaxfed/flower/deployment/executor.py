@@ -6,24 +6,26 @@ The arguments are those of flower-superexec. `local.environment` puts a script o
 module, before Flower's own.
 
 Flower starts a process for each message to a client and for each run. Imports of Flower, JAX and jaxfed would
-be most of its time. Here one process imports them while its node waits, starts no thread and no device, and
-forks for each message: still a process of its own, which ends with its message. Flower 1.42 itself has
-nothing like it for client apps: its warm executors serve agents on Kubernetes.
+be most of its time. Here one process imports them while its node waits, starts no device, and forks for each
+message: still a process of its own, which ends with its message. What a message has imported besides is then
+imported here, too, so that the next one has it ready. Flower 1.42 itself has nothing like it for client apps:
+its warm executors serve agents on Kubernetes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from jaxfed.flower.deployment import waits
 from jaxfed.host import gc_tuning
@@ -55,6 +57,9 @@ _IMPORTED = {
         "jaxfed.flower.messages.grid_messages",
     ),
 }
+_LEARNED = ("jaxfed", "scipy", "sklearn")  # packages whose forks compute, and which start no device
+_DEPTH = 2  # of names of others' modules: the rest follows by itself
+_AT_ONCE = 4096  # bytes that a pipe takes without others' in between
 
 
 def write_script(folder: Path, kind: str) -> None:
@@ -78,8 +83,7 @@ class ForkServer:
         self.pid = os.fork()
         if not self.pid:
             os.close(writing)
-            with os.fdopen(reading, encoding="utf-8") as requests:
-                _serve(modules, requests)
+            _serve(modules, reading)
             os._exit(0)
         os.close(reading)
         self._requests = os.fdopen(writing, "w", encoding="utf-8")
@@ -117,18 +121,55 @@ class InPlaceOfSubprocess:
         subprocess.Popen(command, stdout=stdout, stderr=stderr)
 
 
-def _serve(modules: Sequence[str], requests: TextIO) -> None:
-    """Import, then fork for each request until the other end of the pipe is closed."""
+def _serve(modules: Sequence[str], requests: int) -> None:
+    """Import, then fork for each line of a pipe until its other end is closed."""
     with gc_tuning.importing():  # what is imported is never scanned again, in no fork
         for name in modules:
             import_module(name)
     waits.shorten_pulls()
     signal.signal(signal.SIGCHLD, _bury)
-    for line in requests:
+    learned, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for line in _lines(requests, learned):
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.close(requests.fileno())
-            _become(*json.loads(line))
+            os.close(requests)
+            os.close(learned)
+            _become(*json.loads(line), learned=writing)
+
+
+def _lines(requests: int, learned: int) -> Iterator[bytes]:
+    """Yield the lines of a pipe to its end; import what another one names while there is nothing to yield."""
+    rests = {requests: b"", learned: b""}
+    while True:
+        ready, _, _ = select.select([requests, learned], [], [])
+        source = requests if requests in ready else learned
+        content = os.read(source, 1 << 16)
+        if not content:
+            return
+        *lines, rests[source] = (rests[source] + content).split(b"\n")
+        if source == requests:
+            yield from lines
+            continue
+        with gc_tuning.importing():
+            for line in lines:
+                for name in line.decode().split():
+                    with suppress(ImportError):
+                        import_module(name)
+
+
+def _tell(before: set[str], learned: int) -> None:
+    """Write the modules that have been imported since, in lines that arrive whole."""
+    names, line = sorted(sys.modules.keys() - before), ""
+    for name in (*names, ""):
+        root, depth = name.split(".", 1)[0], name.count(".") + 1
+        if name and (root not in _LEARNED or (root != "jaxfed" and depth > _DEPTH)):
+            continue
+        if line and (not name or len(line) + len(name) + 2 > _AT_ONCE):
+            with suppress(OSError):  # it has ended, or has enough to read
+                os.write(learned, line.encode() + b"\n")
+            line = ""
+        line = f"{line} {name}"
 
 
 def _bury(*_: Any) -> None:
@@ -138,8 +179,9 @@ def _bury(*_: Any) -> None:
             pass
 
 
-def _become(command: Sequence[str], is_silent: bool) -> None:
-    """Run a program in this process, and end with it."""
+def _become(command: Sequence[str], is_silent: bool, *, learned: int) -> None:
+    """Run a program in this process, and end with it; `learned` is told what it has imported."""
+    before = set(sys.modules)
     if is_silent:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -157,6 +199,7 @@ def _become(command: Sequence[str], is_silent: bool) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        _tell(before, learned)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -102,8 +102,16 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
             answer,
             lambda step, federation: exchanges.REQUEST,
             lambda key, federation: NO_STATE,
+            labels=_labels_of,
         ),
     )
+
+
+def _labels_of(own: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the stored labels and confidences."""
+    if not own["label"]:
+        return None
+    return np.frombuffer(own["label"], np.int32), np.frombuffer(own["confidence"], np.float32)
 
 
 def answered(

@@ -67,6 +67,58 @@ def test_each_command_is_a_fork_of_one_process(tmp_path, monkeypatch):
         time.sleep(0.05)
 
 
+LEARNING = """
+import os, sys
+def flwr_clientapp():
+    known = [name in sys.modules for name in ("scipy.constants", "jaxfed.errors", "wave")]
+    import wave, scipy.constants, jaxfed.errors
+    os.write(1, f"program {sys.argv[2]} {known}\\n".encode())
+"""
+
+
+def test_a_message_has_ready_what_an_earlier_one_imported(tmp_path):
+    (tmp_path / "a_program.py").write_text(LEARNING)
+    starter = STARTER.format(path=[str(tmp_path), *sys.path])
+    starter = starter.replace(
+        "server =", "executor.waits.wait_for_message = lambda: None\nserver ="
+    ).replace("range(3):", "range(2):\n    time.sleep(1.5 * number)")
+    done = subprocess.run(
+        [sys.executable, "-c", starter], capture_output=True, text=True, check=True
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("program")]
+    # Modules of other packages, as wave, may start threads: each message imports its own.
+    assert found == ["program 0 [False, False, False]", "program 1 [True, True, False]"]
+
+
+FORKED = """
+import contextlib, os, pkgutil
+import jaxfed
+import numpy as np
+from jax._src import xla_bridge
+for found in pkgutil.walk_packages(jaxfed.__path__, "jaxfed."):
+    if "jaxfed_app" not in found.name and not found.name.endswith("__main__"):
+        with contextlib.suppress(ImportError):  # of extras
+            __import__(found.name)
+from sklearn.ensemble import HistGradientBoostingClassifier
+assert not xla_bridge.backends_are_initialized()
+child = os.fork()
+if not child:
+    x = np.random.default_rng(0).normal(size=(2000, 8))
+    HistGradientBoostingClassifier(max_iter=3).fit(x, x[:, 0] > 0)
+    assert len(np.linalg.svd(x[:500] @ x[:500].T)) == 3
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forks_compute_after_imports_that_are_learned():
+    """No import starts a device; OpenBLAS and OpenMP work in a fork, as their threads start again there."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["7"]
+
+
 def test_a_script_in_place_of_flowers_program(tmp_path):
     executor.write_script(tmp_path / "bin", "supernode")
     script = tmp_path / "bin" / "flower-superexec"

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import stat
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from network_deployment import Deployment, config_of
 
 from jaxfed.api.run import run as simulate
 from jaxfed.errors import UsageError
+from jaxfed.flower.client import client_data
 from jaxfed.flower.messages import records
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
@@ -43,6 +45,25 @@ def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
         expected = [int(row["label"]) for row in rows if int(row["client"]) == client]
         assert labels_of(folder).tolist() == expected
         assert len(expected)
+        assert_in_a_file(folder, [row for row in rows if int(row["client"]) == client])
+
+
+def assert_in_a_file(folder, expected):
+    """The client's labels.csv has the simulation's labels, by the rows of its own train.npz."""
+    file = folder / "labels.csv"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with file.open(encoding="utf-8", newline="") as stream:
+        found = list(csv.DictReader(stream))
+    y = client_data.read(folder).train.y
+    assert [int(row["index"]) for row in found] == list(range(len(y)))
+    assert [row["given"] for row in found] == ["" if label < 0 else str(label) for label in y]
+    order = [*np.flatnonzero(y >= 0), *np.flatnonzero(y < 0)]  # the simulation's
+    assert [found[row]["label"] for row in order] == [row["label"] for row in expected]
+    np.testing.assert_allclose(
+        [float(found[row]["confidence"]) for row in order],
+        [float(row["confidence"]) for row in expected],
+        atol=1e-5,
+    )
 
 
 def test_what_cannot_run_says_so_before_anybody_is_asked(tmp_path):
