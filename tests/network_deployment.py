@@ -18,6 +18,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Sides
 from jaxfed.federation.sides import ClientSide, Unusable
 from jaxfed.flower.client import client_run
 from jaxfed.flower.deployment import dealing
+from jaxfed.flower.messages import records
 from jaxfed.flower.messages.steps import Failure, failed
 from jaxfed.flower.server import server_data, server_run
 
@@ -88,6 +89,13 @@ class Deployment:
             for line in self.lines()
             if line.get("why")
         }
+
+
+def state_of(folder):
+    """The entries of the state that a client has stored last."""
+    [last] = folder.glob("state/*/last")
+    number = records.from_bytes(last.read_bytes())["number"]
+    return records.from_bytes((last.parent / f"{number}.state").read_bytes())
 
 
 def last_state(place, name):

@@ -5,24 +5,16 @@ import json
 
 import numpy as np
 import pytest
-from network_deployment import FIRST_NODE, Deployment, config_of, last_state
+from network_deployment import FIRST_NODE, Deployment, config_of, last_state, state_of
 from on_demand import on_demand
 
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
-from jaxfed.flower.messages import records
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 TREES = ("learner.name=decision_tree", "federation.public_size=60", "deployment.quorum=0.6")
 SUMS = ("plaintext", "masked", "masked_resilient")
-
-
-def states_of(folder):
-    """The entries of a client's last state."""
-    [last] = folder.glob("state/*/last")
-    number = records.from_bytes(last.read_bytes())["number"]
-    return records.from_bytes((last.parent / f"{number}.state").read_bytes())
 
 
 @pytest.mark.parametrize("sums", on_demand(SUMS, at_once=["plaintext", "masked"]))
@@ -39,11 +31,11 @@ def test_labels_are_the_simulations(tmp_path, sums):
         names = [name for name in arrays.files if name.startswith("state/learner.")]
         models = [arrays[name] for name in names]
     for client, folder in enumerate(there.folders):
-        with np.load(io.BytesIO(states_of(folder)["model"])) as own:
+        with np.load(io.BytesIO(state_of(folder)["model"])) as own:
             for number, rows in enumerate(models):
                 np.testing.assert_array_equal(own[str(number)], rows[client])
     for folder in there.folders:  # between sessions a client keeps its model and no secret
-        own = states_of(folder)
+        own = state_of(folder)
         assert own["model"]
         assert own["once"] is False
         assert own["seed"] == own["past"] == own["tally"] == b""
@@ -64,6 +56,6 @@ def test_a_client_lost_in_a_session_keeps_its_model(tmp_path, fault):
         if json.loads(line).get("round")
     ]
     assert votes == [3, 3, 3]  # all take their turn in round 3, too
-    assert states_of(there.folders[1])["model"]
+    assert state_of(there.folders[1])["model"]
     state, _ = last_state(there.place, "fedct")
     assert any(np.frombuffer(leaf, np.int32).size == 60 for leaf in state.values())

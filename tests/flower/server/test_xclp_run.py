@@ -6,12 +6,11 @@ import stat
 
 import numpy as np
 import pytest
-from network_deployment import Deployment, config_of
+from network_deployment import Deployment, config_of, state_of
 
 from jaxfed.api.run import run as simulate
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data
-from jaxfed.flower.messages import records
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
@@ -23,12 +22,10 @@ SECURE = (
 
 def labels_of(folder):
     """The labels that a client has stored, and no secret beside them."""
-    [last] = folder.glob("state/*/last")
-    number = records.from_bytes(last.read_bytes())["number"]
-    state = records.from_bytes((last.parent / f"{number}.state").read_bytes())
+    state = state_of(folder)
     assert state["once"] is False
     assert state["seed"] == state["past"] == b""
-    assert len(list(last.parent.glob("*.state"))) == 1  # earlier ones served once
+    assert len(list(folder.glob("state/*/*.state"))) == 1  # earlier ones served once
     return np.frombuffer(state["label"], np.int32)
 
 
