@@ -1,6 +1,6 @@
 """Real clients over a network, by Flower: pip install -r requirements-flower.txt
 
-python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@upload]
+python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@upload ...]
     [--overwrite] [--config.KEY=VALUE ...]
 python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS
     [--host=0.0.0.0] [--name=HOST ...] [--held=FOLDER] [--config.KEY=VALUE ...]
@@ -8,14 +8,16 @@ python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --ke
 python -m launch.flower check --data=FOLDER
 
 `try` deals the config's data into one folder a client, starts a server and all clients as processes on this
-machine, runs the same in a simulation, and prints the largest difference. `server` and `client` are for real
-sites; `check` says what is wrong in a client's folder and uses no network.
+machine, runs the same in a simulation, without clients that have left, and prints the largest difference.
+`server` and `client` are for real sites; `check` says what is wrong in a client's folder and uses no network.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -42,7 +44,9 @@ _OVERWRITE = flags.DEFINE_bool(
 _NODES = flags.DEFINE_string(
     "nodes", None, "try: number of clients; server: folder of the clients' public keys, *.pub."
 )
-_KILL = flags.DEFINE_string("kill", None, "try: NODE@STAGE, a client's node to be killed there.")
+_KILLS = flags.DEFINE_multi_string(
+    "kill", [], "try: NODE@STAGE, a client's node to be killed there; may be repeated."
+)
 _HOST = flags.DEFINE_string("host", "0.0.0.0", "server: address to listen at.")
 _PORT = flags.DEFINE_integer("port", None, "server: port to listen at.", 1, 65535)
 _NAMES = flags.DEFINE_multi_string(
@@ -85,6 +89,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
     from ml_collections import ConfigDict
 
     from jaxfed.experiment.store.workdir import OF_A_COMMAND, with_resume_hint
+    from jaxfed.federation.algorithm import FederatedAlgorithm
     from jaxfed.flower.deployment import commands
     from jaxfed.host.parallel import devices
 
@@ -93,16 +98,21 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
         raise UsageError(f"--nodes={number}: use integers from 1 on")
     devices.one_device_a_core()
 
-    def simulate(config: ConfigDict, place: Path) -> None:
+    def simulate(config: ConfigDict, place: Path, left: Mapping[int, Sequence[int]]) -> None:
         from jaxfed.api.conduct import conduct
+        from jaxfed.config.build.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
+        from jaxfed.federation.left_clients import without
+
+        def make(*arguments: Any, **keywords: Any) -> FederatedAlgorithm:
+            return without(make_algorithm(*arguments, **keywords), left)
 
         settings = config.to_dict()
         if workdir.is_finished(place, settings):
             return
         with RunProgress(settings) as progress:
-            conduct(config, place, progress, interruption)
+            conduct(config, place, progress, interruption, make=make)
 
     with with_resume_hint(OF_A_COMMAND):
         return commands.try_here(
@@ -111,7 +121,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             location(_given("workdir", _WORKDIR.value), "--workdir"),
             simulate=simulate,
             num_nodes=None if number is None else int(number),
-            kill=_KILL.value,
+            kills=_KILLS.value,
             encrypted=not _INSECURE.value,
             overwrite=_OVERWRITE.value,
             say=_say,

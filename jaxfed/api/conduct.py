@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.experiment.store.records import read_audit, read_run
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
@@ -33,6 +34,7 @@ def conduct(
     overwrite: bool = False,
     audited: bool = False,
     given: Sequence[str] = (),
+    make: Callable[..., FederatedAlgorithm] | None = None,
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
@@ -47,6 +49,7 @@ def conduct(
         audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit.audit`).
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
+        make: makes a method's algorithm, as `make_algorithm`, which is the default.
 
     Returns:
         What is in summary.json.
@@ -83,7 +86,7 @@ def conduct(
     with open_for_all(place, settings, overwrite=overwrite) as directory:
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
-        experiment = Experiment(config, simulation, directory, progress, interruption)
+        experiment = Experiment(config, simulation, directory, progress, interruption, make=make)
         if audit is not None:
             check_unplayed(directory)
             experiment = replace(experiment, observe=audit.observe)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,37 +25,17 @@ from jaxfed.flower.deployment.comparison import compare
 from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
 from jaxfed.flower.deployment.dealing import deal
 from jaxfed.flower.deployment.following import follow, wait_for_link
+from jaxfed.flower.deployment.kills import Kill, departed, killing
 from jaxfed.flower.deployment.output import STAGES, StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
 
 Say = Callable[[str], None]
-Simulate = Callable[[ConfigDict, Path], None]
+Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]
 
 APP = Path(__file__).parents[1] / "app"
 RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server", "network"
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _POLL_SECONDS = 0.5
-
-
-class Kill(NamedTuple):
-    """A node to be killed, and the stage of a round at whose beginning."""
-
-    node: int
-    stage: str
-
-    @classmethod
-    def parse(cls, text: str, num_nodes: int) -> Kill:
-        """Parse NODE@STAGE.
-
-        Raises:
-            UsageError: it is not of this form, or there is no such node.
-        """
-        found = re.fullmatch(r"(\d+)@(\w+)", text)
-        if not found:
-            raise UsageError(f"--kill={text}: use NODE@STAGE, such as 2@upload")
-        if int(found[1]) >= num_nodes:
-            raise UsageError(f"--kill={text}: nodes are 0 to {num_nodes - 1}")
-        return cls(int(found[1]), found[2])
 
 
 class Experiment(NamedTuple):
@@ -99,7 +78,7 @@ def try_here(
     *,
     simulate: Simulate,
     num_nodes: int | None = None,
-    kill: str | None = None,
+    kills: Sequence[str] = (),
     encrypted: bool = True,
     overwrite: bool = False,
     say: Say = print,
@@ -111,9 +90,9 @@ def try_here(
         overrides: KEY=VALUE.
         place: gets run/, the workdir of the federation; simulation/, that of the simulation; nodes/J, each
             client's folder; server/, what the server holds; network/, keys and logs.
-        simulate: runs a config in a workdir.
+        simulate: runs a config in a workdir; its rounds lack the clients {round: clients}.
         num_nodes: sets federation.num_clients.
-        kill: NODE@STAGE, a node to be killed; the simulation has no such loss, and nothing is compared.
+        kills: NODE@STAGE, nodes to be killed.
         encrypted: False for connections without TLS and keys.
         overwrite: begin again.
         say: receives lines.
@@ -131,7 +110,7 @@ def try_here(
     experiment = load(spec, overrides)
     limits = deployment_of(experiment.config)
     number = experiment.config.federation.num_clients
-    lost = None if kill is None else Kill.parse(kill, number)
+    planned = [Kill.parse(text, number) for text in kills]
     if overwrite:
         for name in (RUN, SIMULATION, NODES, SERVER):
             shutil.rmtree(place / name, ignore_errors=True)
@@ -149,7 +128,7 @@ def try_here(
             say=say,
         ) as federation:
             federation.start()
-            kill_in_time = _killing(federation, lost, place / RUN / STAGES, say)
+            kill_in_time = killing(planned, federation.kill, place / RUN / STAGES, say)
             stages = StageLines(place / RUN, say)
 
             def at_each_poll() -> None:
@@ -165,13 +144,19 @@ def try_here(
         if not status.is_completed:
             say(_failure(status, place / NETWORK))
             return 1
-    closing = [seconds_text(place / RUN), str(traffic(place / RUN, number))]
-    if lost is None:
-        say("simulating the same")
-        simulate(experiment.config, place / SIMULATION)
-        found = compare(place / RUN, place / SIMULATION, experiment.config.algorithm)
-        closing.append(f"network and simulation: {found}")
-    for line in filter(None, [*closing, f"results are in {place / RUN}"]):
+    left, beside = departed(place / RUN)
+    those_who_left = " without those who left" * bool(left)
+    say(f"simulating the same{those_who_left}")
+    simulate(experiment.config, place / SIMULATION, left)
+    found = compare(place / RUN, place / SIMULATION, experiment.config.algorithm)
+    closing = [
+        seconds_text(place / RUN),
+        str(traffic(place / RUN, number)),
+        f"network and simulation{those_who_left}: {found}",
+        beside,
+        f"results are in {place / RUN}",
+    ]
+    for line in filter(None, closing):
         say(line)
     return 0
 
@@ -351,24 +336,6 @@ def _server(
     known = [name for name in (*names, host) if name not in ("0.0.0.0", "::")]
     own = certificates.make_server_certificate(authority, keys, known)
     return local.Server(host, port, authority, own, network / "superlink.db")
-
-
-def _killing(
-    federation: local.Local, lost: Kill | None, stages: Path, say: Say
-) -> Callable[[], None]:
-    """Return what kills a node once the server has begun a stage: has written its line to `stages`."""
-    is_alive = [lost is not None]
-
-    def look() -> None:
-        if not is_alive[0] or lost is None or not stages.is_file():
-            return
-        lines = stages.read_text(encoding="utf-8").split("\n")[:-1]
-        if any(json.loads(line)["stage"] == lost.stage for line in lines):
-            is_alive[0] = False
-            federation.kill(lost.node)
-            say(f"killed node {lost.node} at stage {lost.stage!r}")
-
-    return look
 
 
 def _failure(status: Status, network: Path) -> str:

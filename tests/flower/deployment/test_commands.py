@@ -130,33 +130,60 @@ def test_too_few_keys(with_flower, tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+STOPPED = [
+    {"stage": "turn", "round": 1},
+    {"stage": "upload", "round": 1},
+    {
+        "stage": "upload ended",
+        "round": 1,
+        "why": {"1": "late"},
+        "lost": 1,
+        "replies": 2,
+        "seconds": 1,
+    },
+    {"stage": "turn", "round": 2},
+    {
+        "stage": "turn ended",
+        "round": 2,
+        "why": {"0": "late"},
+        "lost": 1,
+        "replies": 1,
+        "seconds": 1,
+    },
+]
+
+
 def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
-    """From the config to the comparison, with a run in which nothing happens, and a killed node."""
+    """From the config to the comparison, with a run in which nothing happens, and killed nodes."""
     monkeypatch.setattr(
         local.Local, "__init__", stand_in_init(local.Local.__init__, stand_in_flower)
     )
     said, simulated = [], []
     place = tmp_path / "w"
     (place / "run").mkdir(parents=True)
-    (place / "run" / "stages.jsonl").write_text(json.dumps({"stage": "upload", "round": 1}) + "\n")
+    stages = place / "run" / "stages.jsonl"
 
-    def try_here(kill):
+    def try_here(*kills):
         return commands.try_here(
             f"{DIGITS}:smoke",
             [],
             place,
-            simulate=lambda config, folder: simulated.append(config.federation.num_clients),
+            simulate=lambda config, folder, left: simulated.append(left),
             num_nodes=3,
-            kill=kill,
+            kills=kills,
             say=said.append,
         )
 
     monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: False)
-    assert try_here("1@upload") == 0
-    assert "killed node 1 at stage 'upload'" in said
-    assert try_here(None) == 0
-    assert simulated == [3]
+    assert try_here() == 0
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
+    stages.write_text("".join(json.dumps(line) + "\n" for line in STOPPED))
+    assert try_here("1@upload", "2@turn", "0@end") == 0
+    killed = [line for line in said if line.startswith("killed")]
+    assert killed == ["killed node 1 at stage 'upload'", "killed node 2 at stage 'turn'"]
+    assert simulated == [{}, {1: [1], 2: [0]}]
+    assert said[-3].startswith("network and simulation without those who left: ")
+    assert said[-2] == "what was sent before may count: client 1 left round 1 at 'upload'"
     assert sorted(path.name for path in place.iterdir()) == ["network", "nodes", "run", "server"]
 
 

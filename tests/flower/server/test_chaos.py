@@ -12,6 +12,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.federation.left_clients import without
 from jaxfed.flower.client import client_run
 from jaxfed.flower.deployment import comparison
 from jaxfed.flower.server.stages import departures
@@ -34,20 +35,6 @@ def one_process_a_client(monkeypatch):
         return made[key]
 
     monkeypatch.setattr(client_run, "method_of", kept)
-
-
-def without(algorithm, left):
-    """The method whose rounds lack the clients that left them: {round: clients}."""
-
-    def played(state, cohort, key):
-        gone = np.isin(cohort.client_id, left.get(int(state.round) + 1, []))
-        ids = np.where(gone, -1, cohort.client_id).astype(np.int32)
-        mask = np.asarray(cohort.mask) & ~gone[:, None]
-        y = np.where(mask, cohort.y, -1).astype(np.int32)
-        there = cohort._replace(client_id=ids, y=y, mask=mask)
-        return algorithm.round(state, there, key)
-
-    return algorithm._replace(round=played)
 
 
 def simulate(config, place, left):
