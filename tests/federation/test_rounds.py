@@ -91,7 +91,7 @@ def test_when_states_are_judged(every, stage, expected):
 
 
 # Calls of an algorithm's `round` that advance no experiment: one method's round is another's part.
-INSIDE_A_ROUND = {"round", "round_", "recovered"}
+INSIDE_A_ROUND = {"round", "round_", "recovered", "played"}
 
 
 def test_nothing_else_plays_rounds():
