@@ -19,7 +19,11 @@ _TABLE_3 = ("cifar10_iid", "cifar10_noniid", "svhn_iid", "svhn_noniid", "stl10")
 
 def tests() -> tuple[Piece, ...]:
     """Tests marked gpu, on the device."""
-    folders = {"kernels": ("kernels",), "protocols": ("xclp", "secure")}
+    folders = {
+        "kernels": ("kernels",),
+        "protocols": ("xclp", "secure"),
+        "experiments": ("experiment",),
+    }
     return tuple(
         Piece(
             f"tests_{name}",
@@ -37,7 +41,7 @@ def _pytest(name: str, places: tuple[str, ...], out: Path, small: bool) -> list[
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder} is not there: tests come with a checkout of the repository")
-    chosen = ["-k", "ring or neighbors_are_a_cpus"] if small else []
+    chosen = ["-k", "ring or neighbors_are_a_cpus or same_bits and protofssl"] if small else []
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *chosen, f"--rootdir={_ROOT}"]
     return [*command, f"--junitxml={_report(name, out)}", *map(str, folders)]
 

@@ -249,7 +249,7 @@ def _perron_start(graph: Graph, y: Array, alpha: Array, rows: SpreadRows) -> Arr
     """
     reached = reachable(graph, (y != 0).any(axis=1), rows)
     v = jnp.where(reached, graph.root_degrees, 0.0)
-    squared = rows.total(v @ v)
+    squared = rows.total(jnp.dot(v, v, precision=lax.Precision.HIGHEST))
     share = rows.total(jnp.matmul(v[None], y, precision=lax.Precision.HIGHEST))
     return v[:, None] * (share / ((1 - alpha) * jnp.where(squared > 0, squared, 1.0)))
 

@@ -205,7 +205,7 @@ def _hamming_knn(
 ) -> tuple[jax.Array, jax.Array]:
     num_words = bits.shape[1]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
-    k = max(1, min(num_neighbors, bits.shape[0]))
+    k = nearest.num_searched(num_neighbors, bits.shape[0])
 
     def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def by(kernel: hamming.TileKernel, bits: jax.Array, valid: jax.Array) -> Nearest:
@@ -235,7 +235,8 @@ def _hamming_knn_among(
 ) -> tuple[jax.Array, jax.Array]:
     (n, num_words), m = bits.shape, queries.shape[0]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
-    best = nearest.nobody(min(num_neighbors, n), m, missing, dtype)
+    k = nearest.num_searched(num_neighbors, n)
+    best = nearest.nobody(k, m, missing, dtype)
     search = hamming_nearer(num_words)
     distances, ids = search(best, queries, jnp.int32(_NO_POINT), bits, valid, jnp.int32(0))
     found = distances.astype(jnp.int32), ids
@@ -246,7 +247,7 @@ def _hamming_knn_among(
 def _cosine_knn(
     vectors: jax.Array, valid: jax.Array, num_neighbors: int, mesh: Mesh | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    k = max(1, min(num_neighbors, vectors.shape[0]))
+    k = nearest.num_searched(num_neighbors, vectors.shape[0])
 
     def found_by(rows: SpreadRows) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         def once(points: jax.Array, valid: jax.Array) -> Nearest:

@@ -53,7 +53,7 @@ def hamming_knn_in_parts(
     if bits.dtype != np.uint32 or bits.ndim != 2 or not bits.shape[1]:
         raise UsageError(f"codes must be uint32 [n, words], got {bits.dtype} of {bits.shape}")
     n, num_words = bits.shape
-    k, missing = max(1, min(num_neighbors, n)), no_distance(num_words)
+    k, missing = nearest.num_searched(num_neighbors, n), no_distance(num_words)
     starts = range(0, n, part_points)
     indices = np.full((n, num_neighbors), -1, np.int32)
     distances = np.full((n, num_neighbors), missing, np.int32)
@@ -69,18 +69,19 @@ def hamming_knn_in_parts(
         for other in starts:
             points, is_point, first_point = part(other)
             best = _nearer(best, queries, first_query, points, is_point, first_point)
-        there = np.asarray(best[0])[:, : n - start].T, np.asarray(best[1])[:, : n - start].T
-        found = there[0] < missing
-        rows = slice(start, start + len(found))
-        indices[rows, :k] = np.where(found, there[1], -1)
-        distances[rows, :k] = np.where(found, there[0], missing)
+        there, ids = (np.asarray(x)[:num_neighbors, : n - start].T for x in best)
+        found = there < missing
+        place = slice(start, start + len(found)), slice(found.shape[1])
+        indices[place] = np.where(found, ids, -1)
+        distances[place] = np.where(found, there, missing)
     return indices, distances
 
 
 def footprint_of_parts(part_points: int, num_words: int, num_neighbors: int) -> Footprint:
     """Device memory of `hamming_knn_in_parts`; compiles the program that later calls use."""
     dtype = hamming.distance_dtype(num_words)
-    best = [jax.ShapeDtypeStruct((num_neighbors, part_points), of) for of in (dtype, jnp.int32)]
+    k = nearest.num_searched(num_neighbors, part_points)
+    best = [jax.ShapeDtypeStruct((k, part_points), of) for of in (dtype, jnp.int32)]
     part = jax.ShapeDtypeStruct((part_points, num_words), jnp.uint32)
     is_point = jax.ShapeDtypeStruct((part_points,), jnp.bool_)
     first = jax.ShapeDtypeStruct((), jnp.int32)

@@ -9,6 +9,9 @@ because 2^16 <a_1, b_1> vanishes: three products of int8 with int32 sums. A sum 
 If b holds bits only, b_1 = 0 and two products suffice.
 
 A residue modulo 2^w, w < 16, is treated as one modulo 2^16; the caller reduces the result.
+
+Rows are padded to a multiple of 32 bytes, which is what codes have: with d = 70 XLA for GPUs (jaxlib 0.11.2 on an
+H200) returned twice the product.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.errors import UsageError
+
+_ROW_MULTIPLE = 32
 
 
 def ring_product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -71,4 +76,6 @@ def _signed_bytes(a: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _int8_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    beyond = ((0, 0), (0, -a.shape[1] % _ROW_MULTIPLE))
+    a, b = jnp.pad(a, beyond), jnp.pad(b, beyond)
     return lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)

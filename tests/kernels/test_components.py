@@ -84,7 +84,8 @@ def test_solves_beside_the_leading_eigenvectors(parts, alpha):
     expected = inverse @ (np.eye(n) - leading) @ y
     size = np.abs(expected).max() or 1
     np.testing.assert_allclose(z, expected, atol=5e-5 * size)
-    np.testing.assert_allclose(leading @ z, 0, atol=2e-6 * size)
+    # NumPy's product: a GPU's own would round to TF32.
+    np.testing.assert_allclose(leading @ np.asarray(z), 0, atol=2e-6 * size)
     assert np.isfinite(info.residual).all()
     assert info.steps.max() <= 100  # a chain takes 64; more only where rounding is solved for
 

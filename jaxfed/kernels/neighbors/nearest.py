@@ -28,6 +28,15 @@ Nearest = tuple[jax.Array, jax.Array]
 Nearer = Callable[..., Nearest]
 
 
+def num_searched(num_neighbors: int, n: int) -> int:
+    """Neighbors to search for among n points: at least two, of which `as_rows` drops what nobody asked for.
+
+    On a GPU a search for one found nobody: XLA inlines a loop of one step, and compiled it wrongly (jaxlib
+    0.11.2 on an H200; searches for two and more were right).
+    """
+    return max(2, min(num_neighbors, n))
+
+
 def nobody(k: int, num_queries: int, missing: float, dtype: jnp.dtype) -> Nearest:
     """Empty neighbor lists."""
     shape = (k, num_queries)
@@ -38,7 +47,7 @@ def as_rows(
     best: Nearest, valid: jax.Array, num_neighbors: int, missing: float
 ) -> tuple[jax.Array, jax.Array]:
     """(indices, distances) [queries, num_neighbors]; -1, `missing` without neighbor or valid query."""
-    distances, indices = (x.T for x in best)
+    distances, indices = (x.T[:, :num_neighbors] for x in best)
     found = (distances < missing) & valid[:, None]
     beyond = ((0, 0), (0, num_neighbors - indices.shape[1]))
     return (

@@ -47,7 +47,7 @@ def class_means(
 @jax.custom_jvp
 def _sums(member: jax.Array, embedding: jax.Array) -> jax.Array:
     """Sum of the embeddings of each class, [C, D], by class indicators 0 and 1 [n, C]."""
-    return member.T @ embedding
+    return jnp.matmul(member.T, embedding, precision=jax.lax.Precision.HIGHEST)
 
 
 @_sums.defjvp
