@@ -39,10 +39,9 @@ def distances(a: jax.Array, b: jax.Array, *, backend: str = "auto") -> jax.Array
       backend: "popcount", "matmul", or "auto": popcount on CPU, matmul elsewhere. Measured on two
         AVX-512 cores, m = 4096, in Gbit/s (n m L / time): at L = 4096, popcount 800 to 1650 against
         100 to 190 for n = 32 to 4096; at L = 512, 240 against 110; at L = 64 both about 25, spent
-        on writing the result. So the CPU rule has no threshold. The choice of matmul for GPU and
-        TPU is by counting operations, not measured: an H200 issues about 118 Tbit/s of 32-bit
-        popcounts, its tensor cores about 990 T int8 multiply-adds a second; a TPU has a matrix
-        unit and no comparable popcount.
+        on writing the result. So the CPU rule has no threshold. On an H200 the ten nearest of
+        100,000 codes of 4096 bits take 0.27 s by matmul and 1.20 s by popcount. On a TPU matmul is
+        chosen by reasoning: it has a matrix unit and no comparable popcount.
 
     Returns:
       int32 [n, m].
@@ -164,7 +163,7 @@ class TileKernel(NamedTuple):
 # fastest (3100 Gbit/s; 64 x 1024: 1600). Lanes of 16 bits, whose counts need no narrowing before they
 # are added, took 169 ms where those of 32 bits took 185, and those of 8 bits 313.
 # A batch of tiles would leave the cache: 100 clients of 600 points ran at half the rate of one after another.
-# matmul, by reasoning, not measured: a product of 4096 x 4096 x L is long against its launch, and
+# matmul, by reasoning: a product of 4096 x 4096 x L is long against its launch, and
 # tensor cores want small clients in one batch.
 _KERNELS = {
     "popcount": TileKernel(halves, _by_popcount, width=1024, sequential=True, pairs_once=True),
