@@ -26,6 +26,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 # Tests compile much and run little, so LLVM hardly optimizes, unless this is set to 0, or a file asks
 # for `as_users_compile`.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Nobody reads in a program's text where its operations were written; without, a test takes 0.96 of the time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -51,6 +53,21 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     # One process may read what another is writing. It then compiles for itself.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what `sample` leaves out of a test's cases: of N cases, number 0, N / n, 2 N / n, ..."""
+    cases: dict[tuple[pytest.Item | None, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault((item.parent, item.name.split("[")[0]), []).append(item)
+    for same in cases.values():
+        (number,) = same[0].get_closest_marker("sample").args
+        kept = {i * len(same) // number for i in range(number)}
+        for i, item in enumerate(same):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

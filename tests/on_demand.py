@@ -8,6 +8,9 @@ def on_demand(cases, *, at_once):
     cases = list(cases)
     unknown = set(at_once) - set(cases)
     assert not unknown, unknown
-    return [
-        case if case in at_once else pytest.param(case, marks=pytest.mark.slow) for case in cases
-    ]
+    return [case if case in at_once else _slow(case) for case in cases]
+
+
+def _slow(case):
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)

@@ -149,6 +149,7 @@ def frozen(value):
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.sample(6)
 def test_what_a_caller_gives_is_as_it_was(name):
     call, arguments = CALLS[name]
     given = [frozen(copy.deepcopy(a) if isinstance(a, ConfigDict) else a) for a in arguments]

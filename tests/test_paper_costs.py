@@ -31,6 +31,7 @@ def network(name):
 
 
 @pytest.mark.parametrize("name", PAPER_COSTS)
+@pytest.mark.sample(2)
 def test_table_2_is_one_epoch_of_forward_passes(name):
     forward, both, num_bytes = network(name)
     row = PAPER_COSTS[name]

@@ -221,6 +221,7 @@ def with_spoiled(state, client):
 
 
 @pytest.mark.parametrize("name", on_demand(METHODS, at_once=["fedct", "local_learning"]))
+@pytest.mark.sample(1)
 def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):
     federation, learner = networks()
     if name in ("distributed_distillation", "fedmd"):

@@ -69,6 +69,7 @@ def owned(client, federation=FEDERATION):
 
 
 @pytest.mark.parametrize(("bound", "clip"), [("fixed", 0.3), ("median", 1.0)])
+@pytest.mark.sample(1)
 def test_a_round_of_clients_by_hand(bound, clip):
     algorithm = dp_fedavg(training=training(), clip=clip, bound=bound, noise_multiplier=0.0)
     before = affine(algorithm.init(KEY, FEDERATION).model)

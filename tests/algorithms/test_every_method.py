@@ -42,7 +42,19 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
 }
 
 # Their programs compile longest. How clients are executed is no matter of these methods.
-COSTLY = ("dp_fedavg_records", "fedmatch", "fedmd", "mixmatch", "semifl")
+COSTLY = (
+    *(
+        "dp_fedavg_records",
+        "fedmatch",
+        "fedmd",
+        "fedrgd",
+        "fedsiam",
+        "mixmatch",
+        "semifl",
+        "fedsem",
+    ),
+    *("distributed_distillation", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
+)
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ def transcribed(batch, temperature, weight):
 
 @pytest.mark.parametrize(("labeled", "unlabeled"), [(2, 3), (3, 0), (0, 4)])
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.sample(2)
 def test_the_loss_by_formula(labeled, unlabeled, temperature, monkeypatch):
     module = importlib.import_module("jaxfed.algorithms.mixmatch")
     monkeypatch.setattr(module, "mixed_up", with_the_next)

@@ -43,6 +43,7 @@ def trained(w, x, y, rate, weight, mu):
 
 
 @pytest.mark.parametrize(("mu", "rampup"), [(0.0, 2), (0.5, 0)])
+@pytest.mark.sample(1)
 def test_rounds_are_those_of_the_transcription(mu, rampup):
     held = clients()
     federation = Federation.from_clients(held, test=(held[0][0], np.zeros(6, int)), num_classes=3)

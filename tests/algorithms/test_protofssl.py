@@ -131,6 +131,7 @@ def transcribed(
     "helpers_lack", [(), [(0, 2)], [(0, 2), (1, 2)], [(0, k) for k in range(3)]]
 )
 @pytest.mark.parametrize("by_helpers", [False, True])
+@pytest.mark.sample(6)
 def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
     batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
     loss = prototype_loss(

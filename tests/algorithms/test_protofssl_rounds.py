@@ -165,6 +165,7 @@ def episodes(client):
     ],
     ids=["paper", "code", "global", "xclp", "mean", "global by the mean"],
 )
+@pytest.mark.sample(1)
 def test_rounds_are_algorithm_1(changes):
     settings = {
         "mu": 0.0,

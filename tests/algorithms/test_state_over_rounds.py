@@ -92,6 +92,7 @@ def moments(name, d, m, v):
 
 
 @pytest.mark.parametrize("name", ["momentum", "adagrad", "yogi", "adam"])
+@pytest.mark.sample(2)
 def test_server_optimizers(name):
     rate = SERVER_RATE if name == "momentum" else 0.07
     optimizer = (
@@ -127,6 +128,7 @@ def rmsprop_step(slope, state):
     ],
     ids=["momentum", "rmsprop"],
 )
+@pytest.mark.sample(2)
 def test_client_optimizers(optimizer, step, scale, kind):
     states = played(fedavg, optimizer=optimizer, client_optimizer=kind)
     w, kept, expected = weights_of(states[0].model), {}, []

@@ -84,6 +84,7 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
         (fedrgd, {"self_training": True}, 6),  # it trains beside them
     ],
 )
+@pytest.mark.sample(1)
 def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkeypatch):
     seen = recorded(
         monkeypatch,

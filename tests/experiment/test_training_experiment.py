@@ -218,6 +218,7 @@ def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
 
 
 @pytest.mark.parametrize("stopped_after", [1, 4])
+@pytest.mark.sample(1)
 def test_selection_from_round_0_on_survives_a_stop(config, tmp_path, monkeypatch, stopped_after):
     """Before the first checkpoint, and after the one of round 4: the same lines and the same states."""
     config.training.learning_rate = 1e-9  # nothing moves, and the earlier of equals is selected
@@ -344,6 +345,7 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
     ("role", "name"),
     [("optimizer", n) for n in OPTIMIZERS] + [("server_optimizer", n) for n in SERVER_OPTIMIZERS],
 )
+@pytest.mark.sample(3)
 def test_every_optimizer_takes_steps_at_clients_and_server(config, role, name):
     """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
     config.algorithm, config.rounds = "fedavg", 2

@@ -59,6 +59,7 @@ def dense_leading(w, graph):
     return part, v.T @ v
 
 
+@pytest.mark.sample(2)
 def test_components_are_those_of_scipy(parts):
     graph, w = parts
     found = components(graph)
@@ -74,6 +75,7 @@ def test_components_are_those_of_scipy(parts):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [0.5, 0.99, 0.9999, 1.0])
+@pytest.mark.sample(7)
 def test_solves_beside_the_leading_eigenvectors(parts, alpha):
     graph, w = parts
     n, (_, leading) = len(w), dense_leading(w, graph)
@@ -90,6 +92,7 @@ def test_solves_beside_the_leading_eigenvectors(parts, alpha):
     assert info.steps.max() <= 100  # a chain takes 64; more only where rounding is solved for
 
 
+@pytest.mark.sample(2)
 def test_at_alpha_below_one_only_the_leading_part_is_missing(parts):
     graph, w = parts
     y = np.eye(len(w), dtype=np.float32)[:, :2]

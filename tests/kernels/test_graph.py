@@ -60,6 +60,7 @@ GRAPHS = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.sample(3)
 def test_is_the_dense_graph(name):
     indices, weights = GRAPHS[name]()
     graph = normalized_graph(indices, weights)
@@ -165,6 +166,7 @@ def one_hot(n, num_classes, labeled=0.3, seed=0):
 @pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [0.1, 0.9, 0.99, 0.999])
 @pytest.mark.parametrize("num_classes", [1, 5, 10, 62, 150])
+@pytest.mark.sample(7)
 def test_solves_the_dense_system(alpha, num_classes):
     indices, weights = knn_lists(80, 4)
     y = one_hot(80, num_classes)
@@ -210,6 +212,7 @@ def test_a_hub_of_thousands_is_not_lost_in_rounding():
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-8])
+@pytest.mark.sample(1)
 def test_a_tolerance_below_rounding_ends_at_rounding(tolerance):
     """And not far above it: at such alpha float32 leaves more than was asked, steps after that nothing."""
     for seed in range(6):

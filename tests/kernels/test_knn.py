@@ -86,6 +86,7 @@ def test_the_two_oracles_agree():
         (lsh_codes, 257, 8, 7),
     ],
 )
+@pytest.mark.sample(8)
 def test_equals_the_oracle(backend, make, n, num_words, k):
     bits = make(n, num_words)
     indices, distances = knn.hamming_knn(bits, k, backend=backend)
@@ -110,6 +111,7 @@ def test_several_tiles(make, n, num_words, k):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("make", "k"), [(tied_codes, 7), (random_codes, 75)])
+@pytest.mark.sample(2)
 def test_several_chunks(monkeypatch, backend, make, k):
     """Columns searched in parts, some smaller than k, their results merged."""
     monkeypatch.setattr(nearest, "_CHUNK_COLUMNS", 64)

@@ -23,6 +23,7 @@ def vectors_of(n, dim, seed=0):
     ("n", "dim", "num_bits"),
     [(1, 1, 32), (2, 3, 64), (7, 128, 96), (255, 16, 32), (257, 5, 4096), (700, 33, 256)],
 )
+@pytest.mark.sample(2)
 def test_bits_equal_the_float64_oracle_away_from_the_hyperplanes(n, dim, num_bits):
     vectors, key = vectors_of(n, dim), jax.random.key(n)
     planes = np.asarray(lsh.hyperplanes(key, num_bits, dim))

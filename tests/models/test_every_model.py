@@ -129,6 +129,7 @@ def test_number_of_parameters(name, shape, num_classes, options, parameters, sta
     assert (size_of(trained), size_of(running)) == (parameters, statistics), source
 
 
+@pytest.mark.sample(4)
 def test_logits_are_the_head_of_the_features(small):
     (name, *_), model, state, x, compute = small
     out = compute(state, x, jax.random.key(3))
@@ -152,6 +153,7 @@ def test_agrees_with_a_float64_network(small):
         np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.sample(4)
 def test_training_moves_statistics_alone_and_draws_dropout_from_the_key(small):
     (name, _, options, *_), _, state, x, compute = small
     first, again, other = (compute(state, x, jax.random.key(k)) for k in (3, 3, 4))
@@ -172,6 +174,7 @@ def test_training_moves_statistics_alone_and_draws_dropout_from_the_key(small):
         np.testing.assert_allclose(np.linalg.norm(first["features"], axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.sample(4)
 def test_clients_with_weights_of_their_own_need_no_convolution(small):
     (name, shape, *_), model, state, _, _ = small
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
@@ -196,6 +199,7 @@ def test_clients_with_weights_of_their_own_need_no_convolution(small):
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn13", "resnet9", "resnet18", "fedct_cifar10"])
+@pytest.mark.sample(2)
 def test_the_native_form_keeps_its_convolutions_on_a_gpu(name):
     native, matmul = (
         MODELS[name](CIFAR, NUM_CLASSES, convolution=form) for form in ("native", "matmul")

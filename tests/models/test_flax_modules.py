@@ -63,6 +63,7 @@ def model(request):
     return from_flax(request.param, (4,))
 
 
+@pytest.mark.sample(2)
 def test_training_draws_dropout_of_its_key_and_moves_statistics(model):
     state = model.init(KEY)
     train = jax.jit(model.train_apply)

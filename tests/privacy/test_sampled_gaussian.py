@@ -45,6 +45,7 @@ def test_poisson_draws_are_accounted_as_their_integral_says(q, z, releases):
 @pytest.mark.parametrize(
     ("q", "z", "releases"), [(0.1, 1.0, 100), (0.02, 0.8, 500), (0.1, 4.0, 300), (0.05, 0.7, 1)]
 )
+@pytest.mark.sample(2)
 def test_poisson_epsilon_lies_between_an_optimistic_and_the_renyi_bound(q, z, releases):
     """At most a thousandth above the optimistic estimate, which is a lower bound."""
     least = from_gaussian_mechanism(
@@ -118,6 +119,7 @@ def test_without_a_draw_epsilon_is_exact():
 
 
 @pytest.mark.parametrize("draw", [EVERYTHING, Poisson(0.1)])
+@pytest.mark.sample(1)
 def test_noise_for_an_epsilon_is_the_least(draw):
     z = noise_multiplier_of(2.0, DELTA, 20, draw)
     assert 1.98 < epsilon_of(DELTA, z, 20, draw) <= 2

@@ -223,6 +223,7 @@ def sampled(sizes, unseen):
 
 
 @pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.sample(6)
 def test_every_secret_has_its_size_and_each_byte_of_it_counts(secret):
     outcome, sizes = SECRETS[secret]
     tape = Tape()

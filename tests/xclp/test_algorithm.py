@@ -43,6 +43,7 @@ SWITCHES = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.sample(4)
 def test_agrees_with_the_dense_algorithm(switches):
     vectors, labels, _ = clustered_clients([40, 25, 60])
     p = Parameters(num_classes=3, **{"num_bits": 512, **switches})
@@ -118,6 +119,7 @@ CLIENTS = {
 
 @pytest.mark.parametrize("influence", ["labels", "columns"])
 @pytest.mark.parametrize(("sizes", "labeled"), CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.sample(6)
 def test_clients_of_every_kind(sizes, labeled, influence):
     vectors, _, truth = clustered_clients(sizes)
     rng = np.random.default_rng(1)
@@ -318,6 +320,7 @@ def test_reference_graph_is_the_one_above():
 
 
 @pytest.mark.parametrize("scale", [1e-41, 1e-37, 1e37])
+@pytest.mark.sample(2)
 def test_labels_do_not_depend_on_a_scale_at_the_edge_of_float32(scale):
     rng = np.random.default_rng(0)
     vectors = [rng.uniform(-1, 1, (30, 5)) for _ in range(3)]

@@ -24,6 +24,7 @@ def on_cpu(function, *arguments, **keywords):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("hamming", ["plaintext", "masked"])
+@pytest.mark.sample(1)
 def test_labels_are_a_cpus(hamming):
     settings = {"num_classes": 4, "num_bits": 512, "hamming": hamming}
     here = propagate_labels(*clients(), **settings)

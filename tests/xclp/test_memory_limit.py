@@ -87,6 +87,7 @@ def test_what_was_analyzed_is_not_compiled_again(caplog):
 @pytest.mark.parametrize(
     ("n", "k", "part_points"), [(700, 7, 256), (700, 1, 300), (50, 60, 64), (200, 150, 32)]
 )
+@pytest.mark.sample(2)
 def test_neighbors_in_parts_are_those_in_one_piece(n, k, part_points):
     bits = np.random.default_rng(2).integers(4, size=(n, 2), dtype=np.uint32)  # many are equal
     found = knn_in_parts.hamming_knn_in_parts(bits, k, part_points=part_points)

@@ -51,6 +51,7 @@ def meshes(monkeypatch):
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.sample(2)
 def test_labels_over_two_devices_are_those_of_one(meshes, switches):
     vectors, labels = clients()
     p = Parameters(num_classes=3, num_bits=512, **switches)

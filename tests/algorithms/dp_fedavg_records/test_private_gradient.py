@@ -93,6 +93,7 @@ def gradient_at(data, *, records="poisson", noise=0.0, chunk=3, features=4, mode
 
 @pytest.mark.parametrize("records", ["poisson", "fixed"])
 @pytest.mark.parametrize("padding", [0, 11])
+@pytest.mark.sample(2)
 def test_the_mean_is_of_clipped_gradients_over_what_is_expected(records, padding):
     data = client(22, padding)
     state, plan, gradient_of = gradient_at(data, records=records)

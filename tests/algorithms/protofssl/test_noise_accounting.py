@@ -36,6 +36,7 @@ def test_epsilon_is_that_of_all_rounds_so_far():
 
 
 @pytest.mark.parametrize("given", [{}, {"noise": 0.5}, {"clip": 0.5}])
+@pytest.mark.sample(2)
 def test_without_noise_or_a_bound_nothing_is_promised(given):
     [metrics] = metrics_of(1, **given)
     assert "prototype_epsilon" not in metrics

@@ -67,6 +67,7 @@ def test_one_helper_alone_shows_nothing(sums, number):
 
 
 @pytest.mark.parametrize("sums", ["masked", "masked_resilient"])
+@pytest.mark.sample(1)
 def test_rounds_are_those_with_sums_in_the_clear(sums):
     """Fixed-point error ends below float32, of numbers like these: the same networks, bit for bit."""
     ours, plain = (rounds_of(method(kind), FEDERATION, 3) for kind in (sums, "plaintext"))

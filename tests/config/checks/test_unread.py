@@ -254,6 +254,8 @@ def commands(page):
     for block in blocks:
         if "-m launch." not in block:
             continue
+        # One at a time: two that print at once would mix their words.
+        block = re.sub(r" &$", "", block, flags=re.MULTILINE)
         command = ["/bin/bash", "-c", STUB + block]
         shell = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True)
         for called in shell.stdout.split("\n\0"):

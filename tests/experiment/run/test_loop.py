@@ -164,6 +164,7 @@ def test_repeats_differ_and_a_repeat_is_its_seed(config, tmp_path):
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3])
 @pytest.mark.parametrize("name", ["drift", "slow_drift"])
+@pytest.mark.sample(2)
 def test_a_resumed_experiment_equals_an_uninterrupted_one(config, tmp_path, name, stop_at):
     with open_workdir(tmp_path / "whole", config.to_dict()) as workdir:
         summary = run(config, workdir)

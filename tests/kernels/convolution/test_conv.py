@@ -31,6 +31,7 @@ def _operands(image, window, in_channels, out_channels, groups, clients=()):
 
 
 @pytest.mark.parametrize(("image", "window", "strides", "padding", "cin", "cout", "groups"), CASES)
+@pytest.mark.sample(4)
 def test_agrees_with_xla_in_value_and_derivatives(
     image, window, strides, padding, cin, cout, groups
 ):
@@ -55,6 +56,7 @@ def test_agrees_with_xla_in_value_and_derivatives(
 
 
 @pytest.mark.parametrize("num_images", [4, 5])
+@pytest.mark.sample(1)
 def test_blocks_of_images_change_nothing(num_images, monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.normal(size=(num_images, 9, 8, 3)).astype(np.float32)
@@ -125,5 +127,6 @@ def test_what_is_not_offered_is_refused(given):
 @pytest.mark.parametrize(
     ("count", "size", "even"), [(50, 4, 5), (50, 12, 10), (50, 80, 50), (7, 3, 3), (6, 0, 1)]
 )
+@pytest.mark.sample(2)
 def test_blocks_leave_nothing_over_where_their_size_may_be_near(count, size, even):
     assert even_size(count, size) == even

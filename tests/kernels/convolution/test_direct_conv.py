@@ -34,6 +34,7 @@ def _with_derivatives(convolve, images, kernel, padding):
 
 
 @pytest.mark.parametrize(("images", "image", "window", "padding", "cin", "cout"), CASES)
+@pytest.mark.sample(2)
 def test_agrees_with_xla_in_value_and_derivatives(
     images, image, window, padding, cin, cout, monkeypatch
 ):

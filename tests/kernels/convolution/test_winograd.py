@@ -33,6 +33,7 @@ def _with_derivatives(convolve, images, kernel, padding):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("block_bytes", "core_bytes"), [(2**30, 2**30), (1, 2**30), (1, 0)])
+@pytest.mark.sample(4)
 def test_agrees_with_xla_in_value_and_derivatives(
     padding, block_bytes, core_bytes, any_size, monkeypatch
 ):
@@ -70,6 +71,7 @@ def test_it_takes_16_products_for_four_pixels(any_size):
         ({"channels": (3, 64)}, False),
     ],
 )
+@pytest.mark.sample(2)
 def test_it_is_for_many_channels_and_whole_tiles(change, saves):
     images, kernel = _operands(**{"images": 8, "channels": (32, 64), **change})
     assert winograd._saves(images, kernel, ((1, 1), (1, 1))) == saves

@@ -74,6 +74,7 @@ def without_padding(monkeypatch):
     ],
     ids=str,
 )
+@pytest.mark.sample(2)
 def test_padding_changes_no_label(monkeypatch, switches):
     vectors, labels = clients_of([40, 0, 7, 90])
     parameters = {"num_classes": CLASSES, "num_bits": 512, "num_neighbors": 5, **switches}
@@ -101,6 +102,7 @@ def labeled_by(name, cohort):
 
 
 @pytest.mark.parametrize("name", ["xclp", "pooled_lp"])
+@pytest.mark.sample(1)
 def test_methods_of_one_round_label_alike_without_padding(monkeypatch, name):
     cohort = cohort_of([30, 11, 64], capacity=64)
     padded = labeled_by(name, cohort)

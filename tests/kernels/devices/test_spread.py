@@ -97,6 +97,7 @@ def test_only_rows_over_points_have_a_mesh():
 
 @pytest.mark.parametrize("num_devices", DEVICES)
 @pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.sample(2)
 def test_what_one_device_has_all_hear_of(num_devices, place):
     """Loops of all devices end together: each asks whether anything is left on any."""
     x = np.zeros(4, np.float32)
@@ -149,6 +150,7 @@ def test_of_several_processes_each_has_a_part(monkeypatch):
         (97, 9, 10, "matmul"),
     ],
 )
+@pytest.mark.sample(2)
 def test_neighbors_over_devices_equal_the_oracle(num_devices, n, num_words, k, backend):
     bits, valid = codes(n, num_words), np.random.default_rng(1).random(n) < 0.9
     mesh = points_mesh(num_devices)
@@ -168,6 +170,7 @@ def test_ties_and_padding_over_two_devices(n, many_neighbors, seed):
 
 
 @pytest.mark.parametrize("num_devices", DEVICES)
+@pytest.mark.sample(1)
 def test_tiles_and_chunks_of_every_device(monkeypatch, num_devices):
     monkeypatch.setattr(nearest, "_CHUNK_COLUMNS", 128)
     small = {name: kernel._replace(width=32) for name, kernel in knn.hamming._KERNELS.items()}

@@ -86,6 +86,7 @@ def assert_equal(found, expected):
         pytest.param(random_codes, 300, 12, 2, 32, 100, 0, id="none valid"),
     ],
 )
+@pytest.mark.sample(2)
 def test_equals_the_oracle(make, n, num_words, k, width, block, share_valid):
     bits, valid = make(n, num_words), np.random.default_rng(1).random(n) < share_valid
     between = between_codes(num_words, width, block)
@@ -122,6 +123,7 @@ def along_axes(n):
         ),
     ],
 )
+@pytest.mark.sample(2)
 def test_cosines_equal_the_oracle(n, k, width, block, share_valid, num_devices):
     vectors, valid = along_axes(n), np.random.default_rng(1).random(n) < share_valid
     between = COSINES._replace(width=width, block_points=block)
@@ -146,6 +148,7 @@ def test_cosines_of_any_vectors_and_of_none():
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.sample(1)
 def test_half_of_the_distances_are_counted(num_devices):
     """Tiles are counted as they are compared, on both of two devices."""
     counted = []

@@ -155,6 +155,7 @@ def test_a_report_holds_the_curves_of_training(tmp_path):
     # Bubbles: training and new data. Heat maps: three kinds, each with its scale of colors.
     [(1, 2, 2), (10, 10, 2), (100, 10, 6), (100, 100, 6), (3, 200, 6)],
 )
+@pytest.mark.sample(2)
 def test_partition_figures(num_clients, num_classes, num_axes):
     counts = np.random.default_rng(0).integers(0, 50, (num_clients, num_classes))
     figure = partition_figure.partition_figure(counts // 10, counts, counts // 3)
@@ -164,6 +165,7 @@ def test_partition_figures(num_clients, num_classes, num_axes):
 
 
 @pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 2), (5, 10), (10, 10), (100, 10)])
+@pytest.mark.sample(2)
 def test_what_everybody_has_stands_beside_the_clients(num_clients, num_classes):
     counts = np.random.default_rng(0).integers(0, 50, (num_clients, num_classes))
     apart = {"server": [counts[0]], "public": 100 * counts[0]}

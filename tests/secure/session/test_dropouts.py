@@ -102,6 +102,7 @@ def moments():
     list(moments()),
     ids=lambda part: getattr(part, "__name__", str(part)).replace(" ", ""),
 )
+@pytest.mark.sample(18)
 def test_dropout(hamming, row_sums, gone, moment, outcome):
     presence = Presence()
     action, kind, *after = moment
@@ -235,6 +236,7 @@ def every_moment(gone, run, num_clients=NUM_CLIENTS):
 
 @pytest.mark.parametrize("protocol", [name for name in HAMMING if name != "plaintext"])
 @pytest.mark.parametrize("gone", range(NUM_CLIENTS))
+@pytest.mark.sample(3)
 def test_every_message_of_hamming(protocol, gone, monkeypatch):
     """H of the others is as if the client had never been there, whenever it left."""
     monkeypatch.setattr(paillier, "generate_key", lambda bits: KEY)

@@ -164,6 +164,7 @@ def pil(name, image, level):
         "sharpness",
     ],
 )
+@pytest.mark.sample(11)
 def test_colors_are_pils(name, level, channels):
     image = photo(1, channels)
     ours = getattr(augmentation, name)(

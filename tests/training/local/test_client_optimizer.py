@@ -69,6 +69,7 @@ def by_optax(model, state, optimizer_state, federation, client, number, optimize
 
 @pytest.mark.parametrize("optimizer", on_demand(OPTIMIZERS, at_once=["adam", "injected"]))
 @pytest.mark.parametrize("kind", ["fresh", "kept"])
+@pytest.mark.sample(2)
 def test_two_rounds_by_optax(optimizer, kind):
     """Client 0 takes part twice, 1 in round 1, 2 in round 2; the rate falls from round to round."""
     if optimizer == "adam":
@@ -124,6 +125,7 @@ def test_plain_sgd_has_nothing_to_keep():
 @pytest.mark.parametrize(
     "method", on_demand(["feddyn", "fedsiam", "protofssl"], at_once=["feddyn", "fedsiam"])
 )
+@pytest.mark.sample(1)
 def test_every_method_has_it_from_one_place(method, tmp_path):
     """It makes a difference from the second round on, and a checkpoint brings it back bit for bit."""
     federation = federation_of([10, 10, 8], num_labeled=6)

@@ -187,6 +187,7 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("scheme", ["joint", "paired"])
 @pytest.mark.parametrize(("num_labeled", "num_unlabeled"), [(5, 9), (5, 0), (0, 9)])
+@pytest.mark.sample(2)
 def test_padding_is_inert_to_the_bit(scheme, num_labeled, num_unlabeled):
     batches = Batches(scheme, 4, 3)
     results = [trained(vectors(num_labeled, num_unlabeled, n), batches) for n in (14, 15, 40)]

@@ -85,6 +85,7 @@ def expected_xclp(features, cohort, parameters):
     ],
     ids=str,
 )
+@pytest.mark.sample(2)
 def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeypatch):
     parameters = dataclasses.replace(PARAMETERS, **settings)
     embed = pseudo_label.embedding(model, map_clients)
@@ -137,6 +138,7 @@ def test_what_is_computed_on_the_host(settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"influence": "columns"}], ids=str)
+@pytest.mark.sample(1)
 def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, settings):
     """One that its last step has solved is not."""
     points, state = all_examples(pseudo_label.embedding(model, map_clients)), state_of(model)
@@ -171,6 +173,7 @@ def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
     ],
     ids=str,
 )
+@pytest.mark.sample(1)
 def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_ragged, monkeypatch):
     """As on a padded cohort, too: rows of nobody have no label."""
     odd = Cohort(cohort.client_id, cohort.x[:, :15], cohort.y[:, :15], cohort.mask[:, :15])
@@ -212,6 +215,7 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
     ],
     ids=str,
 )
+@pytest.mark.sample(2)
 def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switches):
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)

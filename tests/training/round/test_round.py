@@ -136,6 +136,7 @@ def test_scaffold_controls_are_mean_gradients(option, epochs):
 
 
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+@pytest.mark.sample(1)
 def test_strategies_agree_on_clients_of_all_sizes(strategy):
     federation = federation_of([12, 0, 1, 20, 3], 5)
     results = [
@@ -171,6 +172,7 @@ def test_a_cohort_without_examples_changes_nothing_but_the_count():
 
 
 @pytest.mark.parametrize(("weighting", "share"), [("uniform", 1), ("cohort", 1 / 3)])
+@pytest.mark.sample(1)
 def test_clients_with_nothing_to_train_on_are_left_out_or_hold_the_mean_back(weighting, share):
     """One of three has labels, one unlabeled examples only, one nothing at all; a fourth row is padding."""
     full = federation_of([12, 12, 0])

@@ -44,6 +44,7 @@ def played(algorithm, clients, rounds=2):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sample(1)
 def test_an_upload_is_the_round_of_its_client_alone(name):
     algorithm = METHODS[name]()
     before, after, cohort, key = played(algorithm, [2, 0])

@@ -82,6 +82,7 @@ SWITCHES = [
     [*((own, {}) for own in PROTOCOLS), *((MASKED, own) for own in SWITCHES)],
     ids=str,
 )
+@pytest.mark.sample(7)
 def test_labels_are_those_in_the_clear(protocols, switches, influence):
     secure = {**protocols, **switches, "influence": influence}
     found = later_of(result_of(**secure), **secure)
@@ -163,6 +164,7 @@ MOMENTS = [  # action, kind, how many before, whether its points are neighbors, 
 
 @pytest.mark.parametrize("gone", [0, 1])
 @pytest.mark.parametrize(("action", "kind", "after", "is_neighbor", "counts"), MOMENTS)
+@pytest.mark.sample(4)
 def test_who_leaves(gone, action, kind, after, is_neighbor, counts):
     result = result_of(**MASKED)
     presence = result.artifacts.session.presence

@@ -68,6 +68,7 @@ def dense_extension(z, vectors, later, p):
     [*((switches, [40, 25, 60]) for switches in SWITCHES), ({}, [2, 0, 1])],
     ids=str,
 )
+@pytest.mark.sample(3)
 def test_agrees_with_the_dense_row(switches, sizes):
     vectors, labels, _ = clustered_clients(sizes)
     p = Parameters(num_classes=3, **{"num_bits": 256, "num_neighbors": 4, **switches})
@@ -159,6 +160,7 @@ def test_points_do_not_depend_on_who_else_asks(switches):
 @pytest.mark.parametrize(
     "switches", [{}, {"self_edges": True}, {"hamming": "masked", "row_sums": "masked"}], ids=str
 )
+@pytest.mark.sample(2)
 def test_more_neighbors_than_points_are_all_of_them(switches):
     """However many: memory would not do for a column of each that is not there."""
     vectors, labels, _ = clustered_clients([6, 5])

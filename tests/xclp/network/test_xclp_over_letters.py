@@ -78,6 +78,7 @@ class Network:
         ("masked_resilient", {"relative_confidence": True}, 10),
     ],
 )
+@pytest.mark.sample(2)
 def test_labels_are_the_simulations(row_sums, more, exchanges):
     p = parameters(row_sums, **more)
     expected = cross_client_label_propagation(VECTORS, LABELS, p)

@@ -177,6 +177,7 @@ def small(name, *overrides):
         ("client_knn", []),
     ],
 )
+@pytest.mark.sample(2)
 def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     """Nothing is remembered here, and codes, neighbors and graphs are made anew every time."""
     alphas = [f"selection.candidates.{other}.alpha=0.3,0.9" for other in PROPAGATING]
@@ -217,6 +218,7 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
         ("pooled_lp", "cosine_knn", 1),
     ],
 )
+@pytest.mark.sample(2)
 def test_neighbors_are_searched_once(name, search, times, monkeypatch):
     searches = []
     exact = getattr(knn, search)

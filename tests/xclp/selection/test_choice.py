@@ -89,6 +89,7 @@ PROTOCOLS = [
 
 
 @pytest.mark.parametrize("protocols", PROTOCOLS, ids=str)
+@pytest.mark.sample(2)
 def test_through_a_session_as_in_the_clear(protocols):
     p = Parameters(**GIVEN, **protocols, select=SELECT)
     ours, theirs = cross_client_label_propagation(*data(), p), in_the_clear()

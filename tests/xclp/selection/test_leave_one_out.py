@@ -154,6 +154,7 @@ def test_a_prior_however_strong_leaves_finite_scores(array, beta):
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("kind", LABEL_MATRICES)
+@pytest.mark.sample(2)
 def test_is_what_is_found_without_each_label(kind, beta):
     graph, dense, y, owner, answers = case()
     p = Propagation(NUM_CLASSES, alpha=0.9, label_matrix=kind, client_prior=beta)

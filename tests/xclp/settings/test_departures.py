@@ -50,6 +50,7 @@ STAGES = {
 
 @pytest.mark.parametrize("influence", ["labels", "columns"])
 @pytest.mark.parametrize(("stage", "expected"), STAGES.items())
+@pytest.mark.sample(4)
 def test_every_stage_of_a_config(stage, expected, influence):
     p = dataclasses.replace(PARAMETERS, **PROTOCOLS, influence=influence, presence=(f"1@{stage}",))
     predictions = xclp.cross_client_label_propagation(*data(), p).predictions

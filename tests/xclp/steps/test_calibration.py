@@ -135,6 +135,7 @@ def test_sharpness_is_what_refits_would_find():
 
 
 @pytest.mark.parametrize("protocols", [{}, {"hamming": "masked"}, {"row_sums": "masked"}], ids=str)
+@pytest.mark.sample(2)
 def test_of_randomized_labels_the_bias_is_out_of_all_that_is_counted(protocols, monkeypatch):
     """Of scores, classes and priors; of answers that nobody changes, as refits take it out."""
     monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)

@@ -66,6 +66,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("run", RUNS)
+@pytest.mark.sample(2)
 def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
     """Each in turn; the last ones are the labeling's."""
     solve, numbers = PropagationMatrix.solved, []
