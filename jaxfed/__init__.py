@@ -1,6 +1,7 @@
 """jaxfed: semi-supervised federated learning on accelerators, in JAX.
 
 jaxfed.run(config)                                one experiment by its config, as the launcher runs it
+jaxfed.open(workdir)                              the result of a finished one
 jaxfed.Federation.from_clients(clients)           clients of one's own arrays
 jaxfed.from_flax(module, input_shape)             any Flax network as a model
 jaxfed.Training(model)                            what is trained, on what, how
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 # Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
 _NAMES = {
     "run": "jaxfed.api.run",
+    "open": "jaxfed.api.opening",
     "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.specification",

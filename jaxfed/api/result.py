@@ -16,11 +16,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.store.records import read_metrics, read_run
-from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -146,7 +147,16 @@ class Result:
 
     @cached_property
     def _simulation(self) -> Simulation:
-        return Simulation(self.config)
+        """The data set of the run, as it was then.
+
+        Raises:
+            UsageError: a name in the config that nobody has registered; data that are missing or others.
+        """
+        check(self.config)
+        simulation = Simulation(self.config)
+        with with_resume_hint("its models can be used with that data alone"):
+            self._files.check_data(simulation.data_checksums())
+        return simulation
 
     def _named(self, method: str | None, repeat: int) -> str:
         name = self.config.algorithm if method is None else method
