@@ -1,8 +1,8 @@
 """`jaxfed.open`: the result of a finished run, from its workdir alone.
 
-    result = jaxfed.open("runs/xclp_digits")
-    result.results
-    result.model("fedavg")(x)
+result = jaxfed.open("runs/xclp_digits")
+result.results
+result.model("fedavg")(x)
 """
 
 from __future__ import annotations

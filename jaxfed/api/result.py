@@ -15,15 +15,20 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.api.conduct import in_words
+from jaxfed.api.notebook import Plots, html_table, plots_of
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.experiment.run.progress import results_table
+from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.reports.tables.method_names import methods_of
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
 ResultTable = Any
@@ -48,6 +53,7 @@ class Result:
     ) -> None:
         """With `owns_workdir`, delete the folder once the result is garbage-collected."""
         self.workdir, self.config, self.summary = workdir, config, summary
+        self._is_temporary = owns_workdir
         self._files = Workdir(workdir)
         if owns_workdir:
             weakref.finalize(self, shutil.rmtree, workdir, ignore_errors=True)
@@ -60,6 +66,24 @@ class Result:
             if "test_accuracy" in metrics
         )
         return f"Result({self.workdir}: {', '.join(accuracies)})"
+
+    def _repr_html_(self) -> str:
+        """The table of methods as the console has it, the remarks, and the place."""
+        run = read_run(self.workdir)
+        headings, rows = results_table(self.summary["algorithms"], methods_of([run]).names)
+        place = in_words(self.workdir, is_temporary=self._is_temporary)
+        notes = [*complaints(self.summary), *self.summary.get("remarks", ())]
+        return html_table(headings, rows, [*notes, f"results are in {place}"])
+
+    def plot(self) -> Plots:
+        """Return the pictures in `plots/` of the workdir: paths, which a notebook shows as pictures.
+
+        They are drawn first if the run has none (`execution.plots=False`).
+
+        Raises:
+            UsageError: there is nothing to draw.
+        """
+        return plots_of(read_run(self.workdir), self._files.plots)
 
     @property
     def methods(self) -> tuple[str, ...]:

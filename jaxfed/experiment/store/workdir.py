@@ -206,7 +206,7 @@ def finished_config(path: Path) -> dict[str, Any]:
     config = read_json(path / _CONFIG)
     if (path / _DELETED).exists() or not _has_summary(path):
         raise UsageError(
-            "the run in it has not finished; the call or command that began it continues it, with this workdir"
+            "the run in it has not finished; the call or command that began it continues it"
         )
     for key, only in _GONE.items():
         section, _, name = key.rpartition(".")
