@@ -49,7 +49,7 @@ def test_plots_are_pictures_in_a_notebook_and_paths_elsewhere(opened):
 
 def test_nothing_to_draw_is_one_line(opened, monkeypatch):
     monkeypatch.setattr("jaxfed.reports.figures.plots.run_plots", lambda run: {})
-    with pytest.raises(jaxfed.UsageError, match="plot: .*plots has no pictures"):
+    with pytest.raises(jaxfed.UsageError, match=r"plot: .*plots has no pictures"):
         opened.plot()
 
 
@@ -106,7 +106,7 @@ def test_without_a_workdir_a_stop_keeps_nothing(interrupted, monkeypatch):
     monkeypatch.setattr(
         run, "conduct", lambda config, place, *a, **k: places.append(place) or _stop(config, place)
     )
-    with pytest.raises(KeyboardInterrupt, match="^stopped; nothing is kept: with workdir=FOLDER"):
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; nothing is kept: with workdir="):
         jaxfed.run("xclp_digits:smoke", progress=False, **TINY)
     assert not places[0].exists()
 
@@ -118,7 +118,8 @@ def _stop(config, place):
 
 CELLS = (
     """import jaxfed
-result = jaxfed.run("fedavg_xclp:smoke", algorithm="fedavg", baselines=(), num_repeats=1, rounds=3)
+settings = dict(algorithm="fedavg", baselines=(), num_repeats=1, rounds=3)
+result = jaxfed.run("fedavg_xclp:smoke", **settings)
 result""",
     "result.plot()",
     """import signal, threading
@@ -131,9 +132,9 @@ def stopped_in_round_2(*args, **more):
             signal.raise_signal(signal.SIGINT)
 import jaxfed.experiment.run.loop as loop
 loop.play = stopped_in_round_2
-jaxfed.run("fedavg_xclp:smoke", algorithm="fedavg", baselines=(), workdir=PLACE, checkpoint_every=1, rounds=3)""",
+jaxfed.run("fedavg_xclp:smoke", workdir=PLACE, checkpoint_every=1, **settings)""",
     """loop.play = played
-jaxfed.run("fedavg_xclp:smoke", algorithm="fedavg", baselines=(), workdir=PLACE, checkpoint_every=1, rounds=3)""",
+jaxfed.run("fedavg_xclp:smoke", workdir=PLACE, checkpoint_every=1, **settings)""",
 )
 
 
