@@ -17,6 +17,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.api.conduct import in_words
 from jaxfed.api.notebook import Plots, html_table, plots_of
+from jaxfed.api.predictor import Predictor
+from jaxfed.api.stages import feature_stages, stage_of
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
@@ -26,6 +28,7 @@ from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
+from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.reports.tables.method_names import methods_of
@@ -150,19 +153,55 @@ class Result:
             UsageError: a method that trains no model; one that diverged.
         """
         name = self._named(method, repeat)
+        asked = f"model({name!r})"
         federation = self.federation(repeat)
+        predict, state = self._trained(name, repeat, federation, asked, last=last)
+        return lambda x: predict(state, federation.examples_like_these(x, asked))
+
+    def predictor(
+        self, method: str | None = None, repeat: int = 0, *, last: bool = False
+    ) -> Predictor:
+        """Return a method's trained model as a function of raw rows, which can be saved to a file.
+
+        Arguments as for `model`. Rows are what the reader of the data set takes: dicts, data frames or lines
+        of a table, files or PIL images of a folder of images, arrays elsewhere. They are encoded and
+        preprocessed as in the run.
+
+        Raises:
+            UsageError: a method that trains no model; one that diverged; the run's data are not there.
+        """
+        name = self._named(method, repeat)
+        asked = f"predictor({name!r})"
+        federation = self.federation(repeat)
+        predict, state = self._trained(name, repeat, federation, asked, last=last)
+        simulation, folder = self._simulation, self._files.preprocessing(repeat)
+        return Predictor(
+            name,
+            simulation.class_names,
+            simulation.row_encoding(),
+            (
+                *feature_stages(self.config, simulation, repeat, folder),
+                stage_of(predict, state, f"{name!r} has a model of each client"),
+            ),
+        )
+
+    def _trained(
+        self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
+    ) -> tuple[Predict, ServerState]:
+        """Return a method's function of states and examples, and the state that the run has saved."""
         algorithm = make_algorithm(self.config, name, federation, repeat)
-        predict = algorithm.predict
-        if predict is None:
-            raise UsageError(f"model({name!r}): it labels its clients' points and trains no model")
+        if algorithm.predict is None:
+            later = ", or later ones with jaxfed.xclp.propagate_labels(...).label"
+            is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
+            raise UsageError(
+                f"{asked}: it labels its clients' points{later * is_xclp} and trains no model"
+            )
         folder = self._files.final_state(name, repeat, last=last)
         saved = Checkpoints(folder).latest() if folder.is_dir() else None
         if saved is None:
-            raise UsageError(f"model({name!r}): {folder} holds no state; the method diverged")
+            raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
-        state = saved.state(template=algorithm.init(key, federation))
-        asked = f"model({name!r})"
-        return lambda x: predict(state, federation.examples_like_these(x, asked))
+        return algorithm.predict, saved.state(template=algorithm.init(key, federation))
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""

@@ -103,7 +103,9 @@ def _left_in(place: Path, overwrite: bool) -> str:
     call = "the same call without overwrite=True" if overwrite else "the same call"
     if not rounds:
         return f"stopped; {place} has no finished round yet: {call} begins again there"
-    kept, them = ("1 finished round", "it") if rounds == 1 else (f"{rounds} finished rounds", "them")
+    kept, them = (
+        ("1 finished round", "it") if rounds == 1 else (f"{rounds} finished rounds", "them")
+    )
     return f"stopped; {place} keeps {kept}: {call} continues after {them}"
 
 
