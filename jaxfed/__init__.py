@@ -2,6 +2,7 @@
 
 jaxfed.run(config)                                one experiment by its config, as the launcher runs it
 jaxfed.open(workdir)                              the result of a finished one
+jaxfed.load_predictor(file)                       a trained model that takes raw rows
 jaxfed.Federation.from_clients(clients)           clients of one's own arrays
 jaxfed.from_flax(module, input_shape)             any Flax network as a model
 jaxfed.Training(model)                            what is trained, on what, how
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "run": "jaxfed.api.run",
     "open": "jaxfed.api.opening",
+    "load_predictor": "jaxfed.api.predictor_file",
     "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.specification",

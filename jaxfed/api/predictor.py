@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxfed.api.stages import PLATFORMS, HostStage, Stage
 from jaxfed.data.encoding import RowEncoding
+from jaxfed.host import storage
+from jaxfed.host.location import file_to_write
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,3 +58,61 @@ class Predictor:
     def accepts(self) -> str:
         """The kinds of rows that it takes, in words."""
         return self.encoding.encoder.accepts
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the numbers of a row that the exported program takes; () for arrays and images."""
+        return self.encoding.encoder.names
+
+    def save(self, file: str | os.PathLike[str], *, platforms: tuple[str, ...] = PLATFORMS) -> Path:
+        """Write the predictor to one file, which `jaxfed.load_predictor` reads.
+
+        Args:
+            file: its path; an existing one is replaced. Missing folders are created.
+            platforms: devices that it can be used on: "cpu", "cuda", "tpu", "rocm".
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: a model of each client; a network that cannot be compiled for a platform; a file that
+                cannot be written; flatbuffers is missing.
+        """
+        from jaxfed.api.predictor_file import save_predictor
+
+        return save_predictor(self, file, platforms)
+
+    def export(self, *, platforms: tuple[str, ...] = PLATFORMS) -> bytes:
+        """Return the numeric part as a program that runs without jaxfed.
+
+            program = jax.export.deserialize(bytearray(content))
+            program.call(x)        # x [n, ...] with any n from 1 on -> probabilities, float32 [n, C]
+
+        x is what the encoder gives for rows, before scaling and features: uint8 images, or float32 numbers,
+        NaN where one is missing. `inputs` names the numbers of a table, where a text is a number of its own
+        (0 or 1), and `encode` gives them. Weights are constants of the program.
+
+        Args:
+            platforms: as for `save`.
+
+        Raises:
+            UsageError: as for `save`.
+        """
+        from jaxfed.api.predictor_file import exported_program
+
+        return exported_program(self, platforms)
+
+    def save_exported(
+        self, file: str | os.PathLike[str], *, platforms: tuple[str, ...] = PLATFORMS
+    ) -> Path:
+        """Write `export` to a file; return its path."""
+        path = file_to_write(file, "file")
+        content = self.export(platforms=platforms)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with storage.whole_file(path, "wb") as stream:
+            stream.write(content)
+        return path
+
+    def encode(self, rows: Any) -> np.ndarray:
+        """Return rows as the exported program takes them, [n, ...]."""
+        return self.encoding.encoder(rows)

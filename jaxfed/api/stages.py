@@ -99,6 +99,11 @@ class HostStage:
         return self.function(x)
 
 
+def without_flatbuffers() -> UsageError:
+    """Error for a missing package that `jax.export` reads and writes programs with."""
+    return UsageError("flatbuffers is missing; pip install -r requirements-serving.txt")
+
+
 @contextmanager
 def naming_lowering(platforms: tuple[str, ...]) -> Iterator[None]:
     """Turn errors of an export into one line.
@@ -109,11 +114,7 @@ def naming_lowering(platforms: tuple[str, ...]) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != "flatbuffers":
-            raise
-        raise UsageError(
-            "flatbuffers is missing, which jax.export writes with; pip install -r requirements-serving.txt"
-        ) from error
+        raise without_flatbuffers() from error
     except Exception as error:  # of a network's operations, as JAX raises them
         text = " ".join(str(error).split())[:200]
         raise UsageError(

@@ -30,6 +30,9 @@ class Encoder(Protocol):
             UsageError: rows of another kind, or with values that the training data do not have.
         """
 
+    def blank(self) -> np.ndarray:
+        """Return no rows, [0, ...], of the type and shape of `Dataset.x`."""
+
     def described(self) -> dict[str, Any]:
         """Return all that it knows, as JSON has it (`jaxfed.data.encoding.encoder_from`)."""
 

@@ -57,6 +57,10 @@ class ArrayEncoder:
                 return self._typed(x).reshape(1, *self.shape)
         raise UsageError(f"rows have shape {list(x.shape)}; give {self.accepts}")
 
+    def blank(self) -> np.ndarray:
+        """Return no examples, [0, *shape]."""
+        return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else np.float32)
+
     def described(self) -> dict[str, Any]:
         """Return the attributes."""
         return {"kind": "arrays", **asdict(self)}

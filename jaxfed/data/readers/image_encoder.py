@@ -54,8 +54,11 @@ class ImageEncoder:
         if not is_one and not isinstance(rows, Sequence):
             raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
         images = [self._decoded(each) for each in ([rows] if is_one else rows)]
-        shape = (0, self.height, self.width, self.channels)
-        return np.stack(images) if images else np.zeros(shape, np.uint8)
+        return np.stack(images) if images else self.blank()
+
+    def blank(self) -> np.ndarray:
+        """Return no images, uint8 [0, height, width, channels]."""
+        return self._arrays.blank()
 
     def described(self) -> dict[str, Any]:
         """Return the attributes."""

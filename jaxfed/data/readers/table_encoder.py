@@ -120,6 +120,10 @@ class TableEncoder:
         with np.errstate(over="ignore"):
             return np.concatenate(parts, axis=1).astype(np.float32)
 
+    def blank(self) -> np.ndarray:
+        """Return no rows, float32 [0, d]."""
+        return np.zeros((0, len(self.names)), np.float32)
+
     def described(self) -> dict[str, Any]:
         """Return the attributes."""
         return {"kind": "table", **asdict(self)}
