@@ -140,7 +140,9 @@ jaxfed.run("fedavg_xclp:smoke", workdir=PLACE, checkpoint_every=1, **settings)""
 
 @pytest.mark.slow
 def test_in_a_real_kernel(tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient", reason="nbclient, of a notebook's kernel, is missing")
+    nbclient = pytest.importorskip(
+        "nbclient", reason="nbclient, of a notebook's kernel, is missing"
+    )
     nbformat = pytest.importorskip("nbformat", reason="nbformat, of nbclient, is missing")
     pytest.importorskip("ipykernel", reason="ipykernel is missing")
     cells = [

@@ -133,7 +133,9 @@ def test_data_that_are_gone_or_others_are_one_line(on_a_file):
     with pytest.raises(jaxfed.UsageError, match=r"t\.csv'?: no such file"):
         result.federation()
     table.write_text(text.replace("0.1", "0.2"))
-    with pytest.raises(jaxfed.UsageError, match=r"computed on other data: x is .* that data alone$"):
+    with pytest.raises(
+        jaxfed.UsageError, match=r"computed on other data: x is .* that data alone$"
+    ):
         result.federation()
     table.write_text(text)
     assert result.federation().num_clients == 2

@@ -131,7 +131,8 @@ class TableEncoder:
     def _cells(self, rows: Any) -> list[list[str]]:
         """Texts of each column of features."""
         if isinstance(rows, str):
-            rows = list(csv.reader(io.StringIO(rows), delimiter=self.delimiter))
+            lines = csv.reader(io.StringIO(rows), delimiter=self.delimiter)
+            rows = [line for line in lines if line]
         elif hasattr(rows, "to_dict"):  # pandas: a frame or one row
             rows = rows.to_dict("records") if getattr(rows, "ndim", 1) == 2 else rows.to_dict()
         if isinstance(rows, Mapping):
@@ -154,9 +155,9 @@ class TableEncoder:
         unknown = [name for name in given if name not in self.line]
         for name in wanted:
             if name not in given:
-                meant = did_you_mean(nearest(name, unknown))
+                near = "".join(f" (there is {found!r})" for found in nearest(name, unknown))
                 raise UsageError(
-                    f"row {number}: no column {name!r}{meant}; give None where the value is missing"
+                    f"row {number}: lacks column {name!r}{near}; give None where the value is missing"
                 )
         if unknown:
             raise UsageError(
