@@ -189,7 +189,7 @@ def _stage(
     try:
         function = export.deserialize(bytearray(program)).call
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError):
+        if isinstance(error, ImportError):
             raise without_flatbuffers() from error
         text = " ".join(str(error).split())[:200]
         raise UsageError(

@@ -29,6 +29,7 @@ from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.training.round.evaluation import ModelPredict
 
 PLATFORMS = ("cpu", "cuda")
+_ALL_PLATFORMS = (*PLATFORMS, "rocm", "tpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +110,19 @@ def naming_lowering(platforms: tuple[str, ...]) -> Iterator[None]:
     """Turn errors of an export into one line.
 
     Raises:
-        UsageError: flatbuffers is missing; a network that cannot be compiled for all of these platforms.
+        UsageError: flatbuffers is missing; a network that cannot be compiled for all of these platforms, or a
+            platform that does not exist.
     """
+    if unknown := [platform for platform in platforms if platform not in _ALL_PLATFORMS]:
+        raise UsageError(
+            f"{unknown[0]!r} is none",
+            key="platforms",
+            value=platforms,
+            allowed=f"choose out of {', '.join(map(repr, _ALL_PLATFORMS))}",
+        )
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise without_flatbuffers() from error
     except Exception as error:  # of a network's operations, as JAX raises them
         text = " ".join(str(error).split())[:200]
