@@ -1,6 +1,6 @@
 """A predictor as one file, and as a program for servers without this package.
 
-    FILE    safetensors; metadata `jaxfed_predictor` (JSON) and `checksum`
+    FILE    safetensors; metadata `jaxfed_predictor`: JSON of `header`, JSON, and `checksum`
             scaling.mean, scaling.scale     float64, if features were scaled
             N.NAME                          arrays of step N's network
             N.program                       uint8, the step as `jax.export` writes it
@@ -34,7 +34,7 @@ from jaxfed.host import storage
 from jaxfed.host.location import file_to_write, location
 
 _VERSION = 1
-_HEADER, _CHECKSUM = "jaxfed_predictor", "checksum"
+_ENTRY = "jaxfed_predictor"
 _SCALING, _PROGRAM = ("scaling.mean", "scaling.scale"), "program"
 
 
@@ -67,7 +67,9 @@ def save_predictor(
         tensors[f"{number}.{_PROGRAM}"] = np.frombuffer(stage.program, np.uint8)
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     text = json.dumps(header)
-    content = save(tensors, {_HEADER: text, _CHECKSUM: _checksum(text, tensors)})
+    # One entry: safetensors has no order of several, and the same predictor gives the same bytes.
+    entry = json.dumps({"header": text, "checksum": _checksum(text, tensors)})
+    content = save(tensors, {_ENTRY: entry})
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.whole_file(path, "wb") as stream:
         stream.write(content)
@@ -93,13 +95,11 @@ def load_predictor(file: str | os.PathLike[str]) -> Predictor:
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         text = " ".join(str(error).split())[:200]
         raise UsageError(f"{asked}: is damaged, or no predictor's file ({text})") from error
-    if _HEADER not in metadata:
+    if _ENTRY not in metadata:
         raise UsageError(
             f"{asked}: holds no predictor; result.predictor(...).save(FILE) writes one"
         )
-    if metadata.get(_CHECKSUM) != _checksum(metadata[_HEADER], tensors):
-        raise UsageError(f"{asked}: is damaged, its checksum is another; save it again")
-    header = json.loads(metadata[_HEADER])
+    header = _header(asked, metadata[_ENTRY], tensors)
     if header["version"] > _VERSION:
         raise UsageError(
             f"{asked}: of jaxfed {header['jaxfed']}, which this version ({__version__}) cannot read; "
@@ -197,6 +197,19 @@ def _stage(
             f"({type(error).__name__}: {text}); save it again with this one"
         ) from error
     return Stage(leaves, function, step["rows"], program)
+
+
+def _header(asked: str, entry: str, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the header if the checksum fits it and the arrays."""
+    try:
+        content = json.loads(entry)
+        text, checksum = content["header"], content["checksum"]
+    except (ValueError, KeyError, TypeError):
+        text = checksum = ""
+    if checksum != _checksum(text, tensors):
+        raise UsageError(f"{asked}: is damaged, its checksum is another; save it again")
+    header: dict[str, Any] = json.loads(text)
+    return header
 
 
 def _checksum(header: str, tensors: Mapping[str, np.ndarray]) -> str:
