@@ -27,8 +27,8 @@ from safetensors.numpy import save
 from jaxfed import __version__
 from jaxfed.api.predictor import Predictor
 from jaxfed.api.stages import HostStage, Stage, naming_lowering, without_flatbuffers
+from jaxfed.data.dataset import Gaps, Standardization
 from jaxfed.data.encoding import RowEncoding, encoder_from
-from jaxfed.data.scaling import Gaps, Standardization
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import file_to_write, location

@@ -191,7 +191,7 @@ class Result:
         """Return a method's function of states and examples, and the state that the run has saved."""
         algorithm = make_algorithm(self.config, name, federation, repeat)
         if algorithm.predict is None:
-            later = ", or later ones with jaxfed.xclp.propagate_labels(...).label"
+            later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
             is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
             raise UsageError(
                 f"{asked}: it labels its clients' points{later * is_xclp} and trains no model"

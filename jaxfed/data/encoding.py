@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, Encoder
+from jaxfed.data.dataset import Dataset, Encoder, Gaps, Standardization
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
-from jaxfed.data.scaling import Gaps, Standardization
 
 
 @dataclass(frozen=True)

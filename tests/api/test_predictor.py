@@ -113,6 +113,7 @@ except ImportError:
 """
 
 
+@pytest.mark.slow
 def test_a_server_without_jaxfed(on_a_table, tmp_path):
     result, rows = on_a_table
     predict = result.predictor()
@@ -133,6 +134,7 @@ np.save("loaded.npy", predict(open("rows").read()))
 """
 
 
+@pytest.mark.slow
 def test_another_process_without_data_and_run(on_a_table, tmp_path):
     result, rows = on_a_table
     predict = result.predictor()
@@ -179,7 +181,6 @@ def test_arrays(tmp_path):
     "settings",
     [
         {"preprocessing__kind": "images", "model__name": "cnn"},
-        {"preprocessing__kind": "images", "model__name": "resnet9"},
         {"preprocessing__kind": "federated_features", "preprocessing__rounds": 2},
         {"algorithm": "protofssl", "federation__num_clients": 3, "cohort_size": 3},
         {"execution__precision": "bfloat16"},
@@ -211,6 +212,7 @@ def on_images(tmp_path, **settings):
     )
 
 
+@pytest.mark.slow
 def test_image_files(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     result = on_images(tmp_path, preprocessing__kind="images")
@@ -249,6 +251,7 @@ def test_images_through_a_pretrained_network(tmp_path, monkeypatch):
     same_after_a_way_through_a_file(predict, raw.tolist(), tmp_path)
 
 
+@pytest.mark.slow
 def test_models_of_each_client_stay_in_memory(on_a_table, tmp_path):
     rows = write_table(tmp_path / "t.csv")
     settings = {**FEW, "algorithm": "local_learning", "rounds": 1, "learner__name": "decision_tree"}
@@ -269,21 +272,6 @@ def test_models_of_each_client_stay_in_memory(on_a_table, tmp_path):
         ):
             write()
     assert not (tmp_path / "model").exists()
-
-
-def test_methods_without_a_model():
-    small = {"dataset__train_size": 100, "xclp__num_bits": 64, "execution__plots": False}
-    small |= {"num_repeats": 1, "baselines": ("client_knn",)}
-    result = jaxfed.run("xclp_digits:smoke", progress=False, **small)
-    later = (
-        r"or later ones with jaxfed\.xclp\.propagate_labels\(\.\.\.\)\.label and trains no model$"
-    )
-    with pytest.raises(jaxfed.UsageError, match=rf"^predictor\('xclp'\): it labels .*, {later}"):
-        result.predictor()
-    with pytest.raises(
-        jaxfed.UsageError, match=r"^predictor\('client_knn'\): it .* points and trains"
-    ):
-        result.predictor("client_knn")
 
 
 @pytest.fixture

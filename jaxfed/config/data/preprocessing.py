@@ -11,10 +11,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
-from jaxfed.data.dataset import standardization
+from jaxfed.data.dataset import Standardization, standardization
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
-from jaxfed.data.scaling import Standardization
 from jaxfed.errors import UsageError
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
