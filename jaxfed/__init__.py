@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "run": "jaxfed.api.run",
     "open": "jaxfed.api.opening",
-    "load_predictor": "jaxfed.api.predictor_file",
+    "load_predictor": "jaxfed.api.predictor",
     "simulate": "jaxfed.experiment.run.simulate",
     "Federation": "jaxfed.federation.clients",
     "Training": "jaxfed.training.specification",

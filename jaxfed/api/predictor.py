@@ -8,20 +8,18 @@ predict.save("model.safetensors")        # `jaxfed.load_predictor` reads it, wit
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxfed.api.stages import PLATFORMS, HostStage, Stage
-from jaxfed.data.encoding import RowEncoding
+from jaxfed.api.predictor_file import Contents, contents_of, exported_program, save_predictor
+from jaxfed.api.stages import PLATFORMS
 from jaxfed.host import storage
 from jaxfed.host.location import file_to_write
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Predictor:
+class Predictor(Contents):
     """Probabilities of the classes of raw rows.
 
     Attributes:
@@ -30,11 +28,6 @@ class Predictor:
         encoding: from rows to examples, as in the run.
         stages: from examples to probabilities.
     """
-
-    method: str
-    classes: tuple[str, ...]
-    encoding: RowEncoding
-    stages: tuple[Stage | HostStage, ...]
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return probabilities, float32 [n, C], of one row or several.
@@ -78,8 +71,6 @@ class Predictor:
             UsageError: a model of each client; a network that cannot be compiled for a platform; a file that
                 cannot be written; flatbuffers is missing.
         """
-        from jaxfed.api.predictor_file import save_predictor
-
         return save_predictor(self, file, platforms)
 
     def export(self, *, platforms: tuple[str, ...] = PLATFORMS) -> bytes:
@@ -98,8 +89,6 @@ class Predictor:
         Raises:
             UsageError: as for `save`.
         """
-        from jaxfed.api.predictor_file import exported_program
-
         return exported_program(self, platforms)
 
     def save_exported(
@@ -114,5 +103,24 @@ class Predictor:
         return path
 
     def encode(self, rows: Any) -> np.ndarray:
-        """Return rows as the exported program takes them, [n, ...]."""
-        return self.encoding.encoder(rows)
+        """Return rows as the exported program takes them, [n, ...].
+
+        Raises:
+            UsageError: as for a call.
+        """
+        x = self.encoding.encoder(rows)
+        self.encoding.prepared(x)  # which refuses gaps that the run never had
+        return x
+
+
+def load_predictor(file: str | os.PathLike[str]) -> Predictor:
+    """Read a predictor that `Predictor.save` wrote: the same probabilities, bit for bit, on the same device.
+
+    Neither the data, the config nor the run are needed, nor a registered network.
+
+    Raises:
+        UsageError: one line: no such file, another file, a damaged one, one of a later version;
+            flatbuffers is missing.
+    """
+    found = contents_of(file)
+    return Predictor(found.method, found.classes, found.encoding, found.stages)

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from jaxfed import __version__
-from jaxfed.api.predictor import Predictor
 from jaxfed.api.stages import HostStage, Stage, naming_lowering, without_flatbuffers
 from jaxfed.data.dataset import Gaps, Standardization
 from jaxfed.data.encoding import RowEncoding, encoder_from
@@ -38,8 +38,25 @@ _ENTRY = "jaxfed_predictor"
 _SCALING, _PROGRAM = ("scaling.mean", "scaling.scale"), "program"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Contents:
+    """All of a predictor.
+
+    Attributes:
+        method: its name in the run.
+        classes: their names, in the order of the probabilities.
+        encoding: from rows to examples, as in the run.
+        stages: from examples to probabilities.
+    """
+
+    method: str
+    classes: tuple[str, ...]
+    encoding: RowEncoding
+    stages: tuple[Stage | HostStage, ...]
+
+
 def save_predictor(
-    predictor: Predictor, file: str | os.PathLike[str], platforms: tuple[str, ...]
+    predictor: Contents, file: str | os.PathLike[str], platforms: tuple[str, ...]
 ) -> Path:
     """Write the file atomically; see `Predictor.save`."""
     path = file_to_write(file, "file")
@@ -76,14 +93,8 @@ def save_predictor(
     return path
 
 
-def load_predictor(file: str | os.PathLike[str]) -> Predictor:
-    """Read a predictor that `Predictor.save` wrote: the same probabilities, bit for bit, on the same device.
-
-    Neither the data, the config nor the run are needed, nor a registered network.
-
-    Raises:
-        UsageError: one line: no such file, another file, a damaged one, one of a later version.
-    """
+def contents_of(file: str | os.PathLike[str]) -> Contents:
+    """Read the file; see `jaxfed.load_predictor`."""
     path = location(file, "file")
     asked = f"load_predictor({os.fspath(file)!r})"
     if not path.is_file():
@@ -108,7 +119,7 @@ def load_predictor(file: str | os.PathLike[str]) -> Predictor:
     gaps, scaling = header["gaps"], None
     if _SCALING[0] in tensors:
         scaling = Standardization(*(tensors[name] for name in _SCALING))
-    return Predictor(
+    return Contents(
         header["method"],
         tuple(header["classes"]),
         RowEncoding(
@@ -121,7 +132,7 @@ def load_predictor(file: str | os.PathLike[str]) -> Predictor:
     )
 
 
-def exported_program(predictor: Predictor, platforms: tuple[str, ...]) -> bytes:
+def exported_program(predictor: Contents, platforms: tuple[str, ...]) -> bytes:
     """Return the program of all that follows the encoder; see `Predictor.export`."""
     stages, encoding = _network_stages(predictor, "export"), predictor.encoding
     given, prepared = _example(encoding, is_prepared=False), _example(encoding)
@@ -157,7 +168,7 @@ def _prepared(encoding: RowEncoding, x: jax.Array, shape: tuple[int, ...]) -> ja
     return x.reshape(x.shape[0], *shape).astype(jnp.float32) if encoding.is_flat else x
 
 
-def _network_stages(predictor: Predictor, asked: str) -> list[Stage]:
+def _network_stages(predictor: Contents, asked: str) -> list[Stage]:
     found = []
     for stage in predictor.stages:
         if isinstance(stage, HostStage):

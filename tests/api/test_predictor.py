@@ -64,8 +64,9 @@ def test_rows_of_a_table_as_they_were_at_training(on_a_table):
     assert one.shape == (1, 2)
     assert one.sum() == pytest.approx(1)
     assert "takes a dict" in repr(predict)
-    with pytest.raises(jaxfed.UsageError, match="row 0: column 'b' has no value"):
-        predict({"a": 1, "b": None, "color": "red"})
+    for call in (predict, predict.encode):
+        with pytest.raises(jaxfed.UsageError, match="row 0: column 'b' has no value"):
+            call({"a": 1, "b": None, "color": "red"})
 
 
 def same_after_a_way_through_a_file(predict, rows, tmp_path):
