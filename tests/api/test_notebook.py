@@ -5,7 +5,7 @@ import json
 
 import pytest
 from invoking import ROOT
-from small_workdirs import make_run
+from small_workdirs import XCLP, make_run
 
 import jaxfed
 from jaxfed.api import run
@@ -18,7 +18,8 @@ TINY |= {"dataset__train_size": 100}
 
 @pytest.fixture
 def opened(tmp_path):
-    make_run(tmp_path / "a<b", algorithm="xclp", baselines=[])
+    accuracies = {"xclp": XCLP, "a<b": XCLP}
+    make_run(tmp_path / "a<b", accuracies, algorithm="xclp", baselines=["a<b"])
     summary = json.loads((tmp_path / "a<b" / "summary.json").read_text())
     summary["remarks"] = ["xclp: x < y"]
     (tmp_path / "a<b" / "summary.json").write_text(json.dumps(summary))

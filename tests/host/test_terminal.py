@@ -57,6 +57,11 @@ def test_every_change_is_shown_after_a_while(page, monkeypatch):
     assert len(updates) == 63
 
 
+def test_nothing_is_shown_before_it_begins(page):
+    RunProgress(SETTINGS).working_on("reading flags")
+    assert not page[1]
+
+
 def test_a_quiet_run_shows_nothing(page):
     shown, _ = page
     with RunProgress(SETTINGS, terminal.Console(quiet=True)) as progress:
