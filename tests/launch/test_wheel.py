@@ -1,4 +1,4 @@
-"""The sdist and its wheel: one name in site-packages, with entries and configs within it that work from any folder."""
+"""The sdist and its wheel: one name in site-packages, with entries and configs that work from any folder."""
 
 import os
 import runpy
