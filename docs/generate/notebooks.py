@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
 SECONDS = 600  # a cell may take
+_STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
 
 Notebook = dict[str, Any]
 
@@ -104,8 +106,11 @@ def _clean(output: dict[str, Any]) -> dict[str, Any]:
     if "data" not in output:
         return output
     data = output["data"]
-    if data.keys() & {"image/png", "text/html"}:
+    if data.keys() & {"image/png", "text/html", "text/markdown"}:
         data = {kind: value for kind, value in data.items() if kind != "text/plain"}
+    if "text/html" in data:  # of pandas, whose style sheet no page of notebooks applies
+        lines = _STYLE.sub("", "".join(data["text/html"])).splitlines(keepends=True)
+        data = data | {"text/html": lines}
     clean = output | {"data": data, "metadata": {}}
     return clean | ({"execution_count": None} if "execution_count" in output else {})
 
@@ -114,9 +119,10 @@ def _shown(output: dict[str, Any]) -> str:
     data = output.get("data", {})
     if "image/png" in data:
         return f"![plot](data:image/png;base64,{''.join(data['image/png'].split())})"
+    if "text/markdown" in data:
+        return "".join(data["text/markdown"])
     if "text/html" in data:
-        lines = "".join(data["text/html"]).splitlines()
-        return "\n".join(line.strip() for line in lines if line.strip())
+        return "\n".join(map(str.strip, "".join(data["text/html"]).splitlines()))
     text = "".join(output.get("text", data.get("text/plain", "")))
     return f"```text\n{text.rstrip()}\n```"
 
