@@ -45,7 +45,7 @@ def test_form(path):
     code = sources(path, "code")
     assert len(text) + len(code) <= 16
     assert re.fullmatch(r"# .*\?", text[0].splitlines()[0])
-    assert "\nNext: " in text[-1]
+    assert re.search(r"^Next: ", text[-1], re.MULTILINE)
     assert code[0] == sources(PATHS[0], "code")[0]  # installation
     assert "assert " in "".join(code)
 
