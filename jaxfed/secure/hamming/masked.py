@@ -89,10 +89,10 @@ class Client:
 
     def _points(self, client: int, ends: Sequence[int]) -> range:
         """Consecutive points of a client; others have no masks, or those of somebody else's."""
-        start, stop = ends
-        if not 0 <= start <= stop <= self._sizes.get(client, -1):
-            raise ProtocolError(f"points {start} to {stop} of client {client}, which it does not have")
-        return range(start, stop)
+        size = self._sizes.get(client, -1)
+        if len(ends) != 2 or not 0 <= ends[0] <= ends[1] <= size:  # a step would repeat masks
+            raise ProtocolError(f"points {ends} of client {client}, which has {size}")
+        return range(*ends)
 
     def _send_block(self, partner: int, rows: range, columns: range) -> None:
         is_first = self._own < partner

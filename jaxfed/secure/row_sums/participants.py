@@ -57,7 +57,9 @@ class ParticipatingRows:
     @property
     def agreement(self) -> str:
         """Hash of the places and the number of columns, the same at all clients that were told the same."""
-        places = [(int(owner), int(own.start), int(own.stop)) for owner, own in self._places.items()]
+        places = [
+            (int(owner), int(own.start), int(own.stop)) for owner, own in self._places.items()
+        ]
         return hashlib.sha256(repr((places, self.shape[1])).encode()).hexdigest()
 
     def __getitem__(self, client: int) -> slice:
