@@ -21,7 +21,7 @@ _CODE, _FEWEST = 128, 24  # bits of a window of a code, and ones and zeros in it
 
 
 class Private(NamedTuple):
-    """What may not leave a client: examples [n, ...], labels int [n], -1 unlabeled, texts, codes uint32 [n, w]."""
+    """What may not leave a client: examples [n, ...], labels int [n], -1 unlabeled, texts, codes [n, w]."""
 
     x: np.ndarray
     y: np.ndarray

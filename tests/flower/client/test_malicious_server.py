@@ -1,7 +1,7 @@
-"""Requests that only a malicious server sends: a client computes nothing that it should not, and stays usable.
+"""Requests that only a malicious server sends: a client computes nothing it should not, and stays usable.
 
-The first letters of a session are recorded at client 0 of three. Each test puts the folder back to where it was
-before a letter, and sends requests of its own.
+The first letters of a session are recorded at client 0 of three. Each test puts the folder back to where it
+was before a letter, and sends requests of its own.
 """
 
 import json
@@ -34,7 +34,7 @@ class Stopped(BaseException):
 
 
 def recorded(place, config, last):
-    """Play a run until client 2 has answered the step `last`: {step: (client 0's folder before it, request)}."""
+    """Play a run until client 2 has answered `last`: {step: (client 0's folder before it, request)}."""
     there, found = Deployment(place, config), {}
 
     def recording(node, serve):
@@ -70,7 +70,7 @@ def fedct(tmp_path_factory):
 
 
 class Client:
-    """Client 0 before a step of a recording; its errors are told in `full`, so that tests can compare them."""
+    """Client 0 before a step of a recording; errors are `full`, so that tests can compare them."""
 
     def __init__(self, recording, step, folder, *, full=True):
         before, request = recording[step]

@@ -159,7 +159,7 @@ def test_one_row_of_codes_is_found(tmp_path, monkeypatch, codes, method):
     monkeypatch.setattr(client_run, "_step", leaking)
     refusal = partial(pytest.raises, TooFewClients, match="seconds.planted is unexpected")
     there = Deployment(tmp_path, config_of(method, "rounds=1", "dataset.train_size=90", *SECURE))
-    assert found_in_a_run(there, refusal, codes) == dict.fromkeys(range(3), ["codes, words"])
+    assert found_in_a_run(there, refusal, codes) == {j: ["codes, words"] for j in range(3)}
 
 
 RNG = np.random.default_rng(3)
