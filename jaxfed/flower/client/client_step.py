@@ -14,9 +14,9 @@ Flower starts a new process for each message, may send a message again, and a pr
         RUN/last                the last step: its number, round, the request's hash, the reply
         RUN/NUMBER.state        the state after that step
 
-A state whose entry `once` is True serves the next step of the run alone. That step deletes it, also if it fails
-or continues from another state. Parties that derive keys or nonces from a stored seed need it: a server could
-otherwise continue twice from one state, or learn from errors which of many messages fit the client's data.
+A state whose entry `once` is True serves the next step of the run alone. That step deletes it, also if it
+fails or continues from another state. Parties that derive keys or nonces from a stored seed need it: a server
+could otherwise continue twice from one state, or learn from errors which of many messages fit the data.
 """
 
 from __future__ import annotations

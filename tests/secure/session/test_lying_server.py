@@ -10,9 +10,9 @@ from recording_network import Network
 from row_sums_parties import matrices, parties, uploads
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.primitives import shamir
 from jaxfed.secure.hamming import masked as masked_hamming
 from jaxfed.secure.hamming import masked_distances
+from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import mask_streams, masked, resilient_round, signed_survivors
 from jaxfed.secure.row_sums.participants import ParticipatingRows
