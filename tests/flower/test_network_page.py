@@ -1,4 +1,4 @@
-"""docs/network.md and docs/threat-model-network.md: each fault and attack has a test that shows the outcome."""
+"""docs/network.md and docs/threat-model-network.md: each fault and attack has a test of its outcome."""
 
 import re
 from pathlib import Path
