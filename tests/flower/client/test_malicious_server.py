@@ -269,7 +269,7 @@ def test_two_letters_at_once(xclp, before, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(client_run, "method_of", slow)
-    ask = [client.reply, lambda: client.reply(**client.letter((90, "own", {}, "send_own", [])))]
+    ask = [client.reply, lambda: client.reply(**client.letter(client.calls[-1]))]
     with ThreadPoolExecutor(4) as pool:
         replies = [each.result() for each in [pool.submit(one) for one in ask * 2]]
     (frames,) = {reply["content.reply.frames"] for reply in replies if failure_of(reply) is None}
