@@ -4,6 +4,7 @@ import re
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 from invoking import ROOT
 from on_demand import on_demand
@@ -59,12 +60,14 @@ def test_readme_as_a_library(module):
     assert run("README.md", module).simulated.metrics["test_accuracy"] > 0.6
 
 
-def test_as_a_library(module, capsys):
-    assert len(blocks("docs/library.md")) == 4
+def test_as_a_library(module, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(blocks("docs/library.md")) == 7
     run("docs/library.md", module)
     assert module.simulated.metrics["test_accuracy"] > 0.6
     assert set(module.table.role) == {"labeled", "unlabeled", "new"}
     assert len(module.labels) == 40
+    np.testing.assert_array_equal(module.served, module.predict("35,0.9,b"))
     assert module.agreed.metrics["test_accuracy"] > 0.5
     assert (module.agreed.state.label >= 0).all()
 

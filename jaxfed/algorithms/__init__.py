@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,20 @@ ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OW
 
 def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:
     if name in _OWN:
-        return ALGORITHMS[name]
+        return _named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _named(name: str) -> Callable[..., FederatedAlgorithm]:
+    """The factory of a method, whose results have its name."""
+    factory = ALGORITHMS[name]
+
+    @wraps(factory)
+    def make(*args: Any, **keywords: Any) -> FederatedAlgorithm:
+        return factory(*args, **keywords)._replace(name=name)
+
+    return make
 
 
 class _Methods(ModuleType):

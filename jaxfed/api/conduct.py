@@ -111,15 +111,18 @@ def conduct(
     return summary
 
 
-def present(progress: RunProgress, place: Path, *, audited: bool = False) -> None:
-    """Print the results of a finished run, and of its audit."""
+def present(
+    progress: RunProgress, place: Path, *, audited: bool = False, is_temporary: bool = False
+) -> None:
+    """Print the results of a finished run, and of its audit; say so if the folder is a result's own."""
     # Here, because a mistake need not wait for what reports import.
     from jaxfed.reports.tables.method_names import methods_of
 
     run = read_run(place)
     summary, methods = run.summary or {}, methods_of([run])
     remarks = summary.get("remarks", ())
-    progress.show_results(summary["algorithms"], str(place), methods.names, remarks=remarks)
+    where = in_words(place, is_temporary=is_temporary)
+    progress.show_results(summary["algorithms"], where, methods.names, remarks=remarks)
     found = read_audit(place) if audited else None
     if found is not None:
         from jaxfed.reports.documents.audit import HEADINGS, table_rows, which_accuracy
@@ -127,3 +130,10 @@ def present(progress: RunProgress, place: Path, *, audited: bool = False) -> Non
         rows = [cells[:_SHOWN] for cells in table_rows(found["methods"], methods)]
         notes = which_accuracy(found["methods"])
         progress.show_audit(HEADINGS[:_SHOWN], rows, notes, str(place / "audit"))
+
+
+def in_words(place: Path, *, is_temporary: bool) -> str:
+    """Name the folder of the results, and how long it lasts if a result owns it."""
+    if not is_temporary:
+        return str(place)
+    return f"{place}, a temporary folder that is deleted with the result; workdir=FOLDER keeps them"

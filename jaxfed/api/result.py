@@ -15,14 +15,23 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.api.conduct import in_words
+from jaxfed.api.notebook import Plots, html_table, plots_of
+from jaxfed.api.predictor import Predictor
+from jaxfed.api.stages import feature_stages, stage_of
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.experiment.run.progress import results_table
+from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store.records import read_metrics, read_run
-from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
+from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.reports.tables.method_names import methods_of
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
 ResultTable = Any
@@ -47,6 +56,7 @@ class Result:
     ) -> None:
         """With `owns_workdir`, delete the folder once the result is garbage-collected."""
         self.workdir, self.config, self.summary = workdir, config, summary
+        self._is_temporary = owns_workdir
         self._files = Workdir(workdir)
         if owns_workdir:
             weakref.finalize(self, shutil.rmtree, workdir, ignore_errors=True)
@@ -59,6 +69,24 @@ class Result:
             if "test_accuracy" in metrics
         )
         return f"Result({self.workdir}: {', '.join(accuracies)})"
+
+    def _repr_html_(self) -> str:
+        """The table of methods as the console has it, the remarks, and the place."""
+        run = read_run(self.workdir)
+        headings, rows = results_table(self.summary["algorithms"], methods_of([run]).names)
+        place = in_words(self.workdir, is_temporary=self._is_temporary)
+        notes = [*complaints(self.summary), *self.summary.get("remarks", ())]
+        return html_table(headings, rows, [*notes, f"results are in {place}"])
+
+    def plot(self) -> Plots:
+        """Return the pictures in `plots/` of the workdir: paths, which a notebook shows as pictures.
+
+        They are drawn first if the run has none (`execution.plots=False`).
+
+        Raises:
+            UsageError: there is nothing to draw.
+        """
+        return plots_of(read_run(self.workdir), self._files.plots)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -125,19 +153,55 @@ class Result:
             UsageError: a method that trains no model; one that diverged.
         """
         name = self._named(method, repeat)
+        asked = f"model({name!r})"
         federation = self.federation(repeat)
+        predict, state = self._trained(name, repeat, federation, asked, last=last)
+        return lambda x: predict(state, federation.examples_like_these(x, asked))
+
+    def predictor(
+        self, method: str | None = None, repeat: int = 0, *, last: bool = False
+    ) -> Predictor:
+        """Return a method's trained model as a function of raw rows, which can be saved to a file.
+
+        Arguments as for `model`. Rows are what the reader of the data set takes: dicts, data frames or lines
+        of a table, files or PIL images of a folder of images, arrays elsewhere. They are encoded and
+        preprocessed as in the run.
+
+        Raises:
+            UsageError: a method that trains no model; one that diverged; the run's data are not there.
+        """
+        name = self._named(method, repeat)
+        asked = f"predictor({name!r})"
+        federation = self.federation(repeat)
+        predict, state = self._trained(name, repeat, federation, asked, last=last)
+        simulation, folder = self._simulation, self._files.preprocessing(repeat)
+        return Predictor(
+            name,
+            simulation.class_names,
+            simulation.row_encoding(),
+            (
+                *feature_stages(self.config, simulation, repeat, folder),
+                stage_of(predict, state, f"{name!r} has a model of each client"),
+            ),
+        )
+
+    def _trained(
+        self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
+    ) -> tuple[Predict, ServerState]:
+        """Return a method's function of states and examples, and the state that the run has saved."""
         algorithm = make_algorithm(self.config, name, federation, repeat)
-        predict = algorithm.predict
-        if predict is None:
-            raise UsageError(f"model({name!r}): it labels its clients' points and trains no model")
+        if algorithm.predict is None:
+            later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
+            is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
+            raise UsageError(
+                f"{asked}: it labels its clients' points{later * is_xclp} and trains no model"
+            )
         folder = self._files.final_state(name, repeat, last=last)
         saved = Checkpoints(folder).latest() if folder.is_dir() else None
         if saved is None:
-            raise UsageError(f"model({name!r}): {folder} holds no state; the method diverged")
+            raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
-        state = saved.state(template=algorithm.init(key, federation))
-        asked = f"model({name!r})"
-        return lambda x: predict(state, federation.examples_like_these(x, asked))
+        return algorithm.predict, saved.state(template=algorithm.init(key, federation))
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""
@@ -146,7 +210,16 @@ class Result:
 
     @cached_property
     def _simulation(self) -> Simulation:
-        return Simulation(self.config)
+        """The data set of the run, as it was then.
+
+        Raises:
+            UsageError: a name in the config that nobody has registered; data that are missing or others.
+        """
+        check(self.config)
+        simulation = Simulation(self.config)
+        with with_resume_hint("its models can be used with that data alone"):
+            self._files.check_data(simulation.data_checksums())
+        return simulation
 
     def _named(self, method: str | None, repeat: int) -> str:
         name = self.config.algorithm if method is None else method

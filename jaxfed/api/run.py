@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from jaxfed.api.conduct import conduct, present
+from jaxfed.api.notebook import Stopped
 from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check, unread
@@ -30,7 +31,8 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json
-from jaxfed.experiment.store.workdir import OF_A_CALL, with_resume_hint
+from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, with_resume_hint
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 from jaxfed.host.parallel import devices, processes
@@ -50,10 +52,11 @@ def run(
         config: FILE.py[:VARIANT], or the name of a shipped config; or a ConfigDict.
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
-        progress: show a bar (on a terminal or in a notebook) or lines (elsewhere).
+        progress: show a bar (on a terminal), one line (in a notebook) or lines (elsewhere).
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C, or a notebook's stop; one line on what is kept and how to go on.
         UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
             data, another experiment's workdir.
     """
@@ -77,14 +80,33 @@ def run(
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:
             return _run(settings, place, overwrite, progress, given, owns_workdir=True)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise Stopped(
+                    "stopped; nothing is kept: with workdir=FOLDER a run can go on"
+                ) from None
             raise
     place = location(workdir, "--workdir")
     with with_resume_hint(OF_A_CALL):
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place / "summary.json"))
-        return _run(settings, place, overwrite, progress, given, owns_workdir=False)
+        try:
+            return _run(settings, place, overwrite, progress, given, owns_workdir=False)
+        except KeyboardInterrupt:
+            raise Stopped(_left_in(place, overwrite)) from None
+
+
+def _left_in(place: Path, overwrite: bool) -> str:
+    """One line on what a stopped run has left behind, and how to go on."""
+    rounds = Checkpoints(Workdir(place).checkpoints).newest()
+    call = "the same call without overwrite=True" if overwrite else "the same call"
+    if not rounds:
+        return f"stopped; {place} has no finished round yet: {call} begins again there"
+    kept, them = (
+        ("1 finished round", "it") if rounds == 1 else (f"{rounds} finished rounds", "them")
+    )
+    return f"stopped; {place} keeps {kept}: {call} continues after {them}"
 
 
 def _run(
@@ -100,5 +122,5 @@ def _run(
     with RunProgress(settings.to_dict(), console) as shown:
         conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
     if progress:
-        present(shown, place)
+        present(shown, place, is_temporary=owns_workdir)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

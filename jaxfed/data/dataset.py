@@ -1,14 +1,87 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 
 UNLABELED = -1
+
+
+class Gaps(NamedTuple):
+    """Columns with missing values, and the values that take their place.
+
+    Fields:
+        columns: numbers of the columns in which a value was missing, ascending.
+        medians: float32, of the training rows' values in these columns.
+    """
+
+    columns: tuple[int, ...]
+    medians: tuple[float, ...]
+
+    def filled(self, x: np.ndarray, names: Sequence[str] = ()) -> np.ndarray:
+        """Replace NaN in x [n, d] by the medians, and append an indicator (0 or 1) for each column.
+
+        Args:
+            x: float32, unchanged.
+            names: of the d columns, for errors.
+
+        Raises:
+            UsageError: a value is missing in another column.
+        """
+        is_gap = np.isnan(x)
+        other = np.setdiff1d(np.flatnonzero(is_gap.any(axis=0)), self.columns)
+        if len(other):
+            column = int(other[0])
+            row = int(np.flatnonzero(is_gap[:, column])[0])
+            name = names[column] if len(names) else column
+            raise UsageError(
+                f"row {row}: column {name!r} has no value, and had one in every row of the training data; "
+                "give a value"
+            )
+        columns, filled = list(self.columns), x.copy()
+        for column, median in zip(self.columns, self.medians, strict=True):
+            filled[is_gap[:, column], column] = median
+        return np.concatenate([filled, is_gap[:, columns].astype(np.float32)], axis=1)
+
+
+class Standardization(NamedTuple):
+    """The transform x' = (x - mean) scale, computed in float64, returned as float32."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Transform examples [n, ...]."""
+        return ((x - self.mean) * self.scale).astype(np.float32)
+
+
+class Encoder(Protocol):
+    """Converts rows as their publisher or owner has them to examples, as the reader did."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the numbers of an example; () if they have none."""
+
+    @property
+    def accepts(self) -> str:
+        """Kinds of rows that it converts, in words."""
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return one row or several as examples [n, ...], of the type and shape of `Dataset.x`.
+
+        Raises:
+            UsageError: rows of another kind, or with values that the training data do not have.
+        """
+
+    def blank(self) -> np.ndarray:
+        """Return no rows, [0, ...], of the type and shape of `Dataset.x`."""
+
+    def described(self) -> dict[str, Any]:
+        """Return all that it knows, as JSON has it (`jaxfed.data.encoding.encoder_from`)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +106,8 @@ class Dataset:
         subclass_test: the same of the test split.
         origin: note on the examples' origin for reports; mostly empty.
         has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
+        encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
+        gaps: of a completed table, the values that took the place of missing ones.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -50,6 +125,8 @@ class Dataset:
     subclass_test: np.ndarray | None = None
     origin: str = ""
     has_gaps: bool = False
+    encoder: Encoder | None = None
+    gaps: Gaps | None = None
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
@@ -132,8 +209,8 @@ class Dataset:
         if not self.has_gaps:
             return self
         is_gap = np.isnan(self.x)
-        columns = np.flatnonzero(is_gap.any(axis=0))
-        x = self.x.copy()
+        columns = np.flatnonzero(is_gap.any(axis=0)).tolist()
+        medians = []
         for column in columns:
             known = self.x[is_training & ~is_gap[:, column], column]
             if not len(known):
@@ -141,9 +218,10 @@ class Dataset:
                     f"data set {self.name!r}: feature {column + 1} has no value in the rows to train on; "
                     "leave its column out (dataset.drop)"
                 )
-            x[is_gap[:, column], column] = np.median(known)
-        x = np.concatenate([x, is_gap[:, columns].astype(np.float32)], axis=1)
-        return dataclasses.replace(self, x=x, x_test=x[:0], has_gaps=False)
+            medians.append(float(np.median(known)))
+        gaps = Gaps(tuple(columns), tuple(medians))
+        x = gaps.filled(self.x)
+        return dataclasses.replace(self, x=x, x_test=x[:0], has_gaps=False, gaps=gaps)
 
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
@@ -157,7 +235,7 @@ class Dataset:
         )
 
 
-def standardization(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def standardization(x: np.ndarray) -> Standardization:
     """Return the transform that scales every feature to mean 0 and variance 1 over these examples [n, ...].
 
     x'_ij = (x_ij - mean_j) / deviation_j, in float32; a constant feature becomes 0. Other
@@ -168,12 +246,7 @@ def standardization(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     deviation = x.std(axis=0, dtype=np.float64)
     # A constant column may have a deviation of rounding errors only.
     constant = deviation <= 1e-12 * np.abs(mean)
-    scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
-
-    def transform(others: np.ndarray) -> np.ndarray:
-        return ((others - mean) * scale).astype(np.float32)
-
-    return transform
+    return Standardization(mean, np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation)))
 
 
 def client_numbers(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -72,7 +73,7 @@ def pretrained_features(
     find_network(network)
     size = IMAGE_SIZE if image_size is None else _positive("image_size", image_size)
     if batch_size is None:
-        batch_size = 4 if jax.default_backend() == "cpu" else 256
+        batch_size = _usual_batch()
     batch_size = min(_positive("batch_size", batch_size), max(1, len(images)))
     path = find_weights(network, weights, root)
 
@@ -96,6 +97,33 @@ def pretrained_features(
             features[rows] = kept
             progress(rows.stop)
     return features
+
+
+def extraction(
+    *,
+    network: str,
+    weights: str | os.PathLike[str] | None,
+    root: str | None,
+    image_size: int | None,
+    batch_size: int | None,
+) -> tuple[nnx.State, Callable[[nnx.State, jax.Array], jax.Array], int]:
+    """Return the network's state, the function of it and of images, and the number of images at a time.
+
+    The function gives the features of `pretrained_features`, whose arguments these are; it keeps none.
+    """
+    size, rows = image_size or IMAGE_SIZE, batch_size or _usual_batch()
+    model, compute = _program(network, size, rows)
+    template = jax.eval_shape(model.init, jax.random.key(0))
+    state = read_weights(find_weights(network, weights, root), template)
+
+    def features(state: nnx.State, images: jax.Array) -> jax.Array:
+        return compute(state, images if images.dtype == jnp.uint8 else images * jnp.float32(255))
+
+    return state, features, rows
+
+
+def _usual_batch() -> int:
+    return 4 if jax.default_backend() == "cpu" else 256
 
 
 def _check_images(images: np.ndarray) -> None:
@@ -142,7 +170,7 @@ def _extractor(
 @functools.cache
 def _program(
     network: str, size: int, batch_size: int
-) -> tuple[Model, Callable[[nnx.State, np.ndarray], jax.Array]]:
+) -> tuple[Model, Callable[[nnx.State, np.ndarray | jax.Array], jax.Array]]:
     """Model and compiled extraction program, cached across sets of images."""
     model = efficientnet(network)
 

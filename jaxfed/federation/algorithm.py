@@ -136,6 +136,8 @@ class FederatedAlgorithm(NamedTuple):
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone.
+
+    `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
 
     init: Init
@@ -152,6 +154,7 @@ class FederatedAlgorithm(NamedTuple):
     labeled_only_rounds: int = 0
     judged_after: int = 0
     sides: Callable[[], Sides] | None = None
+    name: str = ""
 
 
 HAS_NO_MODEL = "has_no_model"  # metric of `evaluate`, True for a state without any model

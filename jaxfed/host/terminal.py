@@ -1,5 +1,7 @@
 """Progress output of commands: a bar with an estimate on a terminal, plain lines elsewhere.
 
+In a notebook one line is updated in place. (Rich's own bar there needs ipywidgets, and warns without.)
+
 Without a bar, a line names the current step and its duration whenever no line has been printed for
 `QUIET_SECONDS`: decoding a data set, a round over many points, a compilation.
 """
@@ -10,7 +12,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +23,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from jaxfed.host.notebook_line import NotebookLine
 
 QUIET_SECONDS = 20.0
 _SHORTEST_WAIT = 0.05
@@ -38,11 +42,30 @@ class _Console(Console):
 
 
 def _console() -> Console:
-    """Console of standard output; in a file or a pipe, tables have unlimited width."""
-    console = _Console(highlight=False, soft_wrap=True)
-    if not (console.is_terminal or console.is_jupyter):
+    """Console of standard output; in a file, a pipe or a notebook, tables have unlimited width."""
+    console = _Console(highlight=False, soft_wrap=True, force_jupyter=False)
+    if not console.is_terminal:
         console.width = _NO_EDGE
     return console
+
+
+def _bar(console: Console) -> Progress:
+    """Rich's bar, which is invisible elsewhere than on a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def in_notebook() -> bool:
+    """True if standard output is a notebook's."""
+    return Console().is_jupyter
 
 
 class Terminal:
@@ -52,18 +75,10 @@ class Terminal:
     """
 
     def __init__(self, total: int, doing: str, console: Console | None = None) -> None:
+        self._is_notebook = console is None and in_notebook()
         self.console = console or _console()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.is_interactive,
-        )
-        self._task = self._bar.add_task(doing, total=total)
+        self._bar = NotebookLine() if self._is_notebook else _bar(self.console)
+        self._task: Any = self._bar.add_task(doing, total=total)
         self._doing, self._since, self._last_line = doing, time.monotonic(), time.monotonic()
         self._ended = threading.Event()
         self._sign_of_life = threading.Thread(target=self._give_signs_of_life, daemon=True)
@@ -71,7 +86,7 @@ class Terminal:
     @property
     def is_interactive(self) -> bool:
         """True if the bar is visible: on a terminal or in a notebook."""
-        return self.console.is_terminal or self.console.is_jupyter
+        return self.console.is_terminal or self._is_notebook
 
     def __enter__(self) -> Self:
         self._bar.start()

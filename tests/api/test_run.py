@@ -195,6 +195,11 @@ def test_one_shot_methods_have_no_model():
     result = jaxfed.run("xclp_digits:smoke", progress=False, num_repeats=1, baselines=())
     with pytest.raises(jaxfed.UsageError, match="trains no model"):
         result.model()
+    later = (
+        r"or later ones with jaxfed\.xclp\.propagate_labels\(\.\.\.\)\.label, and trains no model$"
+    )
+    with pytest.raises(jaxfed.UsageError, match=rf"^predictor\('xclp'\): it labels .*, {later}"):
+        result.predictor()
 
 
 def test_tables_of_nothing():

@@ -60,6 +60,7 @@ def test_leaf(tmp_path, split_by):
         (1, 28, 28, 1),
     )
     np.testing.assert_allclose(data.x.reshape(6, 784) / 255, [*a, *b, *c], atol=1e-7)
+    np.testing.assert_array_equal(data.encoder([*a, *b, *c]), data.x)
     assert data.class_names == ("0", "5", "61")
     np.testing.assert_array_equal(data.y, [2, 0, 1, 1, 0, 2])
     np.testing.assert_array_equal(data.client_id, [1, 1, 1, 0, 0, 2])
@@ -211,7 +212,12 @@ def test_fed_isic2019(tmp_path):
     # The middle 200 x 200 of 300 x 224 is the green part, without the white rows.
     assert (data.x[..., 1] > 200).all()
     assert (data.x[:, :, 8:-8, ::2] < 60).mean() > 0.9
-    assert load(tmp_path / "isic", image_size=50).x.shape == (3, 50, 50, 3)
+    small = load(tmp_path / "isic", image_size=50)
+    assert small.x.shape == (3, 50, 50, 3)
+    images = tmp_path / "isic" / "ISIC_2019_Training_Input_preprocessed"
+    files = [images / f"{name}.jpg" for name, _, _, fold in ROWS if fold == "train"]
+    np.testing.assert_array_equal(small.encoder(files), small.x)
+    np.testing.assert_array_equal(data.encoder(files), data.x)
 
 
 def _edit(folder, old, new):

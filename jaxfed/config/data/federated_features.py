@@ -34,7 +34,7 @@ from jaxfed.kernels.devices.padding import in_batches
 from jaxfed.models import Model
 
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
-_BATCH = 256
+BATCH = 256  # examples at a time in inference
 
 
 def with_learned_features(
@@ -60,14 +60,25 @@ def with_learned_features(
     Raises:
         UsageError: the model or its training cannot be built, or training diverges.
     """
-    training = labeled_part(federation)
-    model = make_model(config, training)
-    state = _trained(_training_config(config), training, repeat, checkpoints, report)
+    model, state = trained_model(config, federation, repeat, checkpoints, report)
     features, predicted = _infer(model, state, federation.x)
     if not np.isfinite(features).all():
         rounds = config.preprocessing.rounds
         raise _divergence(config, f"after {rounds} rounds the model's features are not finite")
     return replace(federation, x=features, predicted=predicted)
+
+
+def trained_model(
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    checkpoints: Checkpoints | None,
+    report: Report = lambda done, total: None,
+) -> tuple[Model, nnx.State]:
+    """Return the model and its state after all rounds; arguments as for `with_learned_features`."""
+    training = labeled_part(federation)
+    model = make_model(config, training)
+    return model, _trained(_training_config(config), training, repeat, checkpoints, report)
 
 
 def check(config: ConfigDict, federation: Federation) -> None:
@@ -145,12 +156,12 @@ def _divergence(config: ConfigDict, found: str) -> UsageError:
 
 
 def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return features float32 [n, D] and predictions int32 [n], computed in batches of `_BATCH`."""
+    """Return features float32 [n, D] and predictions int32 [n], computed in batches of `BATCH`."""
 
     @jax.jit
     def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
         features = model.features(state, batch)
         return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
 
-    features, predicted = in_batches(partial(infer, state), x, _BATCH)
+    features, predicted = in_batches(partial(infer, state), x, BATCH)
     return features, predicted

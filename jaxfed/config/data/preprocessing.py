@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -12,7 +11,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
-from jaxfed.data.dataset import standardization
+from jaxfed.data.dataset import Standardization, standardization
+from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
 
@@ -63,12 +63,22 @@ def preprocessed(
             )
 
         there = list(map(features, range(len(there))))
-    elif kind == "standardized":
-        there = list(map(standardization(parts.train[parts.is_seen]), there))
+    elif scale := scaling(parts, config):
+        there = [scale(part) for part in there]
     examples = np.concatenate(there) if len(there) > 1 else there[0]
-    if kind in ("identity", "standardized"):
-        return examples.reshape(len(examples), math.prod(examples.shape[1:])).astype(np.float32)
-    return examples
+    return flat(examples) if is_flat(config) else examples
+
+
+def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
+    """Return the scaling of features by the training examples; None if they stay as they are."""
+    if config.preprocessing.kind != "standardized":
+        return None
+    return standardization(parts.train[parts.is_seen])
+
+
+def is_flat(config: ConfigDict) -> bool:
+    """True if examples become vectors."""
+    return config.preprocessing.kind in ("identity", "standardized")
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
@@ -115,13 +125,16 @@ def pretrained_part(
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
     """Compute features of a network trained on ImageNet for one split."""
+    return pretrained_features(images, progress=progress, **pretrained_settings(config))
+
+
+def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
+    """Return the keywords of `pretrained_features`, and of `extraction`, that the config has."""
     wanted = config.preprocessing
-    return pretrained_features(
-        images,
-        network=wanted.network,
-        weights=wanted.weights or None,
-        root=config.dataset.root or None,
-        image_size=wanted.image_size or None,
-        batch_size=wanted.batch_size or None,
-        progress=progress,
-    )
+    return {
+        "network": wanted.network,
+        "weights": wanted.weights or None,
+        "root": config.dataset.root or None,
+        "image_size": wanted.image_size or None,
+        "batch_size": wanted.batch_size or None,
+    }

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.build import memory_demand
@@ -48,7 +49,9 @@ from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
     check_pretrained,
+    is_flat,
     preprocessed,
+    scaling,
     warn_of_scales,
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
@@ -56,10 +59,12 @@ from jaxfed.config.data.sources import clients_set, public_set
 from jaxfed.config.data.subsampling import drawn_for_test, subsampled
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
+from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.models import Model
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
@@ -159,9 +164,7 @@ class Simulation:
         `report` receives the progress of long preprocessing. `folder` stores its resumable state, the model
         of 'federated_features'.
         """
-        if self._vectors is None:
-            self._vectors = preprocessed(self._parts(), self._config, report)
-        federation = self._federation(self._vectors, seed)
+        federation = self._without_features(seed, report)
         if self._config.preprocessing.kind != "federated_features":
             return federation
         return federated_features.with_learned_features(
@@ -171,6 +174,33 @@ class Simulation:
             Checkpoints(folder) if folder else None,
             report,
         )
+
+    def feature_model(self, seed: int, folder: Path) -> tuple[Model, nnx.State]:
+        """Return the model of 'federated_features' in the repeat with this seed; `folder` as above."""
+        federation = self._without_features(seed, lambda done, total: None)
+        repeat = seed - self._config.seed
+        return federated_features.trained_model(
+            self._config, federation, repeat, Checkpoints(folder)
+        )
+
+    def _without_features(self, seed: int, report: Report) -> Federation:
+        if self._vectors is None:
+            self._vectors = preprocessed(self._parts(), self._config, report)
+        return self._federation(self._vectors, seed)
+
+    def row_encoding(self) -> RowEncoding:
+        """Return the encoding of rows as they are outside jaxfed, up to features that networks compute."""
+        return RowEncoding(
+            encoder_of(self._dataset),
+            self._dataset.gaps,
+            scaling(self._parts(), self._config),
+            is_flat(self._config),
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their numbers."""
+        return self._dataset.class_names
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""

@@ -59,6 +59,13 @@ def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray 
     return None
 
 
+def number(cell: str) -> float | None:
+    """Return the number in one cell, NaN where it is missing; None for another text."""
+    if is_nothing(cell):
+        return float("nan")
+    return float(cell) if _NUMBER.fullmatch(cell) else None
+
+
 def is_a_quantity(cell: str) -> bool:
     """True if the cell alone may be a number, a share or a date."""
     return bool(_NUMBER.fullmatch(cell) or _OTHER_SPELLING.fullmatch(cell))

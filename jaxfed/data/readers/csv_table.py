@@ -17,6 +17,7 @@ from absl import logging
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
 from jaxfed.data.labels import is_nothing, plain_text, read_labels
 from jaxfed.data.readers.cells import is_a_quantity, quantities
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _LABELS = ("label", "class", "target", "y")
@@ -99,7 +100,7 @@ def read(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
     features = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    x = _features(table, features)
+    x, columns = _features(table, features)
     (labels,) = read_labels([np.array(table.column(label))], f"{path}: column {names[label]!r}")
     (y, nothing), class_names = class_numbers(
         labels.values, labels.values[:0], is_labeled=labels.is_labeled
@@ -117,6 +118,7 @@ def read(
         client_id=client_id,
         client_id_test=client_id_test,
         has_gaps=bool(np.isnan(x).any()),
+        encoder=TableEncoder(columns, tuple(names), names[label], delimiter_of(path)),
     )
 
 
@@ -207,9 +209,10 @@ def _known(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((small.index(name) for name in wanted if name in small), None)
 
 
-def _features(table: _Table, places: Sequence[int]) -> np.ndarray:
-    """float32 [n, d], NaN where a cell is missing."""
+def _features(table: _Table, places: Sequence[int]) -> tuple[np.ndarray, tuple[Column, ...]]:
+    """float32 [n, d], NaN where a cell is missing, and the columns that these numbers encode."""
     columns: list[np.ndarray] = []
+    kept: list[Column] = []
     encoded: list[str] = []
     left_out: list[str] = []
     for place in places:
@@ -222,11 +225,14 @@ def _features(table: _Table, places: Sequence[int]) -> np.ndarray:
             continue
         values = quantities(cells, table.where(place))
         if values is None:
-            columns.append(_one_hot(table, place, cells))
+            kinds, numbers = _kinds(table, place, cells)
+            columns.append(np.eye(len(kinds), dtype=np.float32)[numbers])
+            kept.append(Column(name, tuple(kinds), tuple(range(len(kinds))), len(kinds)))
             encoded.append(f"{name} ({columns[-1].shape[1]})")
             continue
         with np.errstate(over="ignore"):  # to inf, which Dataset refuses
             columns.append(values.astype(np.float32)[:, None])
+            kept.append(Column(name))
     if left_out:
         logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
     if encoded:
@@ -247,7 +253,7 @@ def _features(table: _Table, places: Sequence[int]) -> np.ndarray:
             num_gaps,
             len(x),
         )
-    return x
+    return x, tuple(kept)
 
 
 def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
@@ -256,15 +262,15 @@ def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
     return is_named_so and len(set(cells)) == len(cells)
 
 
-def _one_hot(table: _Table, place: int, cells: Sequence[str]) -> np.ndarray:
-    """One-hot encoding of a column of texts, float32 [n, number of distinct texts]."""
+def _kinds(table: _Table, place: int, cells: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Return the distinct texts of a column, sorted, and the number of each cell's."""
     kinds, numbers = np.unique(cells, return_inverse=True)
     if len(kinds) > _MOST_TEXTS:
         raise UsageError(
             f"{table.path}: column {table.names[place]!r} has {len(kinds)} different texts; up to "
             f"{_MOST_TEXTS} become features: leave the column out (dataset.drop), or make numbers of it"
         )
-    return np.eye(len(kinds), dtype=np.float32)[numbers]
+    return kinds.tolist(), numbers
 
 
 def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
@@ -282,6 +288,13 @@ def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
             return [row for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a CSV file ({error})") from error
+
+
+def delimiter_of(path: Path) -> str:
+    """The delimiter of a file that `lines_of` has read."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
+        return _delimiter(list(islice(file, _LINES_LOOKED_AT)))
 
 
 def _delimiter(lines: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, client_numbers
+from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import Shape, center, check_image_size, decode
 from jaxfed.errors import UsageError
 
@@ -26,6 +27,7 @@ CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _TABLES = ("train_test_split", "train_test_split.csv")
 _SIZE = 200  # pixels a side of FLamby's test images
 _SHORTER_SIDE = 224  # pixels of the shorter side of the prepared images
+_SHARE = _SIZE / _SHORTER_SIDE
 _FORMAT = 1
 
 
@@ -75,7 +77,7 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
                 target / f"x-{fold}.npy",
                 paths,
                 Shape(size, size, 3),
-                partial(center, share=_SIZE / _SHORTER_SIDE),
+                partial(center, share=_SHARE),
             )
 
     key = files_key([table, *joint], _FORMAT, str(folder.resolve()), size)
@@ -98,6 +100,7 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         class_names=CLASSES,
         client_id=client_id,
         client_id_test=client_id_test,
+        encoder=ImageEncoder(size, size, 3, _SHARE),
     )
 
 

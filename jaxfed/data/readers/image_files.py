@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -90,13 +90,10 @@ def common_shape(files: Sequence[Path], image_size: int | None) -> Shape:
     check_image_size(image_size)
     sizes, modes = [], set()
     for file in files:
-        with _opened(file) as image:
+        with _opened(file, file) as image:
             sizes.append(_upright_size(image, file))
             modes.add(image.mode)
-            if image.mode.startswith(("I", "F")):
-                raise UsageError(
-                    f"{file}: mode {image.mode!r} has more than 8 bits a channel; convert it to 8 bits"
-                )
+            _check_mode(image, file)
     channels = 1 if modes <= {"1", "L"} else 3
     if image_size is not None:
         return Shape(image_size, image_size, channels)
@@ -155,7 +152,7 @@ def decode(
         os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
 
     def put(row: int) -> None:
-        images[row] = _decoded(files[row], shape, fit)
+        images[row] = decoded_image(files[row], files[row], shape, fit)
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
         for start in range(0, len(files), _AT_A_TIME):
@@ -163,7 +160,7 @@ def decode(
     images.flush()
 
 
-def _opened(file: Path) -> Image:
+def _opened(file: Path | BinaryIO, name: object) -> Image:
     from PIL import Image
 
     try:
@@ -172,7 +169,7 @@ def _opened(file: Path) -> Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return Image.open(file)
     except Exception as error:  # Pillow's readers raise a dozen kinds over damaged bytes
-        raise _unreadable(file, error) from error
+        raise _unreadable(name, error) from error
 
 
 def _upright_size(image: Image, file: Path) -> tuple[int, int]:
@@ -184,19 +181,47 @@ def _upright_size(image: Image, file: Path) -> tuple[int, int]:
     return image.size[::-1] if is_on_its_side else image.size
 
 
-def _decoded(file: Path, shape: Shape, fit: Fit) -> np.ndarray:
+def decoded_image(source: Path | BinaryIO, name: object, shape: Shape, fit: Fit) -> np.ndarray:
+    """Decode one image, uint8 [height, width, channels].
+
+    Args:
+        source: the file, or a stream of its bytes.
+        name: of the image in errors.
+        shape: of the result.
+        fit: resizes or crops it.
+
+    Raises:
+        UsageError: it cannot be read as an image.
+    """
+    with _opened(source, name) as image:
+        return fitted(image, name, shape, fit)
+
+
+def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:
+    """Turn an image by its EXIF tag, convert and fit it: uint8 [height, width, channels].
+
+    Raises:
+        UsageError: the image has more than 8 bits a channel, or its file is damaged.
+    """
     from PIL import ImageOps
 
-    with _opened(file) as image:
-        try:
-            upright = ImageOps.exif_transpose(image)
-            converted = upright.convert("L" if shape.channels == 1 else "RGB")
-            fitted = fit(converted, (shape.width, shape.height))
-            return np.asarray(fitted).reshape(shape.height, shape.width, shape.channels)
-        except Exception as error:
-            raise _unreadable(file, error) from error
+    _check_mode(image, name)
+    try:
+        upright = ImageOps.exif_transpose(image)
+        converted = upright.convert("L" if shape.channels == 1 else "RGB")
+        result = fit(converted, (shape.width, shape.height))
+        return np.asarray(result).reshape(shape.height, shape.width, shape.channels)
+    except Exception as error:
+        raise _unreadable(name, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> UsageError:
+def _check_mode(image: Image, name: object) -> None:
+    if image.mode.startswith(("I", "F")):
+        raise UsageError(
+            f"{name}: mode {image.mode!r} has more than 8 bits a channel; convert it to 8 bits"
+        )
+
+
+def _unreadable(file: object, error: Exception) -> UsageError:
     text = " ".join(str(error).split())[:200]
     return UsageError(f"{file}: cannot be read as an image ({type(error).__name__}: {text})")

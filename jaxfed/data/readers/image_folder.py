@@ -22,6 +22,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import (
     ENDINGS,
     check_image_size,
@@ -102,6 +103,7 @@ def decoded(
 
     key = files_key(files, _FORMAT, str(folder.resolve()), train, test, image_size, channels)
     arrays = cached_arrays(f"images-{folder.name}", key, make)
+    _, height, width, depth = arrays["x-train"].shape
     return Dataset(
         name=str(folder),
         x=arrays["x-train"],
@@ -110,6 +112,7 @@ def decoded(
         y_test=arrays["y-test"],
         num_classes=len(class_names),
         class_names=tuple(class_names),
+        encoder=ImageEncoder(width, height, depth),
     )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
 from jaxfed.data.labels import read_labels
+from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_files import images_in
 from jaxfed.errors import UsageError
 
@@ -97,9 +98,10 @@ def read(folder: Path) -> Dataset:
         labels.values, labels_test.values, is_labeled=labels.is_labeled
     )
     client_id, client_id_test = client_numbers(arrays["user-train"], arrays["user-test"])
+    x = arrays["x-train"]
     return Dataset(
         name=str(folder),
-        x=arrays["x-train"],
+        x=x,
         y=y,
         x_test=arrays["x-test"],
         y_test=y_test,
@@ -107,6 +109,7 @@ def read(folder: Path) -> Dataset:
         class_names=names,
         client_id=client_id,
         client_id_test=client_id_test,
+        encoder=ArrayEncoder(x.shape[1:], x.dtype == np.uint8, of_shares=x.dtype == np.uint8),
     )
 
 

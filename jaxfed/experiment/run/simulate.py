@@ -35,8 +35,10 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of, is_judged, play
 from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
+_MOST_SHOWN = 3  # metrics of a method that is not tested
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Simulated:
     """Result of a simulation.
 
@@ -56,6 +58,20 @@ class Simulated:
     last_state: ServerState
     metrics: Metrics
     records: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        """Three lines: the method, its rounds, its test accuracy or else its first metrics."""
+        rounds = max((record["round"] for record in self.records), default=0)
+        numbers = {
+            name: value for name, value in self.metrics.items() if isinstance(value, int | float)
+        }
+        chief = {k: v for k, v in numbers.items() if k == "test_accuracy"} or numbers
+        shown = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in chief.items()]
+        return (
+            f"Simulated({self.algorithm.name or 'a method'})\n"
+            f"{rounds} round{'s' * (rounds != 1)}, {self.federation.num_clients} clients\n"
+            f"{', '.join(shown[:_MOST_SHOWN]) or 'no metrics'}"
+        )
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return class probabilities, float32 [n, C], of any examples [n, ...].

@@ -34,7 +34,7 @@ from typing import Any
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.records import Run, read_metrics
+from jaxfed.experiment.store.records import Run, read_json, read_metrics
 from jaxfed.host import storage
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
@@ -187,6 +187,33 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
     path = Path(path)
     _check_owner(path, config)
     return not (path / _DELETED).exists() and _has_summary(path)
+
+
+def finished_config(path: Path) -> dict[str, Any]:
+    """Return the config of the experiment that has finished in a directory, without keys that are gone.
+
+    Raises:
+        UsageError: there is no such directory; it holds a sweep or no experiment; the experiment has not
+            finished. The text continues the name of the directory.
+    """
+    if not path.is_dir():
+        raise UsageError(f"no such folder ({path.absolute()})")
+    if (path / "sweep.json").is_file():
+        points = sorted(file.parent.name for file in path.glob(f"*/{_CONFIG}"))
+        raise UsageError(f"is a sweep; open one of its points: {', '.join(points) or 'none yet'}")
+    if not (path / _CONFIG).is_file():
+        raise UsageError(f"is no workdir of jaxfed.run or launch.run; it has no {_CONFIG}")
+    config = read_json(path / _CONFIG)
+    if (path / _DELETED).exists() or not _has_summary(path):
+        raise UsageError(
+            "the run in it has not finished; the call or command that began it continues it"
+        )
+    for key, only in _GONE.items():
+        section, _, name = key.rpartition(".")
+        own = config.get(section)
+        if isinstance(own, dict) and own.get(name) == only:
+            del own[name]
+    return config
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,12 +29,30 @@ class Evaluation(NamedTuple):
     predict: Predict
 
 
+@dataclass(frozen=True, eq=False)
+class ModelPredict:
+    """`Predict` by a network, in batches of `rows_at_once`.
+
+    Attributes:
+        needed: state -> the part that inference needs.
+        probabilities: that part, x [n, ...] -> float32 [n, C]; compiled.
+    """
+
+    needed: Callable[[ServerState], Any]
+    probabilities: Callable[[Any, Any], jax.Array]
+
+    def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes, float32 [n, C]."""
+        of_batch = partial(self.probabilities, self.needed(state))
+        return np.asarray(in_batches(of_batch, x, rows_at_once()))
+
+
 def evaluation_by(classifier: Classifier) -> Evaluation:
     """Build the evaluation functions of a classifier; they share one compiled program.
 
     Cost: `predictions` reuses the test probabilities of the state that `evaluate` last measured.
     """
-    needed, probabilities = classifier.needed, jax.jit(classifier.probabilities)
+    predict = ModelPredict(classifier.needed, jax.jit(classifier.probabilities))
     measured = LastAnswer[np.ndarray]()
 
     def validate(state: ServerState, federation: Federation) -> Metrics:
@@ -55,9 +75,6 @@ def evaluation_by(classifier: Classifier) -> Evaluation:
         label = predict(state, federation.x[indices]).argmax(axis=1)
         truth = federation.y[indices]
         return over_clients("unlabeled", label, truth, owner, federation.num_clients)
-
-    def predict(state: ServerState, x: np.ndarray) -> np.ndarray:
-        return np.asarray(in_batches(partial(probabilities, needed(state)), x, rows_at_once()))
 
     def predictions(state: ServerState, federation: Federation) -> Predictions:
         test = federation.test

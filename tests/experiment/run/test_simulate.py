@@ -66,6 +66,8 @@ def test_fedavg_on_own_arrays():
         on_round=seen.append,
     )
     assert result.metrics["test_accuracy"] > 0.7
+    accuracy = result.metrics["test_accuracy"]
+    assert repr(result) == f"Simulated(fedavg)\n40 rounds, 4 clients\ntest accuracy {accuracy:.4f}"
     assert result.records == seen
     assert [r["round"] for r in seen if "validation_accuracy" in r] == [0, 10, 20, 30, 40]
     probability = result.predict(test[0])
@@ -77,6 +79,7 @@ def test_xclp_on_own_arrays_labels_new_points_of_unknown_class():
     new = [(X[60 + 5 * i : 65 + 5 * i], np.full(5, -1)) for i in range(3)]
     federation = jaxfed.Federation.from_clients(clients_of(3, labeled=15), new=new, num_classes=3)
     result = simulate(jaxfed.algorithms.ALGORITHMS["xclp"](num_classes=3), federation)
+    assert repr(result) == "Simulated(a method)\n1 round, 3 clients\nno metrics"
     told = result.predictions()
     chosen = told.role == "new"
     assert chosen.sum() == 15
@@ -206,3 +209,11 @@ def test_nobody_with_a_label_is_an_error_and_not_a_random_start():
     method = jaxfed.algorithms.ALGORITHMS["client_knn"](num_classes=3)
     with pytest.raises(jaxfed.UsageError, match="nobody has a label, neither clients nor"):
         simulate(method, federation)
+
+
+def test_a_method_has_the_name_by_which_it_was_called():
+    training = jaxfed.Training(from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,)))
+    assert jaxfed.algorithms.fedavg_network(training=training).name == "fedavg_network"
+    assert jaxfed.algorithms.fedprox(training=training, mu=0.1).name == "fedprox"
+    named = jaxfed.algorithms.fedprox
+    assert named.__doc__ == jaxfed.algorithms.ALGORITHMS["fedprox"].__doc__

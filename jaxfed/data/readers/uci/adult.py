@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.readers.uci.original import cells, check_count, codes, found, numbers
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/2/adult"
@@ -59,6 +60,9 @@ _OCCUPATIONS = (
     *("Prof-specialty", "Protective-serv", "Sales", "Tech-support", "Transport-moving"),
 )
 _MOST_FREQUENT_OCCUPATION = "Prof-specialty"
+_PLAIN = tuple(  # columns that become one number each
+    name for name in _COLUMNS if name not in ("education", "occupation", "native-country", "income")
+)
 _HOME = ("United-States", "?")
 _TOP_CODES = {"capital-gain": 99_999, "hours-per-week": 99}  # values that mean "this much or more"
 
@@ -84,7 +88,28 @@ def read(folder: Path) -> Dataset:
     (x, y), (x_test, y_test) = (
         _coded(file, rows, means) for file, rows in zip((train, test), texts, strict=True)
     )
-    return Dataset("adult", x, y, x_test, y_test, 2, CLASSES)
+    return Dataset("adult", x, y, x_test, y_test, 2, CLASSES, encoder=_encoder(means))
+
+
+def _encoder(means: Mapping[str, float]) -> TableEncoder:
+    """The coding of `_coded`, for other rows."""
+
+    def column(name: str) -> Column:
+        if name in _CODES:
+            return Column(name, tuple(_CODES[name]), tuple(_CODES[name].values()))
+        if name in _TOP_CODES:
+            return Column(name, replaced=((float(_TOP_CODES[name]), means[name]),))
+        return Column(name)
+
+    home = Column("native-country", _HOME, (1, 1), other=0)
+    places = _places_of_occupations()
+    occupation = Column("occupation", tuple(places), tuple(places.values()), len(_OCCUPATIONS))
+    columns = (*map(column, _PLAIN), home, occupation)
+    return TableEncoder(columns, _COLUMNS, "income")
+
+
+def _places_of_occupations() -> dict[str, int]:
+    return {"?": _OCCUPATIONS.index(_MOST_FREQUENT_OCCUPATION), **_numbered(0, *_OCCUPATIONS)}
 
 
 def _coded(
@@ -102,13 +127,9 @@ def _coded(
             return values
         return np.where(values == _TOP_CODES[name], means[name], values)
 
-    features = [
-        coded(name)
-        for name in _COLUMNS
-        if name not in ("education", "occupation", "native-country", "income")
-    ]
+    features = [coded(name) for name in _PLAIN]
     features.append(np.isin(column["native-country"], _HOME))
-    places = {"?": _OCCUPATIONS.index(_MOST_FREQUENT_OCCUPATION), **_numbered(0, *_OCCUPATIONS)}
+    places = _places_of_occupations()
     occupation = np.eye(len(_OCCUPATIONS))[codes(file, "occupation", column["occupation"], places)]
     x = np.column_stack([*features, occupation]).astype(np.float32)
     return x, coded("income").astype(np.int32)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.readers.uci.original import cells, check_count, codes, found
 
 ORIGIN = "https://archive.ics.uci.edu/dataset/73/mushroom"
@@ -35,6 +36,14 @@ def read(folder: Path) -> Dataset:
     check_count(file, len(texts))
     y = codes(file, "class", texts[:, _CLASS], {"e": 0, "p": 1}).astype(np.int32)
     places = [place for place in range(_WIDTH) if place not in (_CLASS, _VEIL_TYPE)]
-    ranks = [np.unique(texts[:, place], return_inverse=True)[1] for place in places]
+    kinds, ranks = zip(
+        *(np.unique(texts[:, place], return_inverse=True) for place in places), strict=True
+    )
     x = np.stack(ranks, axis=1).astype(np.float32)
-    return Dataset("mushroom", x, y, x[:0], y[:0], 2, ("edible", "poisonous"))
+    columns = tuple(
+        Column(str(place), tuple(letters.tolist()), tuple(range(len(letters))))
+        for place, letters in zip(places, kinds, strict=True)
+    )
+    encoder = TableEncoder(columns, tuple(map(str, range(_WIDTH))), str(_CLASS))
+    classes = ("edible", "poisonous")
+    return Dataset("mushroom", x, y, x[:0], y[:0], 2, classes, encoder=encoder)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.readers.uci.original import cells, check_count, found, numbers
 from jaxfed.errors import UsageError
 
@@ -48,6 +49,7 @@ def read(folder: Path) -> Dataset:
         y_test=np.zeros(0, np.int32),
         num_classes=2,
         class_names=CLASSES,
+        encoder=TableEncoder(tuple(map(Column, _FEATURES)), _FEATURES, delimiter=";"),
     )
 
 

@@ -1,0 +1,41 @@
+"""A config from the config.json of a workdir."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import base
+
+_WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
+
+
+def restored(stored: Mapping[str, Any]) -> ConfigDict:
+    """Return the config that was written as JSON: lists are tuples, references between keys are resolved.
+
+    Keys that an older version did not write have their defaults (`jaxfed.config.schema`); in the sections of
+    XCLP's baselines they have XCLP's values, as in a config file.
+    """
+    config = base.get_config()
+    with config.unlocked(), config.ignore_type():
+        _put(config, stored, "")
+    resolved = config.copy_and_resolve_references()
+    resolved.lock()
+    return resolved
+
+
+def _put(section: ConfigDict, stored: Mapping[str, Any], prefix: str) -> None:
+    for key, value in stored.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            if not isinstance(section.get(key), ConfigDict) or name == _WHOLE:
+                section[key] = ConfigDict()
+            _put(section[key], value, f"{name}.")
+        else:
+            section[key] = _with_tuples(value)
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,81 @@
+"""Encoding of rows as they are outside jaxfed, exactly as at training.
+
+    encoding = RowEncoding(encoder_of(dataset), dataset.gaps, scaling)
+    x = encoding(rows)                 # as clients held their examples
+
+An encoder belongs to a reader (`Dataset.encoder`); gaps and scaling to the training rows of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxfed.data.dataset import Dataset, Encoder, Gaps, Standardization
+from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.data.readers.image_encoder import ImageEncoder
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
+
+
+@dataclass(frozen=True)
+class RowEncoding:
+    """All that is done to a row before a network sees it.
+
+    Attributes:
+        encoder: from rows to numbers or bytes [n, ...].
+        gaps: fills missing numbers; None: there are none.
+        scaling: the scale of features; None: as they are.
+        is_flat: examples become float32 [n, d].
+    """
+
+    encoder: Encoder
+    gaps: Gaps | None = None
+    scaling: Standardization | None = None
+    is_flat: bool = False
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return the examples of these rows, as clients held theirs.
+
+        Raises:
+            UsageError: rows that the encoder or the gaps refuse.
+        """
+        return self.prepared(self.encoder(rows))
+
+    def prepared(self, x: np.ndarray) -> np.ndarray:
+        """Return the examples of what the encoder gives."""
+        if self.gaps is not None:
+            x = self.gaps.filled(x, self.encoder.names)
+        elif self.encoder.names:
+            x = Gaps((), ()).filled(x, self.encoder.names)  # refuses any gap
+        if self.scaling is not None:
+            x = self.scaling(x)
+        return flat(x) if self.is_flat else x
+
+
+def flat(x: np.ndarray) -> np.ndarray:
+    """float32 [n, d] of examples [n, ...]."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:]))).astype(np.float32)
+
+
+def encoder_of(dataset: Dataset) -> Encoder:
+    """Return the data set's encoder; examples of a reader without one are arrays."""
+    return dataset.encoder or ArrayEncoder(dataset.x.shape[1:], dataset.x.dtype == np.uint8)
+
+
+def encoder_from(described: Mapping[str, Any]) -> Encoder:
+    """Return the encoder that `Encoder.described` describes; KeyError, TypeError or ValueError if none."""
+    given = {key: _tuples(value) for key, value in described.items() if key != "kind"}
+    if described["kind"] == "table":
+        columns = tuple(
+            Column(**{key: _tuples(value) for key, value in column.items()})
+            for column in described["columns"]
+        )
+        return TableEncoder(**{**given, "columns": columns})
+    return {"arrays": ArrayEncoder, "images": ImageEncoder}[described["kind"]](**given)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,88 @@
+"""Arrays as examples: what `.npz` files, TFDS sets, LEAF's files and readers of your own hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+
+_WHITE = 255
+
+
+@dataclass(frozen=True)
+class ArrayEncoder:
+    """Encoder of arrays [n, ...], or of one example without its first axis.
+
+    The single channel of grey images may be left out, and examples may be flat.
+
+    Attributes:
+        shape: of an example.
+        is_bytes: True for uint8, as images are stored; else numbers, which become float32.
+        of_shares: bytes are published as shares of white, in 255ths from 0 to 1, and are taken so, too.
+    """
+
+    shape: tuple[int, ...]
+    is_bytes: bool
+    of_shares: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """No names."""
+        return ()
+
+    @property
+    def accepts(self) -> str:
+        """The arrays in words."""
+        kind = "uint8" if self.is_bytes else "numbers"
+        return f"an array of {kind} [{', '.join(['n', *map(str, self.shape)])}]"
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return the examples [n, *shape]."""
+        try:
+            x = np.asarray(rows)
+        except ValueError:  # lists of several lengths
+            raise UsageError(f"rows are no array; give {self.accepts}") from None
+        if x.dtype.kind not in "biuf":
+            raise UsageError(f"rows are {type(rows).__name__} of {x.dtype}; give {self.accepts}")
+        for shape in self._shapes():
+            if x.shape[1:] == shape and x.ndim:
+                return self._typed(x).reshape(len(x), *self.shape)
+        for shape in self._shapes():
+            if x.shape == shape:
+                return self._typed(x).reshape(1, *self.shape)
+        raise UsageError(f"rows have shape {list(x.shape)}; give {self.accepts}")
+
+    def blank(self) -> np.ndarray:
+        """Return no examples, [0, *shape]."""
+        return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else np.float32)
+
+    def described(self) -> dict[str, Any]:
+        """Return the attributes."""
+        return {"kind": "arrays", **asdict(self)}
+
+    def _shapes(self) -> Iterator[tuple[int, ...]]:
+        """Yield the shapes that an example may have."""
+        yield self.shape
+        if self.shape[-1] == 1:
+            yield self.shape[:-1]
+        yield (math.prod(self.shape),)
+
+    def _typed(self, x: np.ndarray) -> np.ndarray:
+        if not self.is_bytes:
+            with np.errstate(over="ignore"):
+                numbers = x.astype(np.float32)
+            if not np.isfinite(numbers).all():
+                raise UsageError("rows have values that are nan or infinite; give finite numbers")
+            return numbers
+        if x.dtype.kind == "f":
+            if not self.of_shares:
+                raise UsageError(f"rows are {x.dtype}; give {self.accepts}")
+            x = np.rint(_WHITE * x)
+        if x.size and not 0 <= x.min() <= x.max() <= _WHITE:
+            raise UsageError(f"rows have values {x.min():g} to {x.max():g}; give {self.accepts}")
+        return x.astype(np.uint8)

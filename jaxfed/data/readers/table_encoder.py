@@ -1,0 +1,185 @@
+"""Rows of a table as examples, encoded with the columns and texts of the table that was read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxfed.data.labels import is_nothing, plain_text
+from jaxfed.data.readers.cells import number
+from jaxfed.errors import UsageError, did_you_mean, nearest
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of features: numbers, or texts that have codes.
+
+    Attributes:
+        name: in the header, or its number from 0 on in a table without one.
+        texts: that occurred; () for a column of numbers.
+        codes: integers, one a text.
+        width: 0: a text becomes its code; else as many numbers, 1 at the code and 0 elsewhere.
+        other: code of all other texts; -1: they are refused.
+        replaced: pairs of a number and the one that takes its place.
+    """
+
+    name: str
+    texts: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    width: int = 0
+    other: int = -1
+    replaced: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the column's numbers: NAME=TEXT for texts that have one each."""
+        if not self.width:
+            return [self.name]
+        of_code: dict[int, list[str]] = {code: [] for code in range(self.width)}
+        for text, code in zip(self.texts, self.codes, strict=True):
+            of_code[code].append(text)
+        return [f"{self.name}={' or '.join(texts)}" for texts in of_code.values()]
+
+    def encoded(self, cells: Sequence[str]) -> np.ndarray:
+        """Return float64 [n, 1 or width] of the cells, NaN where a number is missing.
+
+        Raises:
+            UsageError: a text where a number belongs, or one that the training data do not have.
+        """
+        if self.texts:
+            codes = np.array([self._code(row, cell) for row, cell in enumerate(cells)], np.int64)
+            return np.eye(self.width)[codes] if self.width else codes[:, None].astype(np.float64)
+        values = np.array([self._number(row, cell) for row, cell in enumerate(cells)], np.float64)
+        for old, new in self.replaced:
+            values[values == old] = new
+        return values[:, None]
+
+    def _code(self, row: int, cell: str) -> int:
+        if cell in self.texts:
+            return self.codes[self.texts.index(cell)]
+        if is_nothing(cell):  # missing, written in another way
+            missing = [
+                code for text, code in zip(self.texts, self.codes, strict=True) if is_nothing(text)
+            ]
+            if len(missing) == 1:
+                return missing[0]
+        if self.other >= 0:
+            return self.other
+        meant = did_you_mean(nearest(cell, self.texts))
+        known = ", ".join(map(repr, self.texts))
+        raise UsageError(
+            f"row {row}: column {self.name!r} has {cell!r}, which is not in the training data"
+            f"{meant or f'; choose one of {known}'}"
+        )
+
+    def _number(self, row: int, cell: str) -> float:
+        value = number(cell)
+        if value is None or np.isinf(value):
+            raise UsageError(f"row {row}: column {self.name!r} has {cell!r}; give a finite number")
+        return value
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Encoder of rows of a table.
+
+    Attributes:
+        columns: of features, in the order of their numbers.
+        line: names of all columns of the file, in order.
+        label: name of the label's column.
+        delimiter: of a line of text.
+    """
+
+    columns: tuple[Column, ...]
+    line: tuple[str, ...]
+    label: str = ""
+    delimiter: str = ","
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of an example's numbers."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @property
+    def accepts(self) -> str:
+        """The kinds of rows in words."""
+        return (
+            "a dict, a list of dicts, a pandas.DataFrame, or lines of text, of the columns "
+            f"{', '.join(column.name for column in self.columns)}"
+        )
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Return float32 [n, d], NaN where a number is missing."""
+        table = self._cells(rows)
+        parts = [column.encoded(cells) for column, cells in zip(self.columns, table, strict=True)]
+        with np.errstate(over="ignore"):
+            return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def blank(self) -> np.ndarray:
+        """Return no rows, float32 [0, d]."""
+        return np.zeros((0, len(self.names)), np.float32)
+
+    def described(self) -> dict[str, Any]:
+        """Return the attributes."""
+        return {"kind": "table", **asdict(self)}
+
+    def _cells(self, rows: Any) -> list[list[str]]:
+        """Texts of each column of features."""
+        if isinstance(rows, str):
+            lines = csv.reader(io.StringIO(rows), delimiter=self.delimiter)
+            rows = [line for line in lines if line]
+        elif hasattr(rows, "to_dict"):  # pandas: a frame or one row
+            rows = rows.to_dict("records") if getattr(rows, "ndim", 1) == 2 else rows.to_dict()
+        if isinstance(rows, Mapping):
+            rows = [rows]
+        if isinstance(rows, bytes) or not isinstance(rows, Iterable):
+            raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
+        found = [self._row(number, row) for number, row in enumerate(rows)]
+        return [[row[place] for row in found] for place in range(len(self.columns))]
+
+    def _row(self, number: int, row: Any) -> list[str]:
+        if isinstance(row, str):
+            lines = list(csv.reader([row], delimiter=self.delimiter))
+            row = lines[0] if lines else []
+        wanted = [column.name for column in self.columns]
+        if not isinstance(row, Mapping):
+            if not isinstance(row, Iterable):
+                raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
+            row = self._named(number, list(row), wanted)
+        given = {plain_text(str(name)): value for name, value in row.items()}
+        unknown = [name for name in given if name not in self.line]
+        for name in wanted:
+            if name not in given:
+                near = "".join(f" (there is {found!r})" for found in nearest(name, unknown))
+                raise UsageError(
+                    f"row {number}: lacks column {name!r}{near}; give None where the value is missing"
+                )
+        if unknown:
+            raise UsageError(
+                f"row {number}: {unknown[0]!r} is no column of the training data; they are "
+                f"{', '.join(self.line)}"
+            )
+        return [_text(given[name]) for name in wanted]
+
+    def _named(self, number: int, cells: list[Any], wanted: list[str]) -> dict[str, Any]:
+        """Cells by their columns: all of the file, all but the label, or those of features."""
+        unlabeled = [name for name in self.line if name != self.label]
+        for names in (list(self.line), unlabeled, wanted):
+            if len(names) == len(cells):
+                return dict(zip(names, cells, strict=True))
+        raise UsageError(
+            f"row {number} has {len(cells)} cells; give {len(self.line)} ({', '.join(self.line)}), or "
+            f"leave out {self.label or 'the label'!r}"
+        )
+
+
+def _text(value: Any) -> str:
+    """A cell as the reader of a file has it."""
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return ""
+    return plain_text(str(value))

@@ -1,0 +1,151 @@
+"""`jaxfed.open`: a finished run from its workdir alone."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small_workdirs import make_run, make_sweep
+
+import jaxfed
+from jaxfed.config import base, file, stored
+from jaxfed.config.keys import flatten
+
+TRAINED = "fedavg_xclp:smoke"
+FEW = {"baselines": ("fedavg",), "rounds": 3, "xclp__alpha": 0.9, "training__epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return jaxfed.run(TRAINED, workdir=tmp_path_factory.mktemp("open") / "w", progress=False, **FEW)
+
+
+def test_it_is_what_run_returns(trained):
+    opened = jaxfed.open(str(trained.workdir))
+    assert opened.config == trained.config
+    assert opened.config.is_locked
+    assert opened.summary == trained.summary
+    assert repr(opened) == repr(trained)
+    assert opened.methods == ("fedavg_xclp", "fedavg")
+    assert opened.predictions("fedavg").equals(trained.predictions("fedavg"))
+
+
+def test_models_and_clients_need_no_config(trained):
+    opened = jaxfed.open(trained.workdir)
+    federation = opened.federation()
+    x = federation.x[federation.test]
+    assert np.array_equal(opened.model("fedavg")(x), trained.model("fedavg")(x))
+
+
+@pytest.mark.parametrize("name", ["xclp_digits:smoke", "fedct:smoke", "protofssl:smoke", "tuned"])
+def test_every_config_comes_back(name):
+    name = "xclp_digits:tuned" if name == "tuned" else name
+    config = file.load(name)
+    text = json.dumps(config.to_dict())
+    assert stored.restored(json.loads(text)) == config
+
+
+def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
+    """A config.json without a key, and without one that follows XCLP's."""
+    place = shutil.copytree(trained.workdir, tmp_path / "w")
+    config = json.loads((place / "config.json").read_text())
+    del config["execution"], config["evaluate_every"], config["per_client_lp"]["alpha"]
+    del config["client_knn"]
+    config["fedct"] = {"decode": "unbiased"}  # a key of earlier versions, at its only value
+    (place / "config.json").write_text(json.dumps(config))
+    opened = jaxfed.open(place).config
+    assert dict(flatten(opened.execution)) == dict(flatten(base.get_config().execution))
+    assert opened.evaluate_every == 0
+    assert opened.per_client_lp.alpha == 0.9
+    assert opened.client_knn == trained.config.client_knn
+    assert "decode" not in opened.fedct
+    assert len(jaxfed.open(place).model("fedavg")(np.zeros((1, *_shape(trained)), np.float32))) == 1
+
+
+def _shape(result):
+    return result.federation().x.shape[1:]
+
+
+def _unfinished(path):
+    make_run(path, finished=False)
+
+
+def _deleted(path):
+    make_run(path)
+    (path / "config.json").rename(path / ".deleted.json")
+
+
+def _damaged(path):
+    make_run(path)
+    (path / "config.json").write_text("{")
+
+
+def _sweep(path):
+    make_sweep(path, [("a=1", {"xclp.alpha": 0.1}, {"xclp": (0.5,)})], {"xclp.alpha": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, r"^jaxfed\.open\('w'\): no such folder \(/"),
+        (lambda path: path.write_text("x"), "no such folder"),
+        (lambda path: path.mkdir(), r"is no workdir of jaxfed\.run .* no config\.json"),
+        (_unfinished, "has not finished; the call or command that began it continues it"),
+        (_deleted, "is no workdir"),
+        (_damaged, "cannot read w/config.json"),
+        (_sweep, "is a sweep; open one of its points: a=1$"),
+    ],
+)
+def test_mistakes_are_one_line(make, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "w")
+    with pytest.raises(jaxfed.UsageError, match=message) as caught:
+        jaxfed.open("w")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def on_a_file(tmp_path):
+    """A finished run on a CSV file, and the file."""
+    rng = np.random.default_rng(0)
+    table = tmp_path / "t.csv"
+    rows = [f"{a:.3f},{b:.3f},{'yn'[int(a > b)]}\n" for a, b in rng.random((80, 2))]
+    table.write_text("a,b,label\n" + "".join(rows))
+    jaxfed.run(
+        "xclp_digits",
+        workdir=tmp_path / "w",
+        progress=False,
+        dataset__name=str(table),
+        num_repeats=1,
+        baselines=(),
+        federation__num_clients=2,
+        xclp__num_bits=64,
+        xclp__num_neighbors=3,
+    )
+    return jaxfed.open(tmp_path / "w"), table
+
+
+def test_data_that_are_gone_or_others_are_one_line(on_a_file):
+    result, table = on_a_file
+    text = table.read_text()
+    table.unlink()
+    assert len(result.predictions())  # files of the workdir need no data
+    with pytest.raises(jaxfed.UsageError, match=r"t\.csv'?: no such file"):
+        result.federation()
+    table.write_text(text.replace("0.1", "0.2"))
+    with pytest.raises(
+        jaxfed.UsageError, match=r"computed on other data: x is .* that data alone$"
+    ):
+        result.federation()
+    table.write_text(text)
+    assert result.federation().num_clients == 2
+
+
+def test_a_name_that_is_not_registered_is_one_line(trained, tmp_path):
+    place = shutil.copytree(trained.workdir, tmp_path / "w")
+    text = (place / "config.json").read_text()
+    (place / "config.json").write_text(text.replace('"name": "mlp"', '"name": "my_network"'))
+    opened = jaxfed.open(place)
+    assert len(opened.predictions("fedavg"))
+    with pytest.raises(jaxfed.UsageError, match=r"config\.model\.name='my_network'"):
+        opened.model("fedavg")

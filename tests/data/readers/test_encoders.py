@@ -1,0 +1,212 @@
+"""Encoders: raw rows become what the reader made of them, also after a way through JSON."""
+
+import io
+import json
+
+import numpy as np
+import pandas
+import pytest
+from data_roots import needs_data, root_of
+from PIL import Image
+
+from jaxfed.data import load
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of
+from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.errors import UsageError
+
+TABLE = """size;color;id;note;client;label
+1.5;red;7;a;x;no
+NA; green ;8;b;x;yes
+-2e3;?;9;c;y;no
+0.1;red;10;a;y;yes
+"""
+
+
+def encoder(dataset):
+    """The data set's encoder, written and read."""
+    return encoder_from(json.loads(json.dumps(encoder_of(dataset).described())))
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(TABLE)
+    return load(path, drop=("note",))
+
+
+def rows_of(text):
+    return text.split("\n", 1)[1]
+
+
+def test_rows_of_a_table_in_every_form(table):
+    encode = encoder(table)
+    frame = pandas.read_csv(io.StringIO(TABLE), sep=";", skipinitialspace=True)
+    as_dicts = pandas.read_csv(io.StringIO(TABLE), sep=";", dtype=str, na_filter=False)
+    lines = rows_of(TABLE).splitlines()
+    forms = [
+        rows_of(TABLE),
+        lines,
+        [line.rpartition(";")[0] for line in lines],  # without the label
+        [line.split(";") for line in lines],
+        frame,
+        frame[["color", "size"]],
+        as_dicts.to_dict("records"),
+    ]
+    for form in forms:
+        np.testing.assert_array_equal(encode(form), table.x)
+    np.testing.assert_array_equal(encode(frame.iloc[3]), table.x[3:])
+    np.testing.assert_array_equal(encode({"size": 0.1, "color": "red"}), table.x[3:])
+    np.testing.assert_array_equal(encode({"size": None, "color": "green"}), table.x[1:2])
+    np.testing.assert_array_equal(encode({"size": "-2000", "color": None}), table.x[2:3])
+    assert encode.names == ("size", "color=?", "color=green", "color=red")
+    assert encode([]).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"size": "big", "color": "red"}, "row 0: column 'size' has 'big'; give a finite number"),
+        ({"size": "inf", "color": "red"}, "has 'inf'; give a finite number"),
+        ({"size": "1,5", "color": "red"}, "has '1,5'; give a finite number"),
+        ({"size": 1, "color": "rot"}, "has 'rot', which is not in .*choose one of '\\?', 'green'"),
+        ({"size": 1, "color": "gren"}, "did you mean 'green'"),
+        ({"size": 1, "colour": "red"}, r"lacks column 'color' \(there is 'colour'\); give None"),
+        ({"size": 1, "color": "red", "sice": 2}, "'sice' is no column of the training data"),
+        (["1;red"], None),
+        (["1;red;3"], "row 0 has 3 cells; give 6 .*or leave out 'label'"),
+        ([3], "row 0 is 3; give a dict"),
+        (3, "rows are a int; give a dict"),
+        (b"1;red", "rows are a bytes"),
+    ],
+)
+def test_rows_that_cannot_be(table, row, message):
+    if message is None:
+        assert encoder(table)(row).shape == (1, 4)
+        return
+    with pytest.raises(UsageError, match=message) as caught:
+        encoder(table)(row)
+    assert "\n" not in str(caught.value)
+
+
+def test_gaps_have_the_medians_of_training_rows(table):
+    full = table.completed(np.array([True, True, True, False]))
+    encoding = RowEncoding(encoder(table), full.gaps)
+    np.testing.assert_array_equal(encoding(rows_of(TABLE)), full.x)
+    assert full.gaps.medians == (-999.25,)
+    assert encoding({"size": None, "color": "red"}).tolist() == [[-999.25, 0, 0, 1, 1]]
+    with pytest.raises(UsageError, match="row 0: column 'size' has no value, and had one in every"):
+        RowEncoding(encoder(table))({"size": None, "color": "red"})
+
+
+@needs_data("adult", "mushroom", "wine_quality")
+@pytest.mark.parametrize("name", ["adult", "mushroom", "wine_quality"])
+def test_published_tables(name):
+    folder = root_of(name) / name
+    data = load(name, root=folder.parent)
+    encode = encoder(data)
+    if name == "adult":
+        np.testing.assert_array_equal(encode((folder / "adult.data").read_text()), data.x)
+        foreign = (folder / "adult.data").read_text().splitlines()[0]
+        assert encode(foreign.replace("United-States", "Utopia"))[0, 11] == 0
+    elif name == "mushroom":
+        text = (folder / "agaricus-lepiota.data").read_text()
+        np.testing.assert_array_equal(encode(text), data.x)
+        first = text.splitlines()[0]
+        np.testing.assert_array_equal(encode(first[2:]), data.x[:1])  # without its class
+    else:
+        red = rows_of((folder / "winequality-red.csv").read_text())
+        assert {tuple(row) for row in encode(red)} == {tuple(row) for row in data.x[data.y == 0]}
+
+
+def arrays(shape, dtype=np.float32):
+    x = np.arange(2 * np.prod(shape)).reshape(2, *shape).astype(dtype)
+    y = np.array([0, 1], np.int32)
+    return Dataset("a", x, y, x[:0], y[:0], 2, ("0", "1"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@pytest.mark.parametrize("shape", [(3,), (1,), (4, 4, 1), (4, 4, 3)])
+def test_arrays_with_and_without_their_last_axis(shape, dtype):
+    data = arrays(shape, dtype)
+    encode = encoder(data)
+    forms = [data.x, data.x.reshape(2, -1), data.x.astype(np.int64), data.x.tolist()]
+    forms += [data.x[..., 0]] * (shape[-1] == 1)
+    for form in forms if dtype == np.uint8 else [*forms, data.x.astype(np.float64)]:
+        found = encode(form)
+        np.testing.assert_array_equal(found, data.x)
+        assert found.dtype == dtype
+    np.testing.assert_array_equal(encode(data.x[1]), data.x[1:])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "rows", "message"),
+    [
+        ((3,), np.float32, np.zeros((2, 4)), r"rows have shape \[2, 4\]; give an array of numbers"),
+        ((3,), np.float32, [[1, 2, np.nan]], "nan or infinite"),
+        ((3,), np.float32, [[1, 2], [1]], "rows are no array"),
+        ((3,), np.float32, "1,2,3", "rows are str of"),
+        ((2, 2, 1), np.uint8, np.zeros((1, 2, 2)), "rows are float64; give an array of uint8"),
+        ((2, 2, 1), np.uint8, np.full((1, 2, 2), 256), "values 256 to 256"),
+    ],
+)
+def test_arrays_that_cannot_be(shape, dtype, rows, message):
+    with pytest.raises(UsageError, match=message):
+        encoder(arrays(shape, dtype))(rows)
+
+
+def test_shares_of_white_are_bytes():
+    encode = ArrayEncoder((2, 2, 1), is_bytes=True, of_shares=True)
+    x = np.array([[0, 7, 254, 255]], np.uint8)
+    np.testing.assert_array_equal(encode(x / 255).ravel(), x.ravel())
+    np.testing.assert_array_equal(encode(x).ravel(), x.ravel())
+    with pytest.raises(UsageError, match="values 0 to 510"):
+        encode(2 * (x / 255))
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """A folder of images of two sizes, its data set and its files in the data set's order."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(["cat", "cat", "dog", "dog"]):
+        (tmp_path / "f" / name).mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(256, size=(9 + number, 8, 3), dtype=np.uint8)
+        picture = Image.fromarray(pixels)
+        exif = picture.getexif()
+        exif[0x0112] = 6 if number == 1 else 1  # taken on its side
+        picture.save(tmp_path / "f" / name / f"{number}.png", exif=exif)
+    return load(tmp_path / "f"), sorted((tmp_path / "f").rglob("*.png"))
+
+
+def test_image_files_bytes_and_images(images):
+    data, files = images
+    encode = encoder(data)
+    opened = [Image.open(file) for file in files]
+    for form in (
+        files,
+        [str(file) for file in files],
+        [file.read_bytes() for file in files],
+        opened,
+        data.x,
+        list(data.x),
+    ):
+        np.testing.assert_array_equal(encode(form), data.x)
+    np.testing.assert_array_equal(encode(files[1]), data.x[1:2])
+    assert encode([]).shape == (0, 8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("no_such.png", "no_such.png: cannot be read as an image"),
+        (b"x", "an image of bytes: cannot be read as an image"),
+        (3, "rows are a int; give a path, a PIL image"),
+        ([np.zeros((3, 3), np.uint8)], r"rows have shape \[3, 3\]"),
+        (Image.new("I;16", (8, 8)), "a PIL image: mode 'I;16' has more than 8 bits"),
+    ],
+)
+def test_images_that_cannot_be(images, rows, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        encoder(images[0])(rows)
+    assert "\n" not in str(caught.value)
