@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.1
 Command = Callable[[Point, Path], list[str]]
 
 
-def run_command(sweep: SweepPlan, module: str = "launch.run", flags: Sequence[str] = ()) -> Command:
+def run_command(sweep: SweepPlan, module: str = "launch.run", flags: Iterable[str] = ()) -> Command:
     """Return a function that builds the command of a point; `module` is the entry that runs it."""
 
     def command(point: Point, directory: Path) -> list[str]:

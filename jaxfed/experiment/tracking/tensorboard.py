@@ -1,8 +1,8 @@
 """Event files for TensorBoard, one folder a method and repeat, by the package `tensorboard` alone.
 
-TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter would import
-it, so records are written to plain files here. A line of metrics.jsonl is one event, flushed at once. Values are
-float32, as TensorBoard has them; metrics.jsonl has all digits.
+TensorFlow is not used, nor imported where it is installed: `tensorboard.summary`'s EventFileWriter would
+import it, so records are written to plain files here. A line of metrics.jsonl is one event, flushed at
+once. Values are float32, as TensorBoard has them; metrics.jsonl has all digits.
 
     SCALARS    one chart a metric, one line a method and repeat; `final/` has the metrics of summary.json
     TEXT       the config as a table
@@ -23,7 +23,7 @@ _SUFFIX = ".jaxfed"
 
 
 class TensorBoard:
-    """Tracker that writes FOLDER/METHOD-REPEAT/events.out.tfevents.*; FOLDER is WORKDIR/tensorboard if None."""
+    """Tracker that writes FOLDER/METHOD-REPEAT/events.out.tfevents.*; by default in WORKDIR/tensorboard."""
 
     name = "tensorboard"
 

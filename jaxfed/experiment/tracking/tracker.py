@@ -1,9 +1,9 @@
 """A tracker's three methods, the run that it tracks, and trackers by their names.
 
-One method in one repeat is one tracked run, with the name of its folder under states/, such as `fedavg-0`. The
-methods and repeats of an experiment thus lie over each other in one chart of a metric, and libraries average
-over repeats by grouping. A single tracked run for the whole experiment would need METHOD/METRIC in names and
-would count rounds several times over.
+One method in one repeat is one tracked run, with the name of its folder under states/, such as `fedavg-0`.
+The methods and repeats of an experiment thus lie over each other in one chart of a metric, and libraries
+average over repeats by grouping. A single tracked run for the whole experiment would need METHOD/METRIC in
+names and would count rounds several times over.
 
     class Printer:
         def start(self, run):
@@ -111,8 +111,8 @@ def chosen(given: Iterable[Any], key: str) -> dict[str, Tracker]:
         key: the argument or flag, for errors.
 
     Raises:
-        UsageError: an unknown name, a library that is not installed, an object without a tracker's methods, or
-            the same name twice.
+        UsageError: an unknown name, a library that is not installed, an object without a tracker's
+            methods, or the same name twice.
     """
     trackers: dict[str, Tracker] = {}
     for entry in _entries(given, key):

@@ -1,9 +1,9 @@
 """Runs of Weights & Biases: one a method and repeat, grouped by experiment, with the method as job type.
 
-Nothing is uploaded that was not asked for. Where `wandb login` has been done (or WANDB_API_KEY is set), runs go
-to the project "jaxfed" of that account. Elsewhere, and with WANDB_MODE=offline, they stay in ./wandb, without a
-question on the terminal, until `wandb sync`. Either way a run consists of config and metrics: no console output,
-no code, no diff of the repository, no list of packages, no system metrics.
+Nothing is uploaded that was not asked for. Where `wandb login` has been done (or WANDB_API_KEY is set),
+runs go to the project "jaxfed" of that account. Elsewhere, and with WANDB_MODE=offline, they stay in
+./wandb, without a question on the terminal, until `wandb sync`. Either way a run consists of config and
+metrics: no console output, no code, no diff of the repository, no list of packages, no system metrics.
 
 A resumed run continues the run of the same id. Of an offline one it writes a second folder, with the further
 rounds; `wandb sync` puts both together.
@@ -46,6 +46,7 @@ class WeightsAndBiases:
             console="off",
             disable_code=True,
             disable_git=True,
+            quiet=True,
             finish_timeout=_FINISH_TIMEOUT,
             x_disable_machine_info=True,
             x_disable_meta=True,
