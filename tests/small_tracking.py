@@ -98,9 +98,7 @@ class SmallExperiment:
             self._stops.add(stop_at)
         settings = {key.replace(".", "__"): value for key, value in self.settings.items()}
         how = {"progress": False, **how}
-        jaxfed.run(
-            base.__file__, workdir=self.folder / name, trackers=trackers, **how, **settings
-        )
+        jaxfed.run(base.__file__, workdir=self.folder / name, trackers=trackers, **how, **settings)
         return self.folder / name
 
     def flags(self, name):
