@@ -54,7 +54,8 @@ class TrackedRun:
         workdir: of the experiment.
         config: as resolved, flat (`xclp.num_bits` -> 4096), with `method` and `repeat`.
         last_round: the last round that this tracker has logged in an earlier process; -1: none.
-        started: start of the first round, in seconds since 1970; an estimate when rounds are logged later.
+        started: start of the first round after `last_round`, in seconds since 1970; an estimate if that was
+            before this process.
         tell: prints a line for the user, once.
     """
 

@@ -47,6 +47,7 @@ class Tracking:
         self._run: TrackedRun | None = None
         self._open: list[str] = []
         self._final: dict[str, Any] = {}
+        self._past: list[Record] = []  # lines of earlier processes
         self._is_behind = True  # an earlier process may have left rounds that trackers lack
 
     def __enter__(self) -> Self:
@@ -71,16 +72,16 @@ class Tracking:
         if self._is_behind:
             self._catch_up()  # the line is there already
         else:
-            self._log(record, time.time() - record.get("seconds", 0.0))
+            self._log(record, time.time() - _seconds([record]))
 
     def _catch_up(self) -> None:
         """Pass on all lines so far; those that trackers have are skipped one by one."""
         self._is_behind = False
-        records = read_metrics(self._workdir)
-        started = time.time() - sum(record.get("seconds", 0.0) for record in records)
-        for record in records:
+        self._past = read_metrics(self._workdir)
+        started = time.time() - _seconds(self._past)
+        for record in self._past:
             self._log(record, started)
-            started += record.get("seconds", 0.0)
+            started += _seconds([record])
 
     def _log(self, record: Record, started: float) -> None:
         method, repeat, round_number = record["algorithm"], record["repeat"], record["round"]
@@ -99,11 +100,14 @@ class Tracking:
         same = (method, repeat, experiment, self._workdir, settings(self._config, method, repeat))
         self._run = run = TrackedRun(*same, started=started, tell=self._tell)
         self._final = {}
+        past = [line for line in self._past if (line["algorithm"], line["repeat"]) == same[:2]]
         for name in tuple(self._trackers):
             last = self._journal.last(name, run.name)
             if last < math.inf:  # not finished
                 self._open.append(name)
-                self._call(name, "start", replace(run, last_round=int(last)))
+                logged = _seconds(line for line in past if line["round"] <= last)
+                continued = replace(run, last_round=int(last), started=started + logged)
+                self._call(name, "start", continued)
 
     def _close(self, *, is_finished: bool) -> None:
         summary = numbers(self._final)
@@ -124,6 +128,10 @@ class Tracking:
             self._tell(
                 f"tracker {name} failed and is left out from here on; the run goes on: {why}"
             )
+
+
+def _seconds(records: Iterable[Record]) -> float:
+    return float(sum(record.get("seconds", 0.0) for record in records))
 
 
 class _Journal:

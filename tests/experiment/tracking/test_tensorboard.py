@@ -60,6 +60,8 @@ def test_a_resumed_run_has_each_round_once(experiment):
     assert len(list((workdir / "tensorboard" / "drift-0").iterdir())) == 2
     for run in read(workdir / "tensorboard").values():
         assert steps(run, "mean") == ROUNDS
+        times = [event.wall_time for event in run.Scalars("mean")]
+        assert times == sorted(times)
         assert steps(run, "final/mean") == [6]
         assert len(run.Tensors("config")) == 1
 
