@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxfed.experiment.tracking.tracker import TrackedRun
 
+_INIT_TIMEOUT = 30.0  # seconds of waiting for a server; without one the tracker has failed
 _FINISH_TIMEOUT = 60.0  # seconds of waiting for uploads at the end of each run; later, `wandb sync`
 
 
@@ -47,6 +48,7 @@ class WeightsAndBiases:
             disable_code=True,
             disable_git=True,
             quiet=True,
+            init_timeout=_INIT_TIMEOUT,
             finish_timeout=_FINISH_TIMEOUT,
             x_disable_machine_info=True,
             x_disable_meta=True,

@@ -37,6 +37,7 @@ class Client:
         return [run for run in self.runs.values() if run.tags["jaxfed.id"] == name]
 
     def create_run(self, experiment, start_time, tags, run_name):
+        assert run_name not in self.runs
         made = SimpleNamespace(info=SimpleNamespace(run_id=run_name), tags=tags, params={})
         made.metrics, made.status, made.statuses = {}, "RUNNING", []
         return self.runs.setdefault(run_name, made)
@@ -79,6 +80,7 @@ def test_runs_of_methods_and_repeats(experiment, client, capsys):
     assert (run.tags["method"], run.tags["repeat"]) == ("drift", "0")
     assert client.experiments == {"jaxfed": "1"}
     assert max(client.batches) <= 100  # MLflow's limit
+    assert sum(client.batches) == 2 * len(run.params)  # a resumed run's may have changed
     assert capsys.readouterr().out.count("mlflow logs to here") == 1
 
 

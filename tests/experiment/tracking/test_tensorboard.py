@@ -66,6 +66,14 @@ def test_a_resumed_run_has_each_round_once(experiment):
         assert len(run.Tensors("config")) == 1
 
 
+def test_overwriting_deletes_the_event_files(experiment):
+    experiment.run("w", "tensorboard")
+    experiment.settings["num_repeats"] = 1
+    workdir = experiment.run("w", "tensorboard", overwrite=True)
+    (run,) = read(workdir / "tensorboard").values()
+    assert steps(run, "mean") == ROUNDS
+
+
 @pytest.mark.parametrize("cut", [0, 7], ids=["whole", "torn"])
 def test_a_round_that_was_logged_but_not_noted(cut, tmp_path):
     """A process killed between the event and tracking.jsonl; perhaps within the event."""
