@@ -20,8 +20,9 @@ def test_a_sweep_tracks_every_point(libraries, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("builtins.print", lambda *told, **how: shown.append(*told))
     given = [*SWEEP, f"--workdir={tmp_path / 's'}", "--tracker=wandb,mlflow", "--tracker=trackio"]
     assert invoke(given, monkeypatch, capsys, sweep.main) == (0, "")
-    assert len(shown) == 2
-    assert all("--tracker=wandb,mlflow --tracker=trackio" in command for command in shown)
+    commands = [line for line in shown if "-m launch.run" in line]
+    assert len(commands) == 2
+    assert all("--tracker=wandb,mlflow --tracker=trackio" in command for command in commands)
 
 
 @pytest.mark.parametrize("main", [None, sweep.main], ids=["run", "sweep"])
