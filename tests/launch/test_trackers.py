@@ -28,7 +28,10 @@ def test_a_sweep_tracks_every_point(libraries, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("main", [None, sweep.main], ids=["run", "sweep"])
 def test_a_mistake_is_one_line_before_anything_runs(main, tmp_path, monkeypatch, capsys):
     given = [f"--config={DIGITS}:smoke", f"--workdir={tmp_path / 'w'}", "--tracker=tensorbord"]
-    how = {} if main is None else {"main": main}
+    how = {}
+    if main is not None:
+        how = {"main": main}
+        given.append("--dry_run")
     assert invoke(given, monkeypatch, capsys, **how) == (
         2,
         "jaxfed: --tracker='tensorbord': no such tracker, did you mean 'tensorboard'?\n",
