@@ -12,6 +12,8 @@
     predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
     plots/           pictures made at the end
+    tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
+    tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted
@@ -51,6 +53,7 @@ _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
+TRACKING, TENSORBOARD = "tracking.jsonl", "tensorboard"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -61,6 +64,8 @@ _OWN = (
     _PREDICTIONS,
     _AUDIT,
     _PLOTS,
+    TRACKING,
+    TENSORBOARD,
     _DATA,
 )  # beside config.json
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
