@@ -23,7 +23,6 @@ from jaxfed.host.csv_file import write_csv
 from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.style import INK, LABELED, MUTED, dress, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
-from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import Cell, Table
 
 _MOVES = 200  # iterations that separate overlapping names
@@ -93,7 +92,6 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
             f"{rounds}; {audit['shadows']} shadow models."
             + "".join(f" {line}" for line in which_accuracy(audit["methods"]))
         ),
-        provenance=provenance([run]),
         records=tuple(map(_in_columns, audit["methods"])),
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxfed.reports.documents.sections import Picture, Section
+from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
 from jaxfed.reports.figures.style import DPI
 from jaxfed.reports.tables.tables import Table
 
@@ -42,7 +43,7 @@ def render(sections: Sequence[Section], plots: Path) -> str:
 </header>
 <nav><div class="inner">{links}</div></nav>
 <main>
-{body}
+{body}{_how(sections)}
 </main>
 </body>
 </html>
@@ -64,11 +65,12 @@ def _counts(sections: Sequence[Section]) -> str:
 
 
 def _section(anchor: str, section: Section, plots: Path) -> str:
-    pictures = "".join(_figure(picture, plots) for picture in section.pictures)
-    gallery = f'<div class="gallery">{pictures}</div>' if pictures else ""
-    tables = "".join(_table(table) for table in section.tables)
-    # A sweep begins with its plots, a single run with its table.
-    content = gallery + tables if section.kind == "sweep" else tables + gallery
+    content = ""
+    for kind, parts in itertools.groupby(section.parts, type):
+        shown = "".join(
+            _table(part) if isinstance(part, Table) else _figure(part, plots) for part in parts
+        )
+        content += shown if kind is Table else f'<div class="gallery">{shown}</div>'
     return f"""<section id="{anchor}">
 <p class="kind">{_text(section.kind)}</p>
 <h2>{_text(section.title)}</h2>
@@ -106,16 +108,22 @@ def _table(table: Table) -> str:
         f"<tr>{''.join(cell('td', index, *entry) for index, entry in enumerate(row))}</tr>"
         for row in table.rows
     )
-    facts = "".join(
-        f"<dt>{_text(name)}</dt><dd>{_fact(name, text)}</dd>" for name, text in table.provenance
-    )
     return f"""<figure class="table">
 <h3>{_text(table.title)}</h3>
 <div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
 </div>
-<figcaption>{_text(table.caption)}<dl>{facts}</dl></figcaption>
+<figcaption>{_text(table.caption)}</figcaption>
 </figure>
 """
+
+
+def _how(sections: Sequence[Section]) -> str:
+    """Return command, settings, seeds, commit and device of all experiments, folded away."""
+    content = ""
+    for title, facts in origins(sections):
+        rows = "".join(f"<dt>{name}</dt><dd>{_fact(name, text)}</dd>" for name, text in facts)
+        content += f"{f'<h3>{_text(title)}</h3>' if title else ''}<dl>{rows}</dl>"
+    return f"<details><summary>{HOW}</summary>{content}</details>" if content else ""
 
 
 def _fact(name: str, text: str) -> str:

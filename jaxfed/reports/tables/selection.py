@@ -23,7 +23,6 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import method_names
-from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import (
     BEST,
     PAIRED,
@@ -42,7 +41,7 @@ _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection"
 
 
 def chosen_settings(
-    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], command: str = ""
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row]
 ) -> Table | None:
     """Return the settings selected by clients' labels in each repeat; None if nothing was selected.
 
@@ -83,7 +82,6 @@ def chosen_settings(
             "left out; no test label takes part. The CSV has the shares that came back, with these settings "
             "and with the given ones."
         ),
-        provenance=provenance(runs, command),
         records=tuple(numbers),
     )
 
@@ -168,7 +166,6 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
             f"{STATISTICS}{BEST}{PAIRED}Chosen is the point of the sweep with the best mean validation "
             "accuracy, for each method; no test label takes part."
         ),
-        provenance=provenance([point.run for point in sweep.points if point.run], sweep.command),
         records=tuple(numbers),
     )
 

@@ -1,4 +1,4 @@
-"""Tables of results: methods against settings, differences paired by seed, and their provenance."""
+"""Tables of results: methods against settings, and differences paired by seed."""
 
 import math
 import os
@@ -23,7 +23,6 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import difference_name, method_names
-from jaxfed.reports.tables.provenance import provenance
 
 # Metrics in a run's table, in this order; all others are in the CSV.
 _RUN_METRICS = (
@@ -90,7 +89,6 @@ class Table:
         rows: cells, one for each column.
         num_settings: number of leading columns with settings instead of results.
         caption: explanation below the table.
-        provenance: pairs of name and text: command, config, data, seeds, commit, device.
         records: the numbers of the CSV, one for each setting, method and metric.
     """
 
@@ -100,11 +98,10 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     num_settings: int
     caption: str
-    provenance: tuple[tuple[str, str], ...]
     records: tuple[dict[str, Any], ...] = field(repr=False, default=())
 
     def to_markdown(self) -> str:
-        """Return the table, its caption and its provenance in Markdown."""
+        """Return the table and its caption in Markdown."""
         alignment = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
         lines = [
             _markdown_row(self.columns),
@@ -114,9 +111,8 @@ class Table:
                 for row in self.rows
             ),
         ]
-        notes = [f"- {name}: {_code(text, name)}" for name, text in self.provenance]
         title, caption = markdown_text(self.title), markdown_text(self.caption)
-        return "\n".join([f"### {title}", "", *lines, "", caption, "", *notes, ""])
+        return "\n".join([f"### {title}", "", *lines, "", caption, ""])
 
     def write_csv(self, path: Path) -> None:
         """Write the unrounded numbers in long form: a row for each setting, method and metric."""
@@ -160,7 +156,6 @@ def run_table(run: Run, name: str) -> Table:
             + _EPSILONS * any("epsilon" in metric for metric in metrics)
             + _TIME * ("seconds" in metrics)
         ).strip(),
-        provenance=provenance([run]),
         records=tuple(records({}, run)),
     )
 
@@ -171,7 +166,6 @@ def settings_table(
     keys: Sequence[str],
     rows: Sequence[Row],
     metric: str,
-    command: str = "",
 ) -> Table:
     """Return settings against methods in one metric, with the main method's paired gain over a baseline.
 
@@ -181,7 +175,6 @@ def settings_table(
         keys: the settings' headings, as config keys.
         rows: the settings, in order.
         metric: the displayed one; the CSV has all.
-        command: the command that made the runs; by default the runs' own.
     """
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
@@ -225,7 +218,6 @@ def settings_table(
             + PAIRED * bool(baseline)
             + _ONCE * any(run.reused for run in runs)
         ).strip(),
-        provenance=provenance(runs, command),
         records=tuple(numbers),
     )
 
@@ -282,9 +274,8 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         caption=(
             f"{table.title}. {_MEASURES[table.metric]} in percent{also} as printed in the paper "
             f"({table.statistics}), on {table.data}. These are other data and other splits "
-            "than the results here: trends can be compared, numbers cannot."
+            f"than the results here: trends can be compared, numbers cannot. Source: {table.citation}"
         ),
-        provenance=(("source", table.citation),),
         records=tuple(
             {
                 table.setting: setting,
@@ -386,9 +377,3 @@ def result_cell(
 
 def _markdown_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(map(markdown_text, cells)) + " |"
-
-
-def _code(text: str, name: str) -> str:
-    if name != "command" or text == "not recorded":
-        return markdown_text(text)
-    return "".join(f"\n      {line}" for line in text.split("\n"))
