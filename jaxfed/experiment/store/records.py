@@ -110,6 +110,11 @@ class Run:
         return str((self.summary or {}).get("data_origin", ""))
 
     @property
+    def remarks(self) -> list[str]:
+        """The summary's lines on methods whose characteristic step had no effect; mostly empty."""
+        return [str(line) for line in (self.summary or {}).get("remarks", ())]
+
+    @property
     def environment(self) -> dict[str, Any]:
         """Device, versions and commit of the run, from the summary."""
         return dict((self.summary or {}).get("environment", {}))
@@ -250,6 +255,7 @@ _SUMMARY = {
     "algorithms": [dict],
     "environment": dict,
     "data_origin": str,
+    "remarks": list,
 }
 _ENVIRONMENT = {"command": str, "commit": str}
 _SWEEP = {"command": str, "base": dict, "points": list}

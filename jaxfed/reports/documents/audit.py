@@ -191,5 +191,5 @@ def _apart(heights: Sequence[float]) -> list[float]:
 def _percent(value: float | None, spread: float | None = None) -> str:
     if value is None:
         return "–"
-    text = f"{100 * value:.1f}"
+    text = f"{100 * value:z.1f}"
     return text if spread is None else f"{text} ± {100 * spread:.1f}"

@@ -12,6 +12,7 @@ from jaxfed.experiment.store.records import Measurement, Run, algorithms_of, ord
 from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.reports.tables import remarks
 from jaxfed.reports.tables.comparison import best_methods, main_and_baseline, paired_difference
 from jaxfed.reports.tables.display_names import (
     difference_text,
@@ -127,7 +128,7 @@ def run_table(run: Run, name: str) -> Table:
     metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
     rows = [
         (
-            Cell(names[algorithm]),
+            Cell(names[algorithm] + remarks.mark(run, algorithm)),
             *(result_cell(results, algorithm, metric, of) for metric in metrics),
         )
         for algorithm in results
@@ -153,6 +154,7 @@ def run_table(run: Run, name: str) -> Table:
             + shared_split([run], metrics)
             + BEST
             + PAIRED * (len(rows) > len(results))
+            + remarks.note([run], names)
             + _EPSILONS * any("epsilon" in metric for metric in metrics)
             + _TIME * ("seconds" in metrics)
         ).strip(),
@@ -198,7 +200,8 @@ def settings_table(
         of = algorithms_of([run]) if run is not None else {}
         for algorithm in algorithms:
             cell = result_cell(results, algorithm, metric, of)
-            cells.append(cell._replace(text=cell.text + _REUSED) if algorithm in reused else cell)
+            marks = _REUSED * (algorithm in reused) + remarks.mark(run, algorithm)
+            cells.append(cell._replace(text=cell.text + marks))
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
             cells.append(Cell("–" if gain is None else difference_text(gain)))
@@ -217,6 +220,7 @@ def settings_table(
             + BEST
             + PAIRED * bool(baseline)
             + _ONCE * any(run.reused for run in runs)
+            + remarks.note(runs, names)
         ).strip(),
         records=tuple(numbers),
     )

@@ -69,7 +69,7 @@ def test_report_of_everything(tmp_path):
     assert "other data" in words
     assert page.tags.count("img") == len(list((path.parent / "plots").glob("*.png")))
     markdown = (path.parent / "report.md").read_text()
-    assert "| 64 | finished | **60.00 ± 10.00** |" in markdown
+    assert "| 64 | finished | **60.00\xa0±\xa010.00** |" in markdown
     for name in re.findall(r"\]\((.*?)\)", markdown):
         assert (path.parent / name).is_file()
     assert {p.name for p in (path.parent / "plots").iterdir()} >= {
