@@ -237,6 +237,7 @@ def _family_pictures(
     name = methods_of([run for curve in family for run in _runs(curve)]).name(algorithm)
     key, values = family[0].key, merged_values(family)
     others = other_keys(family)
+    examples = min(run.num_examples(metric) for curve in family for run in _runs(curve))
     series = {}
     for curve in family:
         settings = {other: sweep.value(curve.points[0], other) for other in others}
@@ -247,7 +248,7 @@ def _family_pictures(
         names.take("plots", sweep.name, key),
         f"{metric_label(metric)} of {name} against {setting_label(key)}, a line for "
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
-        lambda: plots.curve_figure(key, values, series, metric, title=name),
+        lambda: plots.curve_figure(key, values, series, metric, title=name, examples=examples),
     )
 
 
@@ -286,6 +287,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
                 title=fixed,
                 above=composed,
                 methods=methods,
+                examples=min(run.num_examples(metric) for run in _runs(curve)),
             ),
         )
 

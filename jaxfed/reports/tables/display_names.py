@@ -125,7 +125,10 @@ _SETTINGS = {
 
 
 # Spaces around ±, around =, and before a unit or a mark: a line must not break there.
-_JOINTS = re.compile(r" (?=[±=])|(?<=[±=]) |(?<=[\d)]) (?=(?:[kMG]?B|s|%|points?|[†‡])(?!\w))")
+_JOINTS = re.compile(
+    r" (?=[±=])|(?<=[±=]) |(?<=\d) (?=to \d)|(?<= to) (?=\d)"
+    r"|(?<=[\d)]) (?=(?:[kMG]?B|s|%|points?|[†‡])(?!\w))"
+)
 
 
 def unbroken(text: str) -> str:

@@ -235,7 +235,7 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
     measured = [
         (math.sqrt(p * (1 - p) / number), number)
         for run in runs
-        if run.num_repeats > 1 and (number := _num_tested(run))
+        if run.num_repeats > 1 and (number := run.num_examples("test_accuracy"))
         for found in run.results.values()
         for metric in metrics
         if metric in found and metric.startswith("test_") and 0 <= (p := found[metric].mean) <= 1
@@ -248,12 +248,6 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
         f"All repeats are tested on the same {counted} examples: ± is over deals and seeds, and the choice "
         f"of these examples adds a standard error of up to {100 * max(measured)[0]:.1f} points. "
     )
-
-
-def _num_tested(run: Run) -> int:
-    examples = (run.summary or {}).get("examples", {})
-    number = examples.get("test", 0) if isinstance(examples, dict) else 0
-    return number if isinstance(number, int) else 0
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
