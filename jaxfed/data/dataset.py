@@ -200,9 +200,9 @@ def client_numbers(
 
 def client_names(train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
     """Return the names of natural clients by their number, for the arguments of `client_numbers`."""
-    found = np.unique(
-        np.concatenate([column for column in (train, test) if column is not None] or [()])
-    )
+    if train is None:
+        return ()
+    found = np.unique(np.concatenate([train, train[:0] if test is None else test]))
     return tuple(
         name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         for name in found.tolist()

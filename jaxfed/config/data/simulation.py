@@ -214,7 +214,7 @@ class Simulation:
         The server's examples and public ones have one row each. If the class of some points is unknown, the
         last class is "(unknown)". Clients of the data that have names have them in `client_names`.
         """
-        counts = {
+        counts: dict[str, Any] = {
             kind: class_counts(federation.y, indices, federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }

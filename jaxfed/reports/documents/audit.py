@@ -141,8 +141,8 @@ def vulnerability_figure(rows: Sequence[Mapping[str, Any]], methods: Methods = U
     """Plot accuracy against the AUC of the strongest attack, with its interval; left and up is better.
 
     The points are annotated with names, because there are more methods than distinguishable colors. Names
-    stand right of the axes. A dotted line runs from a point to the edge, and from there to its name; no two of
-    them cross, as points and names have the same order.
+    stand right of the axes. A dotted line runs from a point to the edge, and from there to its name; no two
+    cross, as points and names have the same order.
     """
     drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
     drawn.sort(key=lambda row: row["accuracy"])
@@ -171,7 +171,7 @@ def vulnerability_figure(rows: Sequence[Mapping[str, Any]], methods: Methods = U
     low, high = ax.get_ylim()
     needed = (high - low) / max(20, len(drawn))
     heights = _apart([100 * row["accuracy"] for row in drawn], needed)
-    line = {"color": MUTED, "linewidth": 0.6, "linestyle": ":"}
+    line: dict[str, Any] = {"color": MUTED, "linewidth": 0.6, "linestyle": ":"}
     for row, name, height in zip(drawn, names, heights, strict=True):
         accuracy = 100 * row["accuracy"]
         ax.plot([row["high"], edge], [accuracy] * 2, **line)

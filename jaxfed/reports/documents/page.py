@@ -172,7 +172,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --bg: #0e1720; --card: #16212c; --ink: #e2e8ee; --muted: #9fb0bf; --line: #2b3a48;
     --accent: #7db8e8; --best: #1d4260; --notice: #3a3115; --edge: #9fb0bfb0; }
-  img { filter: invert(0.9) hue-rotate(180deg); mix-blend-mode: lighten; } }
+  img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: lighten; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--bg); color: var(--ink); line-height: 1.5;
@@ -218,7 +218,8 @@ th { font-size: 0.8rem; font-weight: 600; color: var(--muted); vertical-align: b
 td { border-bottom: 1px solid var(--line); }
 tbody tr:last-child td { border-bottom: 0; }
 .setting { text-align: left; }
-td:first-child, th:first-child { padding-left: 0; }
+td:first-child, th:first-child { padding-left: 0; position: sticky; left: 0;
+  background: var(--card); }
 td b { background: var(--best); padding: 0.12rem 0.4rem; margin: 0 -0.4rem;
   border-radius: 0.35rem; }
 figcaption { margin-top: 0.8rem; color: var(--muted); font-size: 0.82rem; }

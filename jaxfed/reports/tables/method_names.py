@@ -59,13 +59,15 @@ def method_names(runs: Sequence[Run]) -> dict[str, str]:
         for method, algorithm in algorithms.items()
     }
     names = {
-        method: draft.name + _differing(method, drafts, algorithms, runs)
+        method: draft.name
+        + _differing(method, drafts, algorithms, runs)
+        + ("" if draft.says_all else f" ({method})")
         for method, draft in drafts.items()
     }
     counts = Counter(names.values())
     return {
         method: f"{name} ({method})"
-        if not drafts[method].says_all or (counts[name] > 1 and name != algorithm_label(method))
+        if counts[name] > 1 and name != algorithm_label(method)
         else name
         for method, name in names.items()
     }

@@ -78,12 +78,13 @@ def touches(run: Run, key: str, method: str) -> bool:
         return True
     if section == algorithm:
         return f"{method}.{rest}" not in settings
-    if not learns:
-        own = next((f"{a}.{rest}" for a in (method, algorithm) if f"{a}.{rest}" in settings), "")
-        return algorithm in _LIKE_XCLP and section == "xclp" and settings.get(own) == settings[key]
     named = (settings.get(f"{owner}.pseudo_label") for owner in (method, algorithm))
-    source = next(filter(None, named), algorithm.removeprefix("fedavg_"))
-    return section in _ONE_SHOT and section == SECTION_OF.get(source, source)
+    source = next(filter(None, named), algorithm.removeprefix("fedavg_")) if learns else algorithm
+    source = SECTION_OF.get(source, source)
+    if source in _LIKE_XCLP and section == "xclp":
+        owners = (f"{owner}.{rest}" for owner in (method, source))
+        return all(settings.get(own, settings[key]) == settings[key] for own in owners)
+    return section == source and source in _ONE_SHOT
 
 
 def _labels_key(run: Run) -> str:

@@ -27,7 +27,9 @@ from jaxfed.reports.tables.method_names import method_names, own_label
 from jaxfed.reports.tables.provenance import touches
 from jaxfed.reports.tables.tables import (
     BEST,
+    ONCE,
     PAIRED,
+    REUSED,
     STATISTICS,
     Cell,
     Row,
@@ -63,7 +65,10 @@ def chosen_settings(
     lines = [
         (
             *(Cell(setting_text(v, key, names)) for key, v in zip(keys, row.values, strict=True)),
-            *(Cell(_chosen(run, algorithm) or "–") for algorithm in algorithms),
+            *(
+                Cell((_chosen(run, algorithm) or "–") + REUSED * (algorithm in run.reused))
+                for algorithm in algorithms
+            ),
         )
         for row, run in found
     ]
@@ -83,6 +88,8 @@ def chosen_settings(
             "What each method chose, and in how many repeats, by how many of the clients' labels came back, "
             "hidden or left out; no test label takes part. The CSV has the shares that came back, with "
             "these settings and with the given ones."
+            + f" {ONCE}".rstrip()
+            * any(choosing.intersection(run.reused) for run in runs)
         ),
         records=tuple(numbers),
     )

@@ -50,8 +50,8 @@ BEST = (
 _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
-_REUSED = " †"
-_ONCE = "† Run once, at another point: what is swept does not change the method. "
+REUSED = " †"
+ONCE = "† Run once, at another point: what is swept does not change the method. "
 _MAX_DIFFERING_KEYS = 5
 
 
@@ -200,7 +200,7 @@ def settings_table(
         of = algorithms_of([run]) if run is not None else {}
         for algorithm in algorithms:
             cell = result_cell(results, algorithm, metric, of)
-            marks = _REUSED * (algorithm in reused) + remarks.mark(run, algorithm)
+            marks = REUSED * (algorithm in reused) + remarks.mark(run, algorithm)
             cells.append(cell._replace(text=cell.text + marks))
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
@@ -219,7 +219,7 @@ def settings_table(
             + shared_split(runs, [metric])
             + BEST
             + PAIRED * bool(baseline)
-            + _ONCE * any(run.reused for run in runs)
+            + ONCE * any(run.reused for run in runs)
             + remarks.note(runs, names)
         ).strip(),
         records=tuple(numbers),
