@@ -51,7 +51,8 @@ def test_a_run_shows_what_cross_validation_chose(tmp_path):
     assert "selection.settings=cross_validated" in dict(build([path])[0].origin)["config"]
     assert [cell.text for cell in table.rows[0]] == [
         "r",
-        "propagation alpha 0.9 in 1 of 3, 0.99 in 1 of 3, 0.5 in 1 of 3; LSH bits L 64 in 2 of 3, 4096 in 1 of 3",
+        "propagation alpha 0.9 in 1 of 3, 0.99 in 1 of 3, 0.5 in 1 of 3; "
+        "LSH bits L 64 in 2 of 3, 4096 in 1 of 3",
     ]
     table.write_csv(tmp_path / "chosen.csv")
     with (tmp_path / "chosen.csv").open(newline="") as stream:
@@ -218,6 +219,15 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
     }
     page = write_report([sweep]).read_text()
     assert "chosen by validation" in page
+
+
+def test_nothing_is_chosen_for_a_method_that_no_swept_key_touches(sweep):
+    for path in sweep.glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        summary["algorithms"]["fedavg"] = summary["algorithms"]["fedavg_xclp"]
+        path.write_text(json.dumps(summary))
+    table = validated_settings(read_sweep(sweep), "test_accuracy", "t")
+    assert {row[1].text for row in table.rows} == {"FedAvg + XCLP", "FedAvg + per-client LP"}
 
 
 def test_there_is_no_table_where_nothing_is_chosen(sweep, tmp_path):

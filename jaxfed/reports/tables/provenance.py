@@ -50,7 +50,17 @@ def _common_settings(runs: Sequence[Run]) -> str:
         values = {setting_text(run.settings.get(key, "given")) for run in runs}
         counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
         is_read = any(touches(run, key, method) for run in runs for method in run.results)
-        if counts and is_read and len(values) == 1 and values != {_defaults().get(key)}:
+        section, _, rest = key.partition(".")
+        follows = section in _LIKE_XCLP and all(
+            run.settings.get(f"xclp.{rest}") == run.settings.get(key) for run in runs
+        )
+        if (
+            counts
+            and is_read
+            and not follows
+            and len(values) == 1
+            and values != {_defaults().get(key)}
+        ):
             common.append(f"{key}={values.pop()}")
     return ", ".join(common) or "the defaults"
 

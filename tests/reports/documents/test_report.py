@@ -93,6 +93,24 @@ def test_report_of_everything(tmp_path):
     assert write_report([work]).read_text() == text
 
 
+def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path):
+    make_run(tmp_path / "w" / "one", dataset__name="wine_quality")
+    points = [(f"{a}", {"xclp.alpha": a}, ACCURACIES) for a in (0.5, 0.9)]
+    make_sweep(tmp_path / "w" / "s", points, {"xclp.alpha": 0.5})
+    page = write_report([tmp_path / "w"]).read_text()
+    kinds = re.findall(r"<(table|img|details)\b", page)
+    assert kinds == ["table", "img", "table", *["img"] * 1, "table", "img", "img", "details"]
+    shown, _, how = page.partition("<details>")
+    for text in ("launch.sweep --config=a.py", "0123456789ab", "<dt>seeds</dt>"):
+        assert text not in shown
+        assert how.count(text) == 1
+    assert "dataset.name=wine_quality" in how
+    assert "xclp.num_bits" not in how  # it has its default
+    markdown = (tmp_path / "w" / "report" / "report.md").read_text()
+    assert len(re.findall(r"^- commit: 0123456789ab", markdown, re.MULTILINE)) == 1
+    assert markdown.index("<details>") > markdown.rindex("![")
+
+
 def launch(*arguments):
     command = [sys.executable, "-m", "launch.report", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
