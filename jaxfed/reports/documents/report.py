@@ -360,7 +360,7 @@ def _markdown(sections: Sequence[Section]) -> str:
             ),
         ]
     if made := origins(sections):
-        lines += [f"<details><summary>{HOW}</summary>", ""]
+        lines += [f'<details markdown="1"><summary>{HOW}</summary>', ""]
         for title, facts in made:
             lines += [f"### {markdown_text(title)}", ""] if title else []
             lines += [*(f"- {name}: {_fact(name, text)}" for name, text in facts), ""]
