@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxfed.config.base import get_config
 from jaxfed.config.keys import flatten
+from jaxfed.config.schema import reference
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
@@ -67,7 +68,8 @@ def _common_settings(runs: Sequence[Run]) -> str:
 
 @cache
 def _defaults() -> dict[str, str]:
-    return {key: setting_text(value) for key, value in flatten(get_config().to_dict())}
+    of_methods = {entry.key: entry.default.strip("'") for entry in reference.entries()}
+    return of_methods | {key: setting_text(v) for key, v in flatten(get_config().to_dict())}
 
 
 def touches(run: Run, key: str, method: str) -> bool:

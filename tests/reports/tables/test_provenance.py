@@ -42,6 +42,7 @@ PROBLEM = ["dataset.name=digits", "federation.num_clients=2"]
         (["fedavg"], {"training__local_steps": 9}, [*SHARED[:2], "training.local_steps=9"]),
         (["fedavg_xclp", "fedavg"], {}, [*SHARED, "xclp.alpha=0.9"]),
         (["fedprox"], {"fedprox__mu": 0.1}, [*SHARED, "fedprox.mu=0.1"]),
+        (["fedprox"], {"fedprox__mu": 0.01, "fedprox__pseudo_label": "none"}, SHARED),
         (
             ["fedprox"],
             {"fedprox__pseudo_label": "xclp_prototypes"},
