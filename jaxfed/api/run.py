@@ -32,8 +32,8 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, with_resume_hint
-from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.experiment.tracking.tracker import Tracker, chosen
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
 from jaxfed.host.parallel import devices, processes

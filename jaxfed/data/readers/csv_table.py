@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
 from jaxfed.data.labels import is_nothing, plain_text, read_labels
 from jaxfed.data.readers.cells import is_a_quantity, quantities
 from jaxfed.data.readers.table_encoder import Column, TableEncoder
@@ -117,6 +117,7 @@ def read(
         class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
+        client_names=client_names(clients, None),
         has_gaps=bool(np.isnan(x).any()),
         encoder=TableEncoder(columns, tuple(names), names[label], delimiter_of(path)),
     )

@@ -4,7 +4,7 @@
     data.json        type, shape and checksum of the data that rounds are computed on, and of weights files
     metrics.jsonl    one JSON object a line, one line a round; if a method validates, round 0 is
                      its initial state
-    partition.json   clients x classes counts of the first repeat, for its plot
+    partition.json   clients x classes counts of the first repeat, and names, for its plot
     checkpoints/     the newest states (`jaxfed.host.checkpoint`)
     preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
     states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
