@@ -1,7 +1,8 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +75,8 @@ class Dataset:
                     f"{subclass.shape}; one an example is needed"
                 )
             is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
-            if np.issubdtype(x.dtype, np.floating) and is_bad(x).any():
+            is_float = np.issubdtype(x.dtype, np.floating)
+            if is_float and any(is_bad(part).any() for part in parts(x)):
                 bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
@@ -121,7 +123,8 @@ class Dataset:
     def completed(self, is_training: np.ndarray) -> "Dataset":
         """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.
 
-        The indicators follow all other features; they are 1 where the value was missing and 0 elsewhere.
+        Gaps of the test split are filled with the same medians. The indicators follow all other features;
+        they are 1 where the value was missing and 0 elsewhere.
 
         Args:
             is_training: bool [n], the rows of x for the medians: no test rows.
@@ -131,9 +134,9 @@ class Dataset:
         """
         if not self.has_gaps:
             return self
-        is_gap = np.isnan(self.x)
-        columns = np.flatnonzero(is_gap.any(axis=0))
-        x = self.x.copy()
+        is_gap, is_gap_test = np.isnan(self.x), np.isnan(self.x_test)
+        columns = np.flatnonzero(is_gap.any(axis=0) | is_gap_test.any(axis=0))
+        x, x_test = self.x.copy(), self.x_test.copy()
         for column in columns:
             known = self.x[is_training & ~is_gap[:, column], column]
             if not len(known):
@@ -142,8 +145,10 @@ class Dataset:
                     "leave its column out (dataset.drop)"
                 )
             x[is_gap[:, column], column] = np.median(known)
+            x_test[is_gap_test[:, column], column] = np.median(known)
         x = np.concatenate([x, is_gap[:, columns].astype(np.float32)], axis=1)
-        return dataclasses.replace(self, x=x, x_test=x[:0], has_gaps=False)
+        x_test = np.concatenate([x_test, is_gap_test[:, columns].astype(np.float32)], axis=1)
+        return dataclasses.replace(self, x=x, x_test=x_test, has_gaps=False)
 
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
@@ -155,6 +160,17 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
             f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{unlabeled}{clients})"
         )
+
+
+def parts(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows of x at a time, so that what is computed of all its values takes little memory."""
+    rows = max(1, 2**20 // max(1, math.prod(x.shape[1:])))
+    return (x[start : start + rows] for start in range(0, len(x), rows))
+
+
+def has_gaps(*splits: np.ndarray) -> bool:
+    """True if a value is NaN."""
+    return any(np.isnan(part).any() for x in splits for part in parts(x))
 
 
 def standardization(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -374,7 +374,7 @@ def test_a_mistake_in_a_readers_code_is_a_line_that_names_the_place_and_a_users_
     from jaxfed.data.readers import csv_table
 
     (tmp_path / "a.csv").write_text("f,label\n1,a\n2,b\n")
-    monkeypatch.setattr(csv_table, "_table", lambda *_: {}["nothing"])
+    monkeypatch.setattr(csv_table, "read_files", lambda *_: {}["nothing"])
     with pytest.raises(
         UsageError, match=r"cannot be read.*\(KeyError: 'nothing', csv_table.py line"
     ):

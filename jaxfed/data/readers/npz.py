@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
-from jaxfed.data.labels import read_labels
+from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.errors import UsageError
 
 _NAMES = {
@@ -62,18 +62,14 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
             )
         if array is not None and role in _COLUMNS and array.ndim > 1:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
-    x = _examples(x)
+    x = as_examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
     class_names = _take(arrays, "class_names")
     y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
     labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
-    if not labels_test.is_labeled.all():
-        raise UsageError(
-            f"{path}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
-            "can be measured on them; move them to x and y, where they become clients' unlabeled examples"
-        )
+    check_test_labels(labels_test, path)
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
     )
@@ -84,7 +80,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         name=str(path),
         x=x,
         y=y,
-        x_test=_examples(x_test),
+        x_test=as_examples(x_test),
         y_test=y_test,
         num_classes=len(names),
         class_names=names,
@@ -138,7 +134,8 @@ def _with_clients(
     return chosen
 
 
-def _examples(x: np.ndarray) -> np.ndarray:
+def as_examples(x: np.ndarray) -> np.ndarray:
+    """Examples as `Dataset` has them: uint8 images with a channel, everything else float32."""
     if x.ndim == 1:
         x = x[:, None]  # one feature
     if x.dtype != np.uint8:
