@@ -94,10 +94,10 @@ def dataset_of(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    x, x_test = features(table, places)
     y, y_test, class_names = _labels(table, label)
     clients = None if client is None else np.split(_clients(table, client), [table.num_train])
     client_id, client_id_test = client_numbers(*(clients or (None, None)))
+    x, x_test = features(table, places)
     return Dataset(
         name=str(path),
         x=x,
@@ -114,8 +114,9 @@ def dataset_of(
 
 def _labels(table: Table, place: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Classes of both splits, int32 [n], and their names."""
-    where, names = f"{table.path}: column {table.names[place]!r}", table.class_names(place)
-    splits = np.split(np.array(table.column(place)), [table.num_train])
+    where = f"{table.path}: column {table.names[place]!r}"
+    cells, names = table.labels(place)
+    splits = np.split(np.array(cells, np.str_), [table.num_train])
     train, test = read_labels(splits, where, are_known=names is not None)
     check_test_labels(test, table.path)
     (y, y_test), class_names = class_numbers(

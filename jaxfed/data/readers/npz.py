@@ -62,7 +62,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
             )
         if array is not None and role in _COLUMNS and array.ndim > 1:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
-    x = as_examples(x)
+    x = _examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
@@ -80,7 +80,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         name=str(path),
         x=x,
         y=y,
-        x_test=as_examples(x_test),
+        x_test=_examples(x_test),
         y_test=y_test,
         num_classes=len(names),
         class_names=names,
@@ -134,8 +134,7 @@ def _with_clients(
     return chosen
 
 
-def as_examples(x: np.ndarray) -> np.ndarray:
-    """Examples as `Dataset` has them: uint8 images with a channel, everything else float32."""
+def _examples(x: np.ndarray) -> np.ndarray:
     if x.ndim == 1:
         x = x[:, None]  # one feature
     if x.dtype != np.uint8:

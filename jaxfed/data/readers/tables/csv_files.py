@@ -67,8 +67,9 @@ class _Table:
         for chunks in zip(*columns, strict=True):
             yield dict(zip(places, chunks, strict=True))
 
-    def class_names(self, place: int) -> None:
-        """None: a CSV file has none."""
+    def labels(self, place: int) -> tuple[list[str], None]:
+        """The cells of the label's column; a CSV file has no list of classes."""
+        return self.column(place), None
 
 
 def read_files(

@@ -56,8 +56,8 @@ class Table(Protocol):
     def batches(self, places: Collection[int]) -> Iterator[Mapping[int, np.ndarray]]:
         """Numeric columns, some rows at a time: place -> [rows] or [rows, features], NaN where missing."""
 
-    def class_names(self, place: int) -> Sequence[str] | None:
-        """Names of the classes if the source has them; the column's cells are then their numbers."""
+    def labels(self, place: int) -> tuple[list[str], Sequence[str] | None]:
+        """The cells of the label's column and the classes' names; cells are numbers of classes with names."""
 
 
 class Cells:
