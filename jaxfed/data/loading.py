@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import (
-    arrow_table,
-    csv_table,
-    fed_isic2019,
-    image_folder,
-    leaf,
-    npz,
-    tfds_source,
-)
+from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
+from jaxfed.data.readers.arrow import files as arrow_files
+from jaxfed.data.readers.arrow import table as arrow_table
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
-from jaxfed.data.readers.tables import arrow_files
 from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
@@ -51,13 +44,12 @@ def load(
 
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
-            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV, Parquet
-            or Arrow file; a pattern of tables (site/*.csv, site/*.parquet); a folder of Parquet or Arrow files
-            (`jaxfed.data.readers.tables.arrow_files`), of images, of LEAF's JSON files or of FLamby's
-            Fed-ISIC2019; or a TFDS name
-            (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
-            at its beginning (./images, /data/x); any existing folder is one. A path that
-            does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
+            Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder of Parquet or
+            Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON files or of FLamby's
+            Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared as array_record. A path is told
+            by its ending or a slash at its beginning (./images, /data/x); any existing folder is one. A path
+            that does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
@@ -184,8 +176,8 @@ def _not_found(name: str, place: Path) -> str:
         "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
         "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
         f"{name!r}, data_dir={str(place)!r}, file_format='array_record')"
-        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz or "
-        "CSV file or an image folder"
+        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz, "
+        "CSV or Parquet file or an image folder"
     )
 
 

@@ -1,1 +1,1 @@
-"""Tables of one or several files: their splits, and CSV, Parquet and Arrow files as one interface."""
+"""Tables of one or several files: their splits, the interface of all formats, and CSV files."""

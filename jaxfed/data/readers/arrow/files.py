@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxfed.data.readers.tables.arrow_columns import is_number
+from jaxfed.data.readers.arrow.columns import is_number
 from jaxfed.data.readers.tables.splits import Splits, chosen, differs, splits_by_name
 from jaxfed.errors import UsageError
 

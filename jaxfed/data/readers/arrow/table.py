@@ -15,7 +15,7 @@ from jaxfed.data.dataset import Dataset
 from jaxfed.data.labels import plain_text
 from jaxfed.data.readers.csv_table import dataset_of, features_of
 from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
-from jaxfed.data.readers.tables.arrow_columns import (
+from jaxfed.data.readers.arrow.columns import (
     Kind,
     arrays,
     kind_of,
@@ -24,7 +24,7 @@ from jaxfed.data.readers.tables.arrow_columns import (
     texts,
     values_of,
 )
-from jaxfed.data.readers.tables.arrow_files import ArrowFiles
+from jaxfed.data.readers.arrow.files import ArrowFiles
 from jaxfed.data.readers.tables.interface import Rows
 from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError
