@@ -13,8 +13,6 @@ from absl import logging
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.labels import plain_text
-from jaxfed.data.readers.csv_table import dataset_of, features_of
-from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
 from jaxfed.data.readers.arrow.columns import (
     Kind,
     arrays,
@@ -25,6 +23,8 @@ from jaxfed.data.readers.arrow.columns import (
     values_of,
 )
 from jaxfed.data.readers.arrow.files import ArrowFiles
+from jaxfed.data.readers.csv_table import dataset_of, features_of
+from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
 from jaxfed.data.readers.tables.interface import Rows
 from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError
