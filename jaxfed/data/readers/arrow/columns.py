@@ -60,6 +60,16 @@ def is_number(dtype: pa.DataType) -> bool:
     return types.is_integer(dtype) or types.is_floating(dtype)
 
 
+def is_bytes(dtype: pa.DataType) -> bool:
+    """True for nested lists of uint8."""
+    import pyarrow.types as types
+
+    dtype = _plain(dtype)
+    while types.is_nested(dtype):
+        dtype = dtype.value_type
+    return types.is_uint8(dtype)
+
+
 def _plain(dtype: pa.DataType) -> pa.DataType:
     """The type of the values without dictionary or extension."""
     import pyarrow.types as types

@@ -16,6 +16,7 @@ from jaxfed.data.labels import plain_text
 from jaxfed.data.readers.arrow.columns import (
     Kind,
     arrays,
+    is_bytes,
     kind_of,
     numbers,
     shape_of,
@@ -215,8 +216,8 @@ class _ArrowTable:
     def _arrays(self, place: int) -> np.ndarray:
         """uint8 or float32 [n, ...] of nested lists; uint8 [n, h, w] gets a channel."""
         shape = self._shapes[place]
-        is_bytes = "uint8" in str(self._files.schema.field(place).type)
-        x = np.empty((self.num_rows, *shape), np.uint8 if is_bytes else np.float32)
+        of_bytes = is_bytes(self._files.schema.field(place).type)
+        x = np.empty((self.num_rows, *shape), np.uint8 if of_bytes else np.float32)
         done = 0
         for file, start, columns in self._read([place], max(1, _CELLS // max(1, math.prod(shape)))):
             values = self._numbers(place, file, start, columns[place])
@@ -227,7 +228,7 @@ class _ArrowTable:
             with np.errstate(over="ignore"):  # to inf, which Dataset refuses
                 x[done : done + len(values)] = values
             done += len(values)
-        return x[..., None] if is_bytes and len(shape) == 2 else x
+        return x[..., None] if of_bytes and len(shape) == 2 else x
 
     def _images(self, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
         """uint8 [n, h, w, c] of both splits, decoded once and cached."""

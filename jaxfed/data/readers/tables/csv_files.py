@@ -26,7 +26,7 @@ from jaxfed.data.readers.tables.splits import Splits, differs
 from jaxfed.errors import UsageError
 
 _LINES_LOOKED_AT = 20  # for the delimiter
-_CELLS = 2**18  # read at a time
+_CELLS = 2**16  # read at a time
 
 
 @dataclasses.dataclass
