@@ -86,9 +86,11 @@ def compare(tmp_path, columns, cut):
     write_parquet(tmp_path / "a.parquet", whole, row_group_size=3)
     for row, part in enumerate([whole.slice(0, cut), whole.slice(cut)]):
         write_parquet(tmp_path / "parts" / f"{row}.parquet", part)
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
-        with pa.ipc.new_stream(sink, whole.schema) as out:
-            out.write_table(whole, max_chunksize=2)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, whole.schema) as out,
+    ):
+        out.write_table(whole, max_chunksize=2)
     for place in (tmp_path / "a.parquet", tmp_path / "a.arrow", tmp_path / "parts"):
         found = loaded(place)
         if isinstance(expected, tuple):
@@ -486,6 +488,18 @@ def test_damaged_and_missing_files_are_one_line(tmp_path):
         load(folder)
     (folder / "state.json").write_text("{}")
     with pytest.raises(UsageError, match=r"state\.json: names no files"):
+        load(folder)
+
+
+def test_a_damaged_offset_is_found_before_it_is_followed(tmp_path):
+    texts = {"kind": [f"text{row % 2}" for row in range(16)], "label": list("xy") * 8}
+    folder = save_to_disk(tmp_path / "set", pa.table(texts).combine_chunks())
+    (file,) = folder.glob("*.arrow")
+    right, wrong = (np.array([0, 5, end], np.int32).tobytes() for end in (10, 2**20))
+    content = file.read_bytes()
+    assert right in content  # offsets of the first batch's two texts
+    file.write_bytes(content.replace(right, wrong, 1))
+    with pytest.raises(UsageError, match=r"\.arrow: not an Arrow stream, or damaged \("):
         load(folder)
 
 

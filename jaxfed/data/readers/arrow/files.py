@@ -109,6 +109,8 @@ class ArrowFiles:
             with _readable(file):
                 for batch in _batches(file, names, rows):
                     columns = {name: batch.column(batch.schema.names.index(name)) for name in names}
+                    for column in columns.values():
+                        column.validate(full=True)  # a damaged offset would crash the process
                     yield file, start, columns
                     start += batch.num_rows
 
