@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _MOST_TEXTS = 100  # of a column that becomes features
+_COLUMNS = 16  # read at a time
 
 
 def read(
@@ -225,11 +226,17 @@ def features_of(table: Table, places: Sequence[int]) -> tuple[np.ndarray, np.nda
 def _with_values(table: Table, places: set[int]) -> set[int]:
     """The numeric columns that have a value."""
     found: set[int] = set()
-    for batch in table.batches(places):
-        found |= {place for place in places if not np.isnan(batch[place]).all()}
-        if len(found) == len(places):
-            break
+    for group in _groups(sorted(places)):
+        for batch in table.batches(group):
+            found |= {place for place in group if not np.isnan(batch[place]).all()}
+            if found.issuperset(group):
+                break
     return found
+
+
+def _groups(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Some columns at a time: of each, a Parquet file has a page or two in memory."""
+    return (places[first : first + _COLUMNS] for first in range(0, len(places), _COLUMNS))
 
 
 def _filled(
@@ -247,12 +254,14 @@ def _filled(
                     x[:, first + text] = values == text
             else:
                 x[:, first] = values
-        start = 0
-        for batch in table.batches(list(firsts)):
-            for place, first in firsts.items():
-                values = batch[place].reshape(len(batch[place]), -1)
-                x[start : start + len(values), first : first + values.shape[1]] = values
-            start += len(values)
+        for group in _groups(list(firsts)):
+            start = 0
+            for batch in table.batches(group):
+                for place in group:
+                    values = batch[place].reshape(len(batch[place]), -1)
+                    columns = slice(firsts[place], firsts[place] + values.shape[1])
+                    x[start : start + len(values), columns] = values
+                start += len(values)
     num_gaps = sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x))
     if num_gaps:
         logging.warning(

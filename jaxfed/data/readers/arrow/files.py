@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".parquet", ".arrow")
 _INFO = b"huggingface"  # key of a schema's metadata
+_BUFFER = 2**16  # bytes of a Parquet column that are read at a time
 _STATE = "state.json"  # of `save_to_disk`: names the files
 _OF_CACHES = "cache-"  # files that `datasets` leaves beside a saved set
 
@@ -131,7 +132,8 @@ def _batches(file: Path, names: Sequence[str], rows: int) -> Iterator[pa.RecordB
     if file.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(file, memory_map=True) as parquet:
+        # Else all columns of a row group would be in memory at once, which may be the whole file.
+        with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as parquet:
             yield from parquet.iter_batches(rows, columns=list(names), use_threads=False)
         return
     with _stream(file) as reader:

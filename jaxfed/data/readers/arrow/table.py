@@ -184,7 +184,7 @@ class _ArrowTable:
             raise self._unfit(place, "has neither integers nor names")
         return [
             text
-            for _, _, columns in self._read([place], _CELLS)
+            for _, _, columns in self._read([place], max(1, _CELLS // 16))
             for text in texts(columns[place], names)
         ]
 
