@@ -10,7 +10,7 @@ jaxfed.simulate(algorithm, federation)            its rounds on these clients
 
 from importlib import import_module as _import_module
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Name -> where it is. Imported when it is asked for: JAX and Flax take a second.
 _NAMES = {

@@ -43,7 +43,9 @@ def test_a_peer_that_solves_a_part_is_scaled_up_and_figures_stand_beside_promise
     assert quarter["ratio"] == pytest.approx(4, rel=0.3)
     assert (whole["scaled_from_part"], quarter["scaled_from_part"]) == (None, 1 / 4)
     assert row["figures"]["bytes a point"] == {"measured": 5, "at_most": 5.5}
-    assert row["figures"]["ms a point"]["measured"] == pytest.approx(2.5, rel=0.3)
+    assert row["figures"]["ms a point"]["measured"] == pytest.approx(
+        125 * row["median_seconds"]["jaxfed"]
+    )
     assert row["figures"]["ms a point"]["at_most"] is None
     line = as_line(row)
     assert "5 bytes a point (at most 5.5)" in line

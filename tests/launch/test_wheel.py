@@ -1,4 +1,4 @@
-"""The wheel: one name in site-packages, with entries and configs within it that work from any folder."""
+"""The sdist and its wheel: one name in site-packages, with entries and configs that work from any folder."""
 
 import os
 import runpy
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SCRIPTS, INSTALLED = PROJECT["scripts"], {"jaxfed", f"jaxfed-{PROJECT['version']}.dist-info"}
 SMALL = "--config.num_repeats=1"
 
 
@@ -64,7 +65,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A virtual environment with the wheel; requirements are those of this one."""
+    """A virtual environment with the wheel of the sdist; requirements are those of this one."""
     folder = tmp_path_factory.mktemp("wheel")
     listed = run("git", "ls-files", cwd=ROOT)
     if listed.returncode:
@@ -74,7 +75,13 @@ def installed(tmp_path_factory):
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
     pip = (sys.executable, "-m", "pip")
-    built = run(*pip, "wheel", "--no-deps", "-w", str(folder), ".", cwd=folder / "source")
+    make = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    done = run(sys.executable, "-c", make, cwd=folder / "source")
+    if "No module named 'setuptools'" in done.stderr:
+        pytest.skip("setuptools is not installed")
+    assert done.returncode == 0, done.stderr
+    (sdist,) = folder.glob("*.tar.gz")
+    built = run(*pip, "wheel", "--no-deps", "-w", str(folder), str(sdist), cwd=folder)
     if "No matching distribution" in built.stderr:
         pytest.skip("setuptools cannot be downloaded")
     assert built.returncode == 0, built.stderr
@@ -84,7 +91,7 @@ def installed(tmp_path_factory):
     done = run(*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
     assert done.returncode == 0, done.stderr
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")
-    assert {path.name for path in packages.iterdir()} == {"jaxfed", "jaxfed-0.1.0.dist-info"}
+    assert {path.name for path in packages.iterdir()} == INSTALLED
     (packages / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return wheel, python.parent
 
@@ -93,7 +100,7 @@ def installed(tmp_path_factory):
 def test_the_wheel_has_one_name(installed):
     with zipfile.ZipFile(installed[0]) as file:
         names = {name.partition("/")[0] for name in file.namelist()}
-    assert names == {"jaxfed", "jaxfed-0.1.0.dist-info"}
+    assert names == INSTALLED
 
 
 @pytest.mark.slow

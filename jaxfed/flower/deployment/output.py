@@ -73,7 +73,7 @@ class Traffic(NamedTuple):
     def __str__(self) -> str:
         """One line."""
         words = [
-            f"{real:,.0f} {way}, of which the method's {predicted:,.0f} ({_percent(real, predicted)} on top)"
+            f"{real:,.0f} {way}, the method's {predicted:,.0f} and {real - predicted:,.0f} of terms and times"
             for way, predicted, real in zip(("up", "down"), *self, strict=True)
         ]
         return f"bytes a client: {'; '.join(words)}"
@@ -111,7 +111,3 @@ def _mean(rounds: Iterable[dict[str, Any]], key: str) -> float:
 def _rounds(workdir: Path) -> Iterable[dict[str, Any]]:
     file = workdir / METRICS
     return map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
-
-
-def _percent(real: float, predicted: float) -> str:
-    return f"{(real - predicted) / predicted:.1%}" if predicted else "all of it"

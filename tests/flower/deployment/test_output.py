@@ -43,8 +43,8 @@ def test_bytes_and_seconds_of_a_run(tmp_path):
     found = output.traffic(tmp_path, 2)
     assert found == ((150, 300), (165, 330))
     assert str(found) == (
-        "bytes a client: 165 up, of which the method's 150 (10.0% on top); "
-        "330 down, of which the method's 300 (10.0% on top)"
+        "bytes a client: 165 up, the method's 150 and 15 of terms and times; "
+        "330 down, the method's 300 and 30 of terms and times"
     )
     assert output.seconds_text(tmp_path).startswith(
         "seconds of clients: 4.0 s in round 1, 2.5 s in each later one (at most: start 0.5,"

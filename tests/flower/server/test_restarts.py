@@ -83,7 +83,7 @@ def unbroken(tmp_path):
 
 @pytest.mark.parametrize(
     ("how", "every"),
-    on_demand([("half", 3), ("half", 1), ("before", 1), ("after", 1)], at_once=[("half", 3)]),
+    on_demand([("half", 4), ("half", 1), ("before", 1), ("after", 1)], at_once=[("half", 4)]),
 )
 def test_a_server_killed_at_any_write_comes_to_the_same_bits(
     tmp_path, monkeypatch, unbroken, how, every
