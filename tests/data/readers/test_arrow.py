@@ -179,6 +179,8 @@ def test_what_save_to_disk_writes(tmp_path):
     data = load(folder)
     np.testing.assert_array_equal(data.x[:, 0], range(9))
     assert data.class_names == ("cat", "dog")
+    (folder / "state.json").unlink()
+    np.testing.assert_array_equal(load(folder).x[:, 0], range(9))
     save_dict_to_disk(tmp_path / "dict", train=small(1, 2, 3), test=small(4, 6))
     data = load("dict", root=tmp_path)
     np.testing.assert_array_equal(data.x[:, 0], [1, 2, 3])

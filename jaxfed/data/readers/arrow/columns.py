@@ -18,7 +18,7 @@ Where = Callable[[int], str]  # a row of a batch -> its location in words
 
 
 class Kind(Enum):
-    """Kind of a column, and what it gives in a row."""
+    """Ways to read a column."""
 
     NUMBERS = "one feature"
     TEXTS = "the texts that a CSV file has for these values"
