@@ -1,4 +1,4 @@
-"""Search of bytes for a client's data: rows, sorted values, labels, counts of classes, secrets.
+"""Search of bytes for a client's data: rows, sorted values, labels, counts of classes, codes, secrets.
 
     private = Private(x, y, num_classes, texts={"secret": b"..."})
     hits = leaks(content, private)                 # [] or the names of what was found
@@ -17,15 +17,17 @@ FORMATS = ("float32", "float64", "float16", "uint8", "int16", "int32", "int64")
 LABELS = ("int8", "int16", "int32", "int64", "float32", "float64")
 _ROW, _LABELS, _ONE_HOTS = 12, 24, 5  # values or examples of a window
 _LEAST = 5  # different values of a window of a row
+_CODE, _FEWEST = 128, 24  # bits of a window of a code, and ones and zeros in it at least
 
 
 class Private(NamedTuple):
-    """What may not leave a client: examples [n, ...], labels int [n], -1 unlabeled, and texts."""
+    """What may not leave a client: examples [n, ...], labels int [n], -1 unlabeled, texts, codes [n, w]."""
 
     x: np.ndarray
     y: np.ndarray
     num_classes: int
     texts: Mapping[str, bytes] = {}
+    codes: np.ndarray = np.zeros((0, 0), np.uint32)
 
 
 def leaks(content, private):
@@ -60,6 +62,7 @@ def needles(private):
     labeled = private.y[private.y >= 0]
     found |= _of_labels(labeled, private.num_classes, "given labels")
     found |= {name: {text} | {text.hex().encode()} for name, text in private.texts.items()}
+    found |= _of_codes(private.codes)
     return {name: found for name, found in found.items() if found}
 
 
@@ -69,6 +72,22 @@ def _windows(matrix):
     cut = np.lib.stride_tricks.sliding_window_view(matrix, size, axis=1).reshape(-1, size)
     kinds = (np.diff(np.sort(cut), axis=1) != 0).sum(1) + 1
     return {window.tobytes() for window in cut[kinds >= min(_LEAST, size)]}
+
+
+def _of_codes(codes):
+    """Bits of a code, packed and unpacked, in windows that no other content has by chance."""
+    little = np.ascontiguousarray(codes, "<u4").view(np.uint8)
+    bits = np.unpackbits(little, axis=1, bitorder="little").reshape(-1, _CODE)
+    ones = bits.sum(axis=1)
+    bits = bits[(ones >= _FEWEST) & (ones <= _CODE - _FEWEST)]
+    signs = bits.astype(np.int8) * 2 - 1
+    found = {
+        "codes, words": np.packbits(bits, axis=1, bitorder="little"),
+        "codes, packed from the left": np.packbits(bits, axis=1),
+        **{f"bits of codes, {name}": bits.astype(name) for name in ("uint8", *FORMATS[:3])},
+        **{f"signs of codes, {name}": signs.astype(name) for name in ("int8", *FORMATS[:3])},
+    }
+    return {name: {row.tobytes() for row in rows} for name, rows in found.items()}
 
 
 def _of_labels(y, num_classes, name):

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from docs.generate.notebooks import markdown
+
 # File of the repository -> page. README is the first page; docs/ is the root of the site.
 FRONT = {"README.md": "index.md", "docs/index.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 FRONT |= {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
-FRONT |= {"examples/flower/README.md": "flower.md"}
+FRONT |= {"examples/flower/README.md": "flower.md", "examples/notebooks/README.md": "tutorials.md"}
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s=]+)(\))")
 _SOURCES = {".py", ".sbatch", ".service", ".toml", ".txt", ".cff", ".csv"}
 
@@ -54,13 +56,17 @@ def gathered(root: Path, made: dict[str, str]) -> tuple[Site, list[str]]:
         str(path.relative_to(root)): str(path.relative_to(root))
         for path in sorted((root / "results").rglob("*.md"))
     }
+    notebooks = sorted((root / "examples" / "notebooks").glob("*.ipynb"))
+    sources |= {str(path.relative_to(root)): f"tutorials/{path.stem}.md" for path in notebooks}
     known = sources | {f"docs/{path}": path for path in made}
     for name in ("tables.css", "search-from-files.js"):
         if (root / "docs" / "assets" / name).is_file():
             site.files[f"assets/{name}"] = root / "docs" / "assets" / name
     if "README.md" in sources:
         known["docs/index.md"] = "index.md"
-    texts = {name: (root / name).read_text() for name in sources}
+    site.files |= {f"tutorials/{path.name}": path for path in notebooks}  # to download
+    texts = {name: (root / name).read_text() for name in sources if not name.endswith(".ipynb")}
+    texts |= {str(path.relative_to(root)): markdown(path) for path in notebooks}
     texts |= {f"docs/{path}": text for path, text in made.items()}
     for name, text in texts.items():
         page = known[name]

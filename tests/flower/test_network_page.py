@@ -1,4 +1,4 @@
-"""docs/network.md: each fault in its table has a test that shows the outcome."""
+"""docs/network.md and docs/threat-model-network.md: each fault and attack has a test of its outcome."""
 
 import re
 from pathlib import Path
@@ -15,6 +15,14 @@ def test_every_test_that_the_page_names_exists():
     named = [re.findall(r"`(test_\w+)`", row.rpartition("|")[0].rpartition("|")[2]) for row in rows]
     assert all(named)
     assert {name for names in named for name in names} <= there
+
+
+def test_every_test_that_the_threat_model_names_exists():
+    page = (ROOT / "docs" / "threat-model-network.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 15
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
 
 
 def test_the_page_names_every_limit():

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SETUP, MESSAGE, REPLY, SECONDS = "setup", "message", "reply", "seconds"
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # event of JAX
+_DESCRIBED = "setup"  # entry of a state within a session: hash of the setup
 HELLO = "hello"  # part of a request: what the client has said
 
 
@@ -148,7 +149,10 @@ def _step(
     message = pytrees.from_record(records.part(content, MESSAGE), form)
     init = partial(side.init, key, federation)
     template = side.state_form(key, federation)
+    described = records.fingerprint(records.part(content, SETUP))
     if state is not None:
+        if state.pop(_DESCRIBED, described) != described:
+            raise StepRefused("the setup has changed within a session")
         own = pytrees.from_record(state, template, finite=False)
     else:
         own = init() if jax.tree.leaves(template) else template
@@ -163,7 +167,12 @@ def _step(
         timings.STEP: time.perf_counter() - made,
         timings.COMPILE: float(sum(compiled)),
     }
-    return pytrees.to_record(new), {
+    stored = pytrees.to_record(new)
+    if (
+        stored.get(client_step.ONCE) is True
+    ):  # another method would send other content under the same masks
+        stored[_DESCRIBED] = described
+    return stored, {
         **records.prefixed(found, REPLY),
         **records.prefixed(timings.to_record(seconds), SECONDS),
     }

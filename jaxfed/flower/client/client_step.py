@@ -14,8 +14,9 @@ Flower starts a new process for each message, may send a message again, and a pr
         RUN/last                the last step: its number, round, the request's hash, the reply
         RUN/NUMBER.state        the state after that step
 
-A state whose entry `once` is True is deleted by the step that continues from it. Parties that derive keys or
-nonces from a stored seed need it: a server that is rolled back could otherwise continue twice from one state.
+A state whose entry `once` is True serves the next step of the run alone. That step deletes it, also if it
+fails or continues from another state. Parties that derive keys or nonces from a stored seed need it: a server
+could otherwise continue twice from one state, or learn from errors which of many messages fit the data.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ERRORS = ("class only", "full")
 
 _LAST, _STATE = "last", ".state"
 _RUNS_KEPT = 8
+_STATES_KEPT = 256  # of a run, whatever the server says
 
 
 class StepRefused(Exception):
@@ -190,6 +192,7 @@ class _Last(NamedTuple):
     fingerprint: str
     consumed: int  # number of the state that this step deletes, or 0
     reply: Record
+    is_once: bool  # the state of this step serves once
 
 
 def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Record:
@@ -204,20 +207,29 @@ def _perform(folder: Path, step: Step, request: Record, compute: Compute) -> Rec
                 raise StepRefused(f"step {step.number} was sent again with other content")
             return last.reply
         _state_file(folder, last.consumed).unlink(missing_ok=True)  # if its process was killed
+    consumed = last.number if last is not None and last.is_once else 0
     state = _read_state(folder, step.after) if step.after else None
-    new_state, content = compute(step, state, content_of(request))
+    if state is not None and state.get(ONCE) is True and step.after != consumed:
+        raise StateLost(f"the state after step {step.after} served the next step alone")
+    try:
+        new_state, content = compute(step, state, content_of(request))
+    except Exception:
+        if step.after == consumed:
+            _state_file(folder, consumed).unlink(missing_ok=True)
+        raise
     answer = reply(step, content)
     _make_private(folder)
+    storage.remove_partial_files(folder)
     if last is None:
         _prune(folder)
+    is_once = new_state is not None and new_state.get(ONCE) is True
     if new_state is not None:
         _write(_state_file(folder, step.number), new_state)
-    consumed = step.after if state is not None and state.get(ONCE) is True else 0
-    _write_last(folder, _Last(step.number, step.round, fingerprint, consumed, answer))
-    for file in folder.glob(f"*{_STATE}"):
-        number = int(file.stem)
-        if number < step.oldest or number == consumed:
-            file.unlink()
+    _write_last(folder, _Last(step.number, step.round, fingerprint, consumed, answer, is_once))
+    stored = sorted(int(file.stem) for file in folder.glob(f"*{_STATE}"))
+    for number in stored:
+        if number < step.oldest or number == consumed or number in stored[:-_STATES_KEPT]:
+            _state_file(folder, number).unlink()
     return answer
 
 
@@ -232,6 +244,7 @@ def _locked(state_folder: Path) -> Iterator[Path]:
     try:
         with storage.lock(state_folder / ".lock") as descriptor:
             os.fchmod(descriptor, 0o600)
+            storage.remove_partial_files(state_folder)
             yield state_folder
     except BlockingIOError as error:
         raise StepRefused("another process of this client is serving a step") from error
@@ -240,15 +253,19 @@ def _locked(state_folder: Path) -> Iterator[Path]:
 def _make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
-    storage.remove_partial_files(folder)
 
 
 def _prune(folder: Path) -> None:
     """Delete the runs that were served longest ago, beyond those that are kept."""
-    others = [path.parent for path in folder.parent.glob(f"*/{_LAST}") if path.parent != folder]
-    others.sort(key=lambda other: (other / _LAST).stat().st_mtime)
+    others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
+    others.sort(key=_last_served)
     for other in others[: max(0, len(others) + 1 - _RUNS_KEPT)]:
         shutil.rmtree(other)
+
+
+def _last_served(folder: Path) -> float:
+    file = folder / _LAST  # missing if the process of the first step was killed
+    return (file if file.exists() else folder).stat().st_mtime
 
 
 def _state_file(folder: Path, number: int) -> Path:
@@ -278,6 +295,7 @@ def _read_last(folder: Path) -> _Last | None:
             records.text(stored, "fingerprint"),
             records.whole_number(stored, "consumed"),
             records.part(stored, "reply"),
+            stored.get("is_once") is True,
         )
     except FileNotFoundError:
         return None
@@ -291,6 +309,7 @@ def _write_last(folder: Path, last: _Last) -> None:
         "round": last.round,
         "fingerprint": last.fingerprint,
         "consumed": last.consumed,
+        "is_once": last.is_once,
     }
     _write(folder / _LAST, head | records.prefixed(last.reply, "reply"))
 

@@ -27,7 +27,7 @@ NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table
 # Keys of `execution` that belong to a machine; they change no result.
 OF_A_MACHINE = ("workers", "memory_limit", "compilation_cache", "plots")
 INITIAL = "initial_model"
-_MOST_CLIENTS = 1_000_000
+_MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
 
 class Setup(NamedTuple):
@@ -82,11 +82,13 @@ def from_record(content: Mapping[str, Value]) -> Setup:
     )
     if (num_clients := records.whole_number(content, "num_clients", least=1)) > _MOST_CLIENTS:
         raise BadMessage(f"num_clients is {num_clients}; at most {_MOST_CLIENTS} are allowed")
+    if (num_classes := records.whole_number(content, "num_classes", least=2)) > _MOST_CLASSES:
+        raise BadMessage(f"num_classes is {num_classes}; at most {_MOST_CLASSES} are allowed")
     return Setup(
         records.text(content, "config", longest=1_000_000),
         records.text(content, "method", longest=100),
         num_clients,
-        records.whole_number(content, "num_classes", least=2),
+        num_classes,
         census,
     )
 

@@ -7,12 +7,15 @@ Clients j < k form a pair, j as its first and k as its second client. With w = b
     shares      k -> server        t of the same pairs                about w / 8 bytes a pair
 
 There are no messages between clients and none back. Masks come from the group seed and the number of the run,
-which each client uses once: the same masks on two sets of points would reveal their difference.
+which each client uses once: the same masks on two sets of points would reveal their difference. They also
+come from the clients' numbers of points, which place the masks of pairs: clients that were told different
+numbers share no masks, so a server that lies about them learns nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -47,7 +50,7 @@ class Client:
 
     Raises:
         UsageError: L does not fit the ring.
-        ProtocolError: the run's number was used before.
+        ProtocolError: the run's number was used before, or `sizes` has another number of own points.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Client:
         self._own = endpoint.address
         self._num_bits = 32 * codes.shape[1]
         self._width = ring_bits(self._num_bits)
-        self._label = f"masked hamming/{run}"
-        endpoint.claim(self._label)
+        if sizes.get(self._own) != len(codes):
+            raise ProtocolError(f"{sizes.get(self._own)} points of a client that has {len(codes)}")
+        endpoint.claim(f"masked hamming/{run}")
+        self._label = f"masked hamming/{run}/{_agreement(sizes)}"
 
     def send_points(self, start: int, stop: int) -> Iterator[None]:
         """Send E of consecutive own points, a block at a time."""
-        for points in pieces(range(start, stop), BLOCK_POINTS):
+        for points in pieces(self._points(self._own, (start, stop)), BLOCK_POINTS):
             self._endpoint.send(SERVER, "points", pack(self._hidden(points), self._width))
             yield
 
@@ -76,10 +81,18 @@ class Client:
             rows: first point of the lower client, and end.
             columns: the same of the other one.
         """
-        for of_lower in pieces(range(*rows), BLOCK_POINTS):
-            for of_higher in pieces(range(*columns), BLOCK_POINTS):
+        lower, higher = sorted((self._own, partner))
+        for of_lower in pieces(self._points(lower, rows), BLOCK_POINTS):
+            for of_higher in pieces(self._points(higher, columns), BLOCK_POINTS):
                 self._send_block(partner, of_lower, of_higher)
                 yield
+
+    def _points(self, client: int, ends: Sequence[int]) -> range:
+        """Consecutive points of a client; others have no masks, or those of somebody else's."""
+        size = self._sizes.get(client, -1)
+        if len(ends) != 2 or not 0 <= ends[0] <= ends[1] <= size:  # a step would repeat masks
+            raise ProtocolError(f"points {ends} of client {client}, which has {size}")
+        return range(*ends)
 
     def _send_block(self, partner: int, rows: range, columns: range) -> None:
         is_first = self._own < partner
@@ -126,6 +139,12 @@ def client(
     """One client of a session; it draws nothing."""
     del random_bytes
     return Client(endpoint, codes, sizes, run)
+
+
+def _agreement(sizes: Mapping[int, int]) -> str:
+    """Hash of the numbers of points, the same at all clients that were told the same."""
+    text = repr([(int(client), int(size)) for client, size in sorted(sizes.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Server:

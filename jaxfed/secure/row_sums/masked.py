@@ -20,6 +20,8 @@ Departures from the printed protocol, all needed:
   * Rows R_j are left out of client j's upload instead of sent as zeros.
   * Rows of clients that do not take part are left out by all. On these rows the masks of the participants
     would cancel without the owner's, and the server would read the sums.
+  * Masks depend on whose rows are where. A server that told clients different places could otherwise have
+    all of them upload one row, where their masks would cancel.
   * Masks belong to one round. After a dropout inside, the round is aborted and another one starts
     without the client. The same masks twice would show the server differences, and a client that got
     the sums of both rounds would learn the dropped client's contribution from them.
@@ -84,12 +86,13 @@ class Client:
             raise ProtocolError(f"row sums among clients {participants}: too few for a sum")
         self._endpoint.claim(f"row sums/{number}")
         self._encoding = FixedPoint(len(participants), self._fraction_bits)
+        rows = ParticipatingRows(self._rows, participants, self._values.shape[1])
+        label = f"row sums/{number}/{rows.agreement}"
         seeds = {
-            partner: self._endpoint.pair_seed(partner, f"row sums/{number}")
+            partner: self._endpoint.pair_seed(partner, label)
             for partner in participants
             if partner != self._own
         }
-        rows = ParticipatingRows(self._rows, participants, self._values.shape[1])
         masks = pair_masks(self._own, seeds)
         masked = masked_rows(rows.gathered(self._values), self._encoding, masks)
         self._masked_own = masked[rows[self._own]].copy()

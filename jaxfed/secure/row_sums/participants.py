@@ -10,6 +10,7 @@ server reads the sum over all (Bonawitz et al.'s secure aggregation). That requi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -52,6 +53,14 @@ class ParticipatingRows:
             begin, end = end, end + source.stop - source.start
             self._places[client] = slice(begin, end)
         self.shape = end, num_classes
+
+    @property
+    def agreement(self) -> str:
+        """Hash of the places and the number of columns, the same at all clients that were told the same."""
+        places = [
+            (int(owner), int(own.start), int(own.stop)) for owner, own in self._places.items()
+        ]
+        return hashlib.sha256(repr((places, self.shape[1])).encode()).hexdigest()
 
     def __getitem__(self, client: int) -> slice:
         """The rows of one participant, or the server's."""

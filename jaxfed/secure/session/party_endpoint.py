@@ -51,6 +51,11 @@ class PartyEndpoint:
             partner: deque() for partner in shared
         }
 
+    @property
+    def clients(self) -> list[int]:
+        """All clients of the session, those that have left among them."""
+        return sorted({self.address, *self._shared} - {SERVER})
+
     def join_group(self, secret: bytes) -> None:
         """Set the group secret of this party, a client."""
         if len(secret) != KEY_BYTES:

@@ -21,6 +21,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.primitives import projection
+from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.server_sums import CLIENT_STEPS
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import exchanges
@@ -73,9 +74,7 @@ def take_part(
         client = LabelingClient(vectors, labels, replace(p, seed=seed), address, drawn)
         return client.party
 
-    kept, frames = exchanges.answered(
-        step, own, request["letter"], party_of, random_bytes=random_bytes
-    )
+    kept, frames = exchanges.answered(step, own, request, party_of, random_bytes=random_bytes)
     return client, kept, frames
 
 
@@ -137,13 +136,13 @@ class LabelingClient:
         ) -> Role:
             return Role(constructor, lambda _: own(), frozenset(steps), frozenset(plan))
 
-        return {
+        found = {
             OWN: role(matrix.OwnDistances, lambda: self.codes, ["send_own"]),
             CODES: role(
                 masked.client, lambda: self.codes, ["send_points", "send_shares"], "sizes", "run"
             ),
             COLUMNS: role(
-                ColumnsClient,
+                self._columns_client,
                 lambda: self._labels,
                 ["send_positions", "receive_columns", "finished"],
                 "num_points",
@@ -154,18 +153,29 @@ class LabelingClient:
                 CLIENT_STEPS,
                 *("rows", "is_resilient", "signed", "shorter"),
             ),
-            LARGEST: role(
+        }
+        if self._p.relative_confidence:
+            found[LARGEST] = role(
                 largest_value.Client,
                 lambda: self._without_others().confidences.max(initial=0),
                 ["send", "hear"],
-            ),
-        }
+            )
+        return found
 
     def _contribution(self) -> tuple[np.ndarray, np.ndarray]:
         if (COLUMNS, "finished") not in self.party.results:
             raise ProtocolError("row sums before the columns")
+        assert self.party.endpoint is not None
+        limit = FixedPoint(len(self.party.endpoint.clients)).largest
+        if self._columns.reach.max(initial=0) > 0.99 * limit:
+            # Uploads refuse larger sums, and so would tell the server which labels are equal.
+            raise ProtocolError("columns of S that row sums cannot hold, whatever the labels")
         value, _ = self.party.results[COLUMNS, "finished"]
         return value, class_counts(self._labels, are_needed=self._p.needs_class_counts)
+
+    def _columns_client(self, endpoint: Any, own: Any, **plan: Any) -> ColumnsClient:
+        self._columns = ColumnsClient(endpoint, own, **plan)
+        return self._columns
 
     def _sums_client(self, endpoint: Any, own: Any, **plan: Any) -> Any:
         """A client of row sums, by the protocol of its own settings."""

@@ -93,6 +93,7 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
         return init, round_
 
     def answer(step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
+        check_network(parameters)  # a client adds no noise of `bit_epsilon`
         return answered(parameters, step, own, request, cohort)
 
     return Sides(

@@ -107,6 +107,10 @@ class ColumnsClient(InTheClear):
         labels: Y^(j).
         random_bytes: unused; nothing is drawn.
         num_points: n.
+
+    Attributes:
+        reach: float64 [n], sum of the absolute values of each point's row of the columns: a bound of Z^(j)
+            that does not depend on the labels.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class ColumnsClient(InTheClear):
     ) -> None:
         del random_bytes
         super().__init__(labels, num_points)
-        self._endpoint = endpoint
+        self._endpoint, self.reach = endpoint, np.zeros(num_points)
 
     def send_positions(self) -> None:
         """Send the labeled points."""
@@ -137,10 +141,10 @@ class ColumnsClient(InTheClear):
         from jaxfed.secure.influence import columns as influence_columns
 
         block = self.positions()[start : start + _COLUMN_BLOCK]
+        sent = influence_columns.received_columns(self._endpoint, (self._num_points, len(block)))
+        self.reach += np.abs(sent).sum(axis=1, dtype=np.float64)
         received = np.zeros((num_rows, width), np.float32)
-        received[: self._num_points, : len(block)] = influence_columns.received_columns(
-            self._endpoint, (self._num_points, len(block))
-        )
+        received[: self._num_points, : len(block)] = sent
         self.multiply(jnp.asarray(received), block)
 
 

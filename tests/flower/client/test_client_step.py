@@ -104,6 +104,14 @@ def test_states_stay_until_the_server_does_not_need_them(tmp_path):
     assert states(tmp_path) == ["2.state", "3.state", "4.state", "5.state"]
 
 
+def test_states_without_end(tmp_path, monkeypatch):
+    """A server that never says which states it needs no more."""
+    monkeypatch.setattr(client_step, "_STATES_KEPT", 3)
+    for number in range(1, 13):
+        served(tmp_path, asked(number, add=1, after=number - 1), Counter())
+    assert states(tmp_path) == ["10.state", "11.state", "12.state"]
+
+
 def test_a_step_without_a_state_leaves_the_others(tmp_path):
     served(tmp_path, asked(1, add=1), Counter())
     served(tmp_path, asked(2), lambda step, state, content: (None, {"x": state is None}))

@@ -12,6 +12,8 @@ from on_demand import on_demand
 from jaxfed.flower.client import client_data, client_run, client_step
 from jaxfed.flower.messages import records
 from jaxfed.flower.server.exchange import TooFewClients
+from jaxfed.secure.primitives.blocks import bits_of
+from jaxfed.xclp.network import roles
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
@@ -54,7 +56,20 @@ def listened(there):
     return network.clients
 
 
-def found_in_a_run(there, stops=contextlib.nullcontext):
+@pytest.fixture(autouse=True)
+def codes(monkeypatch):
+    """All codes that clients of XCLP compute in a run."""
+    found, real = [], roles.client_codes
+
+    def spied(vectors, planes):
+        found.extend(own := real(vectors, planes))
+        return own
+
+    monkeypatch.setattr(roles, "client_codes", spied)
+    return found
+
+
+def found_in_a_run(there, stops=contextlib.nullcontext, codes=()):
     """{client: what of its data is in the bytes that anybody received, in either direction}."""
     listeners = listened(there)
     with stops():
@@ -62,8 +77,9 @@ def found_in_a_run(there, stops=contextlib.nullcontext):
     everything = b"".join(b"".join(each.sent + each.received) for each in listeners.values())
     assert len(everything) > 50_000
     found = {}
+    bits = {"codes": np.unique(np.concatenate(codes), axis=0)} if codes else {}
     for client, folder in enumerate(there.folders):
-        private = private_of(folder)
+        private = private_of(folder)._replace(**bits)
         key = {"the folder's secret": client_step.secret(folder)}
         found[client] = leaks(everything, private._replace(texts={**private.texts, **key}))
     return found
@@ -73,10 +89,12 @@ def found_in_a_run(there, stops=contextlib.nullcontext):
     "case",
     on_demand(METHODS, at_once=AT_ONCE),
 )
-def test_nothing_of_the_examples_leaves(tmp_path, case):
+def test_nothing_of_the_examples_leaves(tmp_path, codes, case):
     name, settings = METHODS[case]
     there = Deployment(tmp_path, config_of(name, "dataset.train_size=90", *settings))
-    assert found_in_a_run(there) == {0: [], 1: [], 2: []}
+    leaked = found_in_a_run(there, codes=codes)
+    assert bool(codes) == ("xclp" in name)
+    assert leaked == {0: [], 1: [], 2: []}
 
 
 def row(data):
@@ -128,19 +146,41 @@ def test_a_planted_leak_is_found(tmp_path, monkeypatch, step, planted):
     assert any(found.values()), found  # a client of one class has no labels to be recognized by
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["xclp", "fedavg_xclp"])
+def test_one_row_of_codes_is_found(tmp_path, monkeypatch, codes, method):
+    real = client_run._step
+
+    def leaking(*arguments):
+        state, content = real(*arguments)
+        planted = {"seconds.planted": codes[0][-1]} if codes else {}
+        return state, content | planted
+
+    monkeypatch.setattr(client_run, "_step", leaking)
+    refusal = partial(pytest.raises, TooFewClients, match="seconds.planted is unexpected")
+    there = Deployment(tmp_path, config_of(method, "rounds=1", "dataset.train_size=90", *SECURE))
+    assert found_in_a_run(there, refusal, codes) == {j: ["codes, words"] for j in range(3)}
+
+
 RNG = np.random.default_rng(3)
 IMAGES = RNG.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8)
 Y = RNG.integers(-1, 6, 40)
+CODES = RNG.integers(0, 2**32, (5, 8), dtype=np.uint32)
 
 
 @pytest.mark.parametrize("x", [IMAGES, IMAGES / 7, RNG.normal(size=(40, 9)).astype(np.float32)])
 def test_every_encoding_is_found_and_nothing_else(x):
-    private = Private(x, Y, 6, {"secret": b"open sesame"})
+    private = Private(x, Y, 6, {"secret": b"open sesame"}, np.r_[CODES, np.zeros_like(CODES)])
     noise = RNG.bytes(200_000) + RNG.normal(size=20_000).astype(np.float32).tobytes()
     noise += np.zeros(5000).tobytes() + np.arange(2000).tobytes()
     assert leaks(noise, private) == []
     known = needles(private)
     assert {f"one-hot labels, {kind}" for kind in LABELS} <= known.keys()
+    rows = CODES[3].tobytes(), (bits_of(CODES)[3].astype(np.float32) * 2 - 1).tobytes()
+    assert [leaks(noise + row, private) for row in rows] == [
+        ["codes, words"],
+        ["signs of codes, float32"],
+    ]
     for name, some in known.items():
         for at in {0, len(some) // 2}:
             content = noise[-999:] + b"\1" + sorted(some)[at] + noise[:999]

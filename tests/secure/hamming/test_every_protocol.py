@@ -214,7 +214,7 @@ def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
 
     a, b = codes_of(4, 2), codes_of(3, 2, seed=1)
     x, y = bits_of(a).astype(np.int64), bits_of(b).astype(np.int64)
-    seen = []
+    seen, label = [], f"masked hamming/0/{hamming_masked._agreement({0: 4, 1: 3})}"
     for flipped in (False, True):
         network = Network()
         with monkeypatch.context() as patch:
@@ -224,7 +224,7 @@ def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
 
                 def shifted_points(seed, rows, num_bits, width, end=end, points=points):
                     masks = points(seed, rows, num_bits, width)
-                    own = seed == end.group_seed("masked hamming/0/points/0")
+                    own = seed == end.group_seed(f"{label}/points/0")
                     bits = (x if own else y)[rows.start : rows.stop]
                     return ((masks + 1 - 2 * bits) & 127).astype(np.uint16)
 
@@ -232,7 +232,7 @@ def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
                     seed, rows, columns, count, width, pairs=pairs, points=points, end=end
                 ):
                     r = pairs(seed, rows, columns, count, width)
-                    v = points(end.group_seed("masked hamming/0/points/1"), columns, 64, width)
+                    v = points(end.group_seed(f"{label}/points/1"), columns, 64, width)
                     v2 = v + 1 - 2 * y
                     shift = (x.sum(1)[:, None] - 2 * x @ v.T) - (
                         (1 - x).sum(1)[:, None] - 2 * (1 - x) @ v2.T

@@ -6,12 +6,17 @@ sign their lists give it nothing (Bonawitz et al. 2017, consistency check).
 
 import numpy as np
 import pytest
-from row_sums_parties import matrices, parties
+from recording_network import Network
+from row_sums_parties import matrices, parties, uploads
 
 from jaxfed.errors import ProtocolError
+from jaxfed.secure.hamming import masked as masked_hamming
+from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import mask_streams, resilient_round, signed_survivors
+from jaxfed.secure.row_sums import mask_streams, masked, resilient_round, signed_survivors
+from jaxfed.secure.row_sums.participants import ParticipatingRows
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 
 
@@ -284,3 +289,67 @@ def test_a_server_cannot_put_in_keys_of_its_own_among_who_signs(protocol):
     else:
         with pytest.raises(ProtocolError, match="a mask key in the name of 2"):
             clients[1].collect_secrets()
+
+
+ALL = [0, 1, 2]
+PLACES = {  # what each client is told: rows of each client by their ends, and the participants
+    "other rows": [
+        ({0: (0, 2), 1: (0, 0), 2: (2, 6)}, ALL),
+        ({0: (0, 0), 1: (2, 4), 2: (2, 6)}, ALL),
+        ({0: (0, 0), 1: (0, 4), 2: (4, 6)}, ALL),
+    ],
+    "other participants": [
+        (rows := {0: (0, 1), 1: (1, 2), 2: (2, 6)}, [0, 2]),
+        (rows, [1, 2]),
+        (rows, ALL),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_rows_that_all_upload_since_each_was_told_other_places(case):
+    """All masks would cancel there, and the server would read the sum that is meant for a client."""
+    values, network = matrices([2, 2, 2])[0], Network()
+    layouts = {}
+    for client, (ends, participants) in enumerate(PLACES[case]):
+        rows = {owner: slice(*own) for owner, own in ends.items()}
+        start = masked.start_message(0, participants)
+        network.endpoint(SERVER).send(client, "start", start)
+        masked.Client(network.endpoint(client), values[client], rows).upload()
+        layouts[client] = ParticipatingRows(rows, participants, 3)
+    places = np.full((3, 6, 3), 0, np.uint64)
+    known = np.zeros((3, 6), bool)
+    for client, upload in uploads(network).items():
+        end = layouts[client].shape[0]
+        known[client, :end] = True
+        known[client, layouts[client][client]] = False
+        places[client][known[client]] = upload.reshape(-1, 3)
+    read = known.all(axis=0)
+    assert read.any()
+    encoding = FixedPoint(3)
+    bare = [
+        encoding.encode(layout.gathered(values[client]))[read[: layout.shape[0]]]
+        for client, layout in layouts.items()
+    ]
+    assert not (places[:, read].sum(axis=0) == np.sum(bare, axis=0)).any()
+
+
+def test_masks_of_pairs_of_clients_that_were_told_other_numbers_of_points(monkeypatch):
+    """The masks of one row at one client would be those of another row at the other."""
+    masks, real = [], masked_distances.pair_masks
+
+    def spied(*arguments):
+        masks.append(real(*arguments))
+        return masks[-1]
+
+    monkeypatch.setattr(masked_distances, "pair_masks", spied)
+    codes = np.zeros((16, 2), np.uint32)
+    for second in (16, 8):
+        masks.clear()
+        told = {0: {0: 3, 1: second}, 1: {0: 3, 1: 16}}
+        for client, sizes in told.items():
+            end = Network().endpoint(client)
+            own = masked_hamming.Client(end, codes[: sizes[client]], sizes, 0)
+            list(own.send_shares(1 - client, (0, 3), (0, sizes[1])))
+        first, other = (each.ravel()[:24] for each in masks)
+        assert (first == other).all() == (second == 16)

@@ -9,6 +9,8 @@ import pytest
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE
+from jaxfed.secure.influence import columns
+from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
@@ -143,6 +145,21 @@ def test_what_does_not_run_says_so(key, value):
     with pytest.raises(UsageError, match=rf"xclp\.{key}=.*does not run on a network"):
         check_network(Parameters(**settings))
     check_network(parameters())
+
+
+@pytest.mark.parametrize("labels", [(0, 0), (0, 1)])
+def test_columns_that_overflow_where_two_labels_are_equal(monkeypatch, labels):
+    """Whether a client fails would tell the server which of its labels are equal."""
+    real = columns.send_columns
+
+    def too_large(endpoint, client, sent):
+        real(endpoint, client, np.full_like(sent, 0.6 * FixedPoint(len(SIZES)).largest))
+
+    monkeypatch.setattr(columns, "send_columns", too_large)
+    own = np.array([*labels, *[-1] * 7], np.int32)
+    monkeypatch.setitem(globals(), "LABELS", [own, *LABELS[1:]])
+    with pytest.raises(ProtocolError, match="cannot hold, whatever the labels"):
+        Network(parameters()).run()
 
 
 def of_client(x, y):

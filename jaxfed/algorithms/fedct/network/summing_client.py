@@ -44,9 +44,7 @@ def answered(
     def party_of(seed: bytes) -> ReplayedParty:
         return ReplayedParty(address, seed, _roles(_tally(own["tally"]), sums))
 
-    kept, frames = exchanges.answered(
-        step, own, request["letter"], party_of, random_bytes=random_bytes
-    )
+    kept, frames = exchanges.answered(step, own, request, party_of, random_bytes=random_bytes)
     forgotten = NO_SUMMAND if step == exchanges.END else {}
     return {**own, **forgotten, **kept}, {"frames": frames}
 
@@ -68,8 +66,8 @@ def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
         def made(endpoint: Any, own: Any, **plan: Any) -> Any:
             if plan["is_resilient"] is not (sums == "masked_resilient"):
                 raise ProtocolError("a sum by another protocol than the settings say")
-            if len(set(plan["clients"])) < 2 or endpoint.address not in plan["clients"]:
-                raise ProtocolError("a sum of this client alone")
+            if plan["clients"] != endpoint.clients or len(endpoint.clients) < 2:
+                raise ProtocolError("a sum of this client alone, or of others than the session's")
             return constructor(endpoint, own, **plan)
 
         plan = frozenset({"clients", "is_resilient"})

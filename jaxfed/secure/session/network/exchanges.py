@@ -5,8 +5,9 @@
     reply     frames    its packed frames, and what the method adds
 
 The first exchange is "join": the client draws 32 bytes from its operating system. A state in between serves
-one step only (`once`): two continuations of it would seal two texts under one nonce. After the last exchange,
-"end", the client forgets these bytes.
+one step only (`once`): two continuations of it would seal two texts under one nonce. All letters of a session
+have the same terms: other ones, as another seed of Pi, would put other codes under the same masks. After the
+last exchange, "end", the client forgets these bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from jaxfed.secure.session.network.replayed_party import ReplayedParty
 
 JOIN, END = "join", "end"
 REQUEST, REPLY = {"terms": "", "letter": b""}, {"frames": b""}
-NO_SESSION = {"once": False, "round": 0, "seed": b"", "past": b""}
+NO_SESSION = {"once": False, "round": 0, "seed": b"", "past": b"", "terms": ""}
 
 
 def carried(
@@ -78,7 +79,7 @@ def terms_of(request: Mapping[str, Any], *names: str) -> list[int]:
 def answered(
     step: str,
     own: Mapping[str, Any],
-    letter: bytes,
+    request: Mapping[str, Any],
     party_of: Callable[[bytes], ReplayedParty],
     *,
     random_bytes: RandomBytes = secrets.token_bytes,
@@ -87,8 +88,8 @@ def answered(
 
     Args:
         step: name of the exchange.
-        own: the client's state; its "seed" and "past" are read.
-        letter: of the server.
+        own: the client's state; its "seed", "past" and "terms" are read.
+        request: of the server: its terms and its letter.
         party_of: 32 bytes -> the client's party before its first letter.
         random_bytes: source of these bytes.
 
@@ -96,9 +97,12 @@ def answered(
         The fields of the client's new state but for "round", and the frames.
 
     Raises:
-        ProtocolError: the client has not joined a session, or the letter does not belong to it.
+        ProtocolError: the client has not joined a session, or the letter or its terms do not belong to it.
     """
+    terms, letter = request["terms"], request["letter"]
     seed, past = own["seed"], letters.parsed(own["past"])
+    if past and terms != own["terms"]:
+        raise ProtocolError("other terms than those of the session")
     if step == JOIN and not past:
         seed = random_bytes(32)
     elif not past:
@@ -109,5 +113,10 @@ def answered(
     frames = party.play(letter)
     if step == END:
         return dict(NO_SESSION), frames
-    kept = {"once": True, "seed": seed, "past": letters.packed([*past, letter])}
+    kept = {
+        "once": True,
+        "seed": seed,
+        "past": letters.packed([*past, letter]),
+        "terms": terms,
+    }
     return kept, frames

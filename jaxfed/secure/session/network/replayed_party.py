@@ -58,6 +58,7 @@ class ReplayedParty:
         self._address, self._roles = address, roles
         self._channel, self._random_bytes = Channel.own(address), replayable_bytes(seed)
         self._objects: dict[int, tuple[str, Any]] = {}
+        self._left: dict[int, list[str]] = {}  # steps of each setup, each of which is taken once
         self.endpoint: PartyEndpoint | None = None
         self.results: dict[tuple[str, str], Any] = {}
 
@@ -77,9 +78,11 @@ class ReplayedParty:
         if call.number not in self._objects:
             self._objects[call.number] = call.role, self._made(call)
         role, own = self._objects[call.number]
-        steps = _SETUP_STEPS if role == SETUP else self._roles[role].steps
+        left = self._left.setdefault(call.number, list(_SETUP_STEPS)) if role == SETUP else []
+        steps = left[:1] if role == SETUP else self._roles[role].steps
         if role != call.role or call.step not in steps:
             raise ProtocolError(f"step {call.step!r} of {call.role!r} is not one of this client's")
+        del left[:1]  # agreeing twice would number messages from 0 again, under the same keys
         result = getattr(own, call.step)(*call.arguments)
         if hasattr(result, "__next__"):
             for _ in result:

@@ -114,6 +114,9 @@ class JointlyLabelingClient:
     training: TrainingClient
     source: XclpLabels
 
+    def __post_init__(self) -> None:
+        check_network(self.source.parameters)
+
     def side(self) -> ClientSide:
         """Return the functions of a client."""
         return ClientSide(self.init, self.answer, self.form, self.stored)

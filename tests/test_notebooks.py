@@ -1,0 +1,170 @@
+"""Tutorials: notebooks have clean outputs of their own code, name what exists, and run."""
+
+import ast
+import importlib
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from invoking import ROOT
+
+from docs.generate import notebooks
+
+nbformat = pytest.importorskip("nbformat", reason="of nbclient, in requirements-dev.txt")
+
+PATHS = sorted(notebooks.FOLDER.glob("*.ipynb"))
+every = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+
+
+def sources(path, kind):
+    cells = json.loads(path.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
+
+
+@every
+def test_outputs_are_clean_and_of_this_code(path):
+    notebook = json.loads(path.read_text())
+    nbformat.validate(notebook)
+    assert notebook["metadata"]["jaxfed"]["outputs_of"] == notebooks.code_checksum(notebook), (
+        f"run: python -m docs.generate.notebooks {path.stem}"
+    )
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert outputs
+    assert {cell["execution_count"] for cell in cells} == {None}
+    assert {output.get("execution_count") for output in outputs} == {None}
+    assert {output.get("name", "stdout") for output in outputs} == {"stdout"}  # no warning
+    assert not re.search(r"/tmp/|/home/|0x[0-9a-f]{8}", json.dumps(outputs))
+    assert path.stat().st_size < 150_000
+
+
+@every
+def test_form(path):
+    text = sources(path, "markdown")
+    code = sources(path, "code")
+    assert len(text) + len(code) <= 16
+    assert re.fullmatch(r"# .*\?", text[0].splitlines()[0])
+    assert re.search(r"^Next: ", text[-1], re.MULTILINE)
+    assert code[0] == sources(PATHS[0], "code")[0]  # installation
+    assert "assert " in "".join(code)
+
+
+def test_readme_has_each_notebook_and_its_question():
+    readme = (notebooks.FOLDER / "README.md").read_text()
+    rows = re.findall(r"^\| \[`(.*)`\]\((.*)\) \| (.*) \|$", readme, re.MULTILINE)
+    assert rows == [
+        (path.stem, path.name, sources(path, "markdown")[0].splitlines()[0].removeprefix("# "))
+        for path in PATHS
+    ]
+
+
+def imported(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+
+
+def dotted(tree):
+    """Attribute chains that begin with `jaxfed`, as lists of names."""
+    for node in ast.walk(tree):
+        names = []
+        while isinstance(node, ast.Attribute):
+            names.append(node.attr)
+            node = node.value
+        if names and isinstance(node, ast.Name) and node.id == "jaxfed":
+            yield names[::-1]
+
+
+@every
+def test_names_exist(path):
+    trees = [ast.parse(cell) for cell in sources(path, "code")]
+    for module, name in {pair for tree in trees for pair in imported(tree)}:
+        if module.partition(".")[0] == "jaxfed":
+            found = importlib.import_module(module)
+            assert name is None or hasattr(found, name), f"{module}.{name}"
+    for names in (chain for tree in trees for chain in dotted(tree)):
+        place = importlib.import_module("jaxfed")
+        for name in names:
+            place = getattr(place, name)
+
+
+def test_a_page_shows_each_kind_of_output(tmp_path):
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["5\n", "6\n"]},
+        {"output_type": "execute_result", "data": {"text/plain": ["[7]"]}},
+        {"output_type": "display_data", "data": {"image/png": "AAA\nBBB=\n"}},
+        {
+            "output_type": "execute_result",
+            "data": {"text/html": ["<div>\n", "    <b>\n", "</div>"]},
+        },
+        {"output_type": "execute_result", "data": {"text/markdown": ["| a |"]}},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Is it?\n", "\n", "Yes."]},
+        {"cell_type": "code", "source": ["print(5)"], "outputs": outputs},
+    ]
+    path = tmp_path / "x.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    page = notebooks.markdown(path)
+    assert page.startswith('# Is it?\n\nThis page is a notebook: <a href="x.ipynb" download>')
+    shown = [
+        *("Yes.", "```python\nprint(5)\n```", "```text\n5\n6\n```", "```text\n[7]\n```"),
+        *("(data:image/png;base64,AAABBB=)", "<div>\n<b>\n</div>", "| a |"),
+    ]
+    places = [page.index(part) for part in shown]
+    assert all(first < second for first, second in pairwise(places))
+
+
+def test_a_name_of_no_notebook(capsys):
+    assert notebooks.main(["6_"]) == 2
+    assert "no notebook begins with 6_" in capsys.readouterr().err
+
+
+# What must hold after the last cell, beside the notebook's own assertions.
+HOLDS = {
+    "1_first_run": """
+        assert len(images) == 1797 and changed.config.xclp.alpha == 0.9
+    """,
+    "2_own_method": """
+        for mine, builtin in zip(own.records, theirs.records, strict=True):
+            assert np.isclose(mine.get("train_loss", 0), builtin.get("train_loss", 0), rtol=1e-2)
+        zero = play(with_momentum(training=training, beta=0.0))
+        assert abs(zero.metrics["test_accuracy"] - fedavg.metrics["test_accuracy"]) < 0.01
+    """,
+    "3_own_data": """
+        assert labeled.summary["examples"]["clients"] == 3
+        assert labeled.summary["examples"]["unlabeled"] == (table.state == "").sum()
+        assert photos.summary["examples"]["clients"] == 5
+    """,
+    "4_reading_a_report": """
+        from jaxfed.experiment.store.records import read_run
+        from jaxfed.reports.tables.comparison import is_within_noise, paired_difference
+        results = read_run(result.workdir).results
+        by_report = paired_difference(results, "fedavg_network", "fedavg", "test_accuracy")
+        assert np.isclose(100 * by_report.mean, mean) and np.isclose(100 * by_report.std, deviation)
+        assert is_within_noise(by_report) == (abs(mean) <= needed * error)
+    """,
+    "5_protocols": """
+        assert [p.labels.tolist() for p in plaintext.predictions] == [
+            p.labels.tolist() for p in masked.predictions
+        ]
+        words = np.concatenate(plaintext.artifacts.codes)
+        assert distances[3, 500] == np.bitwise_count(words[3] ^ words[500]).sum()
+        assert sum(cost["masked"]) > sum(cost["plaintext"])
+        assert not hasattr(masked.artifacts, "scores")  # the server has none
+    """,
+}
+
+
+@pytest.mark.slow
+@every
+def test_it_runs(path, monkeypatch):
+    pytest.importorskip("ipykernel", reason="in requirements-dev.txt; the notebooks need a kernel")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    lines = [line.removeprefix(" " * 8) for line in HOLDS[path.stem].splitlines()]
+    ran = notebooks.executed(path, ["\n".join(lines)])
+    outputs = [output for cell in ran["cells"] for output in cell.get("outputs", ())]
+    assert [output for output in outputs if output.get("name") == "stderr"] == []
