@@ -35,6 +35,15 @@ def workdir_flag() -> flags.FlagHolder[Any]:
     return flags.DEFINE_string("workdir", None, text, allow_override=True)
 
 
+def tracker_flag() -> flags.FlagHolder[Any]:
+    """Define the flag --tracker likewise."""
+    text = (
+        "tensorboard, wandb, mlflow or trackio; several by commas or by repeating the flag. Each receives "
+        "the config and every round's numbers; a run resumes with or without it (docs/running.md)."
+    )
+    return flags.DEFINE_multi_string("tracker", [], text, allow_override=True)
+
+
 def refuse(arguments: Iterable[str]) -> None:
     """Raise a UsageError if there are arguments that the entry does not take."""
     for argument in arguments:

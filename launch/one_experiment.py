@@ -21,6 +21,7 @@ _WORKDIR = entry.workdir_flag()
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Delete the results in --workdir and start afresh."
 )
+_TRACKER = entry.tracker_flag()
 _COORDINATOR = flags.DEFINE_string(
     "coordinator",
     None,
@@ -68,6 +69,7 @@ def conducted(
             OF_A_SWEEP,
             with_resume_hint,
         )
+        from jaxfed.experiment.tracking.tracker import chosen
         from jaxfed.host.location import location
 
     def status(summary: Mapping[str, Any]) -> int:
@@ -85,6 +87,7 @@ def conducted(
             given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
             settings = config.to_dict()
             place = location(_WORKDIR.value, "--workdir")
+            trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
         flat = flatten(workdir.plain(settings))
         processes.check_same({f"config.{key}": json.dumps(value) for key, value in flat})
     remedies = with_resume_hint(OF_A_SWEEP if IN_A_SWEEP in os.environ else OF_A_COMMAND)
@@ -113,6 +116,7 @@ def conducted(
                 overwrite=_OVERWRITE.value,
                 audited=audited,
                 given=given,
+                trackers=trackers,
             )
     if processes.is_first():
         present(progress, place, audited=audited)

@@ -1,9 +1,11 @@
 """Make tables, plots and one HTML page of the results of launch.run and launch.sweep.
 
 python -m launch.report WORKDIR... [--out=DIR]
+python -m launch.report WORKDIR... --tensorboard=DIR
 
 A WORKDIR is that of a run or of a sweep, or a folder with such workdirs at any depth. DIR (`report` in the
 first WORKDIR if not given) gets report.html, report.md, tables/*.csv and plots/*.png.
+With --tensorboard it writes TensorBoard's event files of each method and repeat instead.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from jaxfed.host.interruption import Interruption
 from . import entry
 
 _OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report if not given.")
+_TENSORBOARD = flags.DEFINE_string(
+    "tensorboard",
+    None,
+    "Write event files for TensorBoard, DIR/WORKDIR/METHOD-REPEAT, and no report (pip install tensorboard).",
+)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
@@ -24,6 +31,16 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         raise UsageError(f"--config.{overrides[0]}: a report has no config; give workdirs only")
 
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
+    if _TENSORBOARD.value is not None:
+        if _OUT.value is not None:
+            raise UsageError(
+                "--out: goes with a report, and --tensorboard writes none; give one of them"
+            )
+        from jaxfed.reports.documents.event_files import write_event_files
+
+        written, folder = write_event_files(arguments, _TENSORBOARD.value)
+        print(f"{written} runs; tensorboard --logdir={folder} shows them")
+        return 0
     from jaxfed.reports.documents.report import write_report
 
     print(f"report is in {write_report(arguments, _OUT.value)}")

@@ -1,7 +1,7 @@
 """Run every point of a config's `sweep(add)` or of a grid, each as a launch.run in its own directory.
 
 python -m launch.sweep --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
-    [--jobs=N] [--dry_run] [--sweep.KEY=VALUE,VALUE ...] [--config.KEY=VALUE ...]
+    [--jobs=N] [--dry_run] [--tracker=NAME] [--sweep.KEY=VALUE,VALUE ...] [--config.KEY=VALUE ...]
 
 With `--sweep.KEY` the points are all combinations of the values, in place of those of `sweep(add)`. A
 baseline that the swept keys do not change runs at one point; the other points reuse its rows.
@@ -33,6 +33,7 @@ _GRID = flags.DEFINE_multi_string(
     "in place of those that the config's sweep(add) adds; commas in brackets are part of a value.",
 )
 _WORKDIR = entry.workdir_flag()
+_TRACKER = entry.tracker_flag()
 _JOBS = flags.DEFINE_integer("jobs", 1, "How many points run at a time.")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run nothing.")
 
@@ -48,11 +49,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.experiment.sweep import sweep, sweep_plan
     from jaxfed.experiment.sweep.point_check import check_points
     from jaxfed.experiment.sweep.sweep_progress import SweepProgress
+    from jaxfed.experiment.tracking.tracker import chosen
     from jaxfed.host.location import location
 
+    chosen(_TRACKER.value, "--tracker")
     directory = location(_WORKDIR.value, "--workdir")
     plan = sweep_plan.plan(_CONFIG.value, overrides, _GRID.value, directory)
-    command = sweep.run_command(plan, f"{__package__}.run")
+    tracked = [f"--tracker={name}" for name in _TRACKER.value]
+    command = sweep.run_command(plan, f"{__package__}.run", tracked)
     titles = {point.name: point.title for point in plan.points}
     for name, same in plan.repeated.items():
         print(f"{name} is the same experiment as {titles[same]}, which runs once", file=sys.stderr)

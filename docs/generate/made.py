@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxfed.config.schema import reference
+from jaxfed.reports.documents.sections import HOW
 from jaxfed.reports.tables.display_names import algorithm_label
 
-_CELL = re.compile(r"\*\*|\s†")
+_CELL = re.compile(r"\*\*|\s[†‡]")
+_FACTS = ("seeds", "commit", "device")
 _HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 
 
@@ -156,21 +158,21 @@ class _Table:
             if scores:
                 by_score = sorted(scores, key=lambda score: -float(score[1].split(" ")[0]))
                 self.rows.append((", ".join(others) or "–", by_score))
-        found = [
-            re.search(rf"^- {key}: (.+)$", text, re.MULTILINE)
-            for key in ("seeds", "commit", "device")
-        ]
-        parts = zip(("seeds", "commit", "device"), found, strict=True)
-        self.made = "; ".join(f"{key} {match[1]}" for key, match in parts if match)
+        facts = dict(re.findall(rf"^- ({'|'.join(_FACTS)}): (.+)$", text, re.MULTILINE))
+        self.made = "; ".join(f"{key} {facts[key]}" for key in _FACTS if key in facts)
 
 
 def _tables(root: Path) -> list[_Table]:
     found = []
     for path in sorted((root / "results").rglob("report.md")):
-        parts = _HEADING.split(path.read_text())
+        shown, _, how = path.read_text().replace("\xa0", " ").partition(f"<summary>{HOW}</summary>")
+        common, *of_experiments = _HEADING.split(how)
+        origin = dict(zip(of_experiments[::2], of_experiments[1::2], strict=True))
+        parts = _HEADING.split(shown)
         for title, text in zip(parts[1::2], parts[2::2], strict=True):
+            own = "".join(facts for name, facts in origin.items() if title.startswith(name))
             if "accuracy [%]" in title and "gains" not in title and "paper" not in title:
-                table = _Table(path.relative_to(root).as_posix(), title, text)
+                table = _Table(path.relative_to(root).as_posix(), title, text + common + own)
                 if table.rows:
                     found.append(table)
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -18,6 +19,8 @@ from jaxfed.experiment.run.processes import open_for_all
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.experiment.store.records import read_audit, read_run
+from jaxfed.experiment.tracking.tracker import Tracker
+from jaxfed.experiment.tracking.tracking import Tracking
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
@@ -35,6 +38,7 @@ def conduct(
     audited: bool = False,
     given: Sequence[str] = (),
     make: Callable[..., FederatedAlgorithm] | None = None,
+    trackers: Mapping[str, Tracker] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Prepare, then make the workdir, then run: a mistake leaves nothing behind.
 
@@ -50,6 +54,7 @@ def conduct(
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
         make: makes a method's algorithm, as `make_algorithm`, which is the default.
+        trackers: name -> receiver of each round's numbers (`jaxfed.experiment.tracking.tracker.chosen`).
 
     Returns:
         What is in summary.json.
@@ -83,10 +88,17 @@ def conduct(
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
     for line in disclosures(config):
         progress.note(line)
-    with open_for_all(place, settings, overwrite=overwrite) as directory:
+    with (
+        open_for_all(place, settings, overwrite=overwrite) as directory,
+        Tracking(trackers, settings, directory.path, progress.note) as tracking,
+    ):
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
-        experiment = Experiment(config, simulation, directory, progress, interruption, make=make)
+        experiment = Experiment(
+            *(config, simulation, directory, progress, interruption),
+            make=make,
+            track=tracking.log,
+        )
         if audit is not None:
             check_unplayed(directory)
             experiment = replace(experiment, observe=audit.observe)

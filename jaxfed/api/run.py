@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,6 +32,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
 from jaxfed.experiment.store.records import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, with_resume_hint
+from jaxfed.experiment.tracking.tracker import Tracker, chosen
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import location
@@ -44,6 +45,7 @@ def run(
     workdir: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     progress: bool = True,
+    trackers: Sequence[str | Tracker] = (),
     **overrides: Any,
 ) -> Result:
     """Run one experiment, resume it, or return its results if it has finished.
@@ -53,6 +55,8 @@ def run(
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
         progress: show a bar (on a terminal), one line (in a notebook) or lines (elsewhere).
+        trackers: receivers of each round's numbers: "tensorboard", "wandb", "mlflow", "trackio", or objects
+            with the methods of `jaxfed.experiment.tracking.Tracker`. They change no number and no config.
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
 
     Raises:
@@ -73,13 +77,14 @@ def run(
     settings = load(texts)
     check.check(settings)
     given = unread.check_given(load, texts)
+    receivers = chosen(trackers, "trackers")
     if processes.are_several():
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")
     devices.one_device_a_core()
     if workdir is None:
         place = Path(mkdtemp(prefix="jaxfed-"))
         try:
-            return _run(settings, place, overwrite, progress, given, owns_workdir=True)
+            return _run(settings, place, overwrite, progress, given, receivers, owns_workdir=True)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, KeyboardInterrupt):
@@ -92,7 +97,7 @@ def run(
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
             return Result(place, settings, read_json(place / "summary.json"))
         try:
-            return _run(settings, place, overwrite, progress, given, owns_workdir=False)
+            return _run(settings, place, overwrite, progress, given, receivers, owns_workdir=False)
         except KeyboardInterrupt:
             raise Stopped(_left_in(place, overwrite)) from None
 
@@ -115,12 +120,14 @@ def _run(
     overwrite: bool,
     progress: bool,
     given: Sequence[str],
+    trackers: Mapping[str, Tracker],
     *,
     owns_workdir: bool,
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with RunProgress(settings.to_dict(), console) as shown:
-        conduct(settings, place, shown, Interruption(), overwrite=overwrite, given=given)
+        how: dict[str, Any] = {"overwrite": overwrite, "given": given, "trackers": trackers}
+        conduct(settings, place, shown, Interruption(), **how)
     if progress:
         present(shown, place, is_temporary=owns_workdir)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)

@@ -105,6 +105,7 @@ class Dataset:
         client_id: int32 `[n]`, the natural client of each example, numbered from 0 in the order of
             the sorted names over both splits; None where the source has no such column.
         client_id_test: the same of the test split.
+        client_names: names of the natural clients by their number; empty where the source has none.
         subclass: int32 `[n]`, a finer class of each example, all of whose examples are of one class (the 100
             classes of CIFAR-100, where `y` are its 20); None where the source has none.
         subclass_test: the same of the test split.
@@ -131,6 +132,7 @@ class Dataset:
     has_gaps: bool = False
     encoder: Encoder | None = None
     gaps: Gaps | None = None
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
@@ -285,6 +287,17 @@ def client_numbers(
     _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
     first, second = np.split(numbers.astype(np.int32), [len(columns[0])])
     return first, second
+
+
+def client_names(train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
+    """Return the names of natural clients by their number, for the arguments of `client_numbers`."""
+    if train is None:
+        return ()
+    found = np.unique(np.concatenate([train, train[:0] if test is None else test]))
+    return tuple(
+        name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        for name in found.tolist()
+    )
 
 
 def class_numbers(

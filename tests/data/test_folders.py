@@ -311,6 +311,7 @@ def test_sets_are_found_in_the_data_root(tmp_path, monkeypatch):
     assert len(load("mini_imagenet").y) == 6
     np.savez(tmp_path / "letters.npz", x=np.ones((2, 3)), y=np.arange(2), writer=np.array([4, 2]))
     np.testing.assert_array_equal(load("letters.npz").client_id, [1, 0])
+    assert load("letters.npz").client_names == ("2", "4")
     for name, origin in (("femnist", "LEAF's ./preprocess.sh"), ("fed_isic2019", "FLamby's")):
         with pytest.raises(UsageError, match=f"{name}.: no such folder.*{origin}.*JAXFED_DATA"):
             load(name)

@@ -43,15 +43,16 @@ def table_of(workdir, title):
 def test_a_run_shows_what_cross_validation_chose(tmp_path):
     path = make_run(tmp_path / "given", selection__settings="given")
     assert table_of(path, "chosen by clients' labels") is None
-    assert "selection" not in dict(table_of(path, "all methods").provenance)["config"]
+    assert "selection" not in dict(build([path])[0].origin)["config"]
     path = make_run(tmp_path / "r", selection__settings="cross_validated")
     cross_validated(path, xclp={"alpha": (0.9, 0.99, 0.5), "num_bits": (64, 4096, 64)})
     table = table_of(path, "chosen by clients' labels")
     assert table.columns == ("run", "XCLP")
-    assert "selection.settings=cross_validated" in dict(table.provenance)["config"]
+    assert "selection.settings=cross_validated" in dict(build([path])[0].origin)["config"]
     assert [cell.text for cell in table.rows[0]] == [
         "r",
-        "alpha 0.9, 0.99, 0.5; num_bits 64, 4096, 64",
+        "propagation alpha 0.9 in 1 of 3, 0.99 in 1 of 3, 0.5 in 1 of 3; "
+        "LSH bits L 64 in 2 of 3, 4096 in 1 of 3",
     ]
     table.write_csv(tmp_path / "chosen.csv")
     with (tmp_path / "chosen.csv").open(newline="") as stream:
@@ -74,7 +75,10 @@ def test_a_name_that_was_chosen_is_told(tmp_path):
     }
     (path / "summary.json").write_text(json.dumps(summary))
     table = table_of(path, "chosen by clients' labels")
-    chosen = "alpha 0.5, 0.9, 0.5; label_matrix plain, class_balanced, class_balanced"
+    chosen = (
+        "propagation alpha 0.5 in 2 of 3, 0.9 in 1 of 3; "
+        "label matrix class_balanced in 2 of 3, plain in 1 of 3"
+    )
     assert table.rows[0][1].text == chosen
     assert "leave_one_out.accuracy" in {record["metric"] for record in table.records}
 
@@ -90,8 +94,8 @@ def test_runs_beside_each_other_need_not_have_the_same_methods(tmp_path):
     tables = [table for section in build(paths) for table in section.tables]
     chosen = next(table for table in tables if "chosen by clients' labels" in table.title)
     assert chosen.columns == ("run", "XCLP", "Per-client LP")
-    assert [cell.text for cell in chosen.rows[0]] == ["a", "alpha 0.9, 0.9, 0.9", "–"]
-    assert [cell.text for cell in chosen.rows[1]] == ["b", "–", "alpha 0.9, 0.9, 0.9"]
+    assert [cell.text for cell in chosen.rows[0]] == ["a", "propagation alpha 0.9 in 3 of 3", "–"]
+    assert [cell.text for cell in chosen.rows[1]] == ["b", "–", "propagation alpha 0.9 in 3 of 3"]
 
 
 def test_a_sweep_has_given_and_chosen_settings_side_by_side(tmp_path):
@@ -172,7 +176,7 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
                 "propagation alpha 0.99",
                 "70.00 ± 0.00",
                 "70.00 ± 1.00",
-                gain("+0.00"),
+                gain("0.00"),
             ),
         ],
         # Not 0.5, which is best on the test set alone.
@@ -201,7 +205,7 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
                 "propagation alpha 0.99",
                 "20.00 ± 0.00",
                 "25.00 ± 1.00",
-                gain("+0.00"),
+                gain("0.00"),
             ),
         ],
     }
@@ -215,6 +219,15 @@ def test_validation_chooses_each_methods_point_and_the_test_set_does_not(sweep):
     }
     page = write_report([sweep]).read_text()
     assert "chosen by validation" in page
+
+
+def test_nothing_is_chosen_for_a_method_that_no_swept_key_touches(sweep):
+    for path in sweep.glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        summary["algorithms"]["fedavg"] = summary["algorithms"]["fedavg_xclp"]
+        path.write_text(json.dumps(summary))
+    table = validated_settings(read_sweep(sweep), "test_accuracy", "t")
+    assert {row[1].text for row in table.rows} == {"FedAvg + XCLP", "FedAvg + per-client LP"}
 
 
 def test_there_is_no_table_where_nothing_is_chosen(sweep, tmp_path):

@@ -218,6 +218,26 @@ def test_a_variant_is_called_by_what_it_sets(tmp_path, mine, yours, name):
     assert method_names([run])["mine"] == name
 
 
+def test_variants_of_one_name_have_the_settings_appended_in_which_they_differ(tmp_path):
+    """By leave-one-out both, which says nothing of what else they set."""
+    auto = {"algorithm": "xclp", "select": ["alpha"]}
+    many = {"algorithm": "xclp", "alpha": 0.9, "num_neighbors": 5}
+    variants = {
+        "xclp_auto": auto,
+        "xclp_auto_balanced": {**auto, "label_matrix": "class_balanced"},
+        "many": {**many, "num_bits": 64, "tolerance": 0.1},
+        "more": {**many, "num_bits": 64, "tolerance": 0.2},
+    }
+    run = read_run(make_run(tmp_path / "r", dict.fromkeys(variants, (0.5,)), **variants))
+    of_many = "XCLP, propagation alpha 0.9, neighbors k 5, tolerance"
+    assert method_names([run]) == {
+        "xclp_auto": "XCLP, settings by leave-one-out",
+        "xclp_auto_balanced": "XCLP, settings by leave-one-out, label matrix class_balanced",
+        "many": f"{of_many} 0.1 (many)",
+        "more": f"{of_many} 0.2 (more)",
+    }
+
+
 def test_a_title_of_its_own_stays(tmp_path):
     settings = {"fedadam": {"algorithm": "fedavg", "training": {"server_optimizer": "adam"}}}
     run = read_run(make_run(tmp_path / "r", {"xclp": (0.5,), "fedadam": (0.5,)}, **settings))

@@ -242,9 +242,9 @@ class Simulation:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
         The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)".
+        last class is "(unknown)". Clients of the data that have names have them in `client_names`.
         """
-        counts = {
+        counts: dict[str, Any] = {
             kind: class_counts(federation.y, indices, federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
@@ -252,7 +252,22 @@ class Simulation:
             if len(indices):
                 counts[kind] = class_counts(federation.y, [indices], federation.num_classes)
         unknown = () if (federation.y >= 0).all() else ("(unknown)",)
+        if names := self._client_names(federation):
+            counts["client_names"] = names
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
+
+    def _client_names(self, federation: Federation) -> list[str]:
+        """Return the name of each natural client, its number if it holds several or none; mostly empty."""
+        data = self._dataset
+        if self._config.federation.partition != "natural" or not data.client_names:
+            return []
+        columns = (data.client_id, data.client_id_test)
+        ids = np.concatenate([column for column in columns if column is not None])
+        held = [np.unique(ids[np.concatenate(p)]) for p in zip(*federation.partition, strict=True)]
+        return [
+            data.client_names[own[0]] if len(own) == 1 else str(client)
+            for client, own in enumerate(held)
+        ]
 
     def _parts(self) -> Parts:
         """Return all examples in the order in which federations number them."""

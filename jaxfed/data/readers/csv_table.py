@@ -14,6 +14,7 @@ from jaxfed.data.dataset import (
     Dataset,
     Encoder,
     class_numbers,
+    client_names,
     client_numbers,
     has_gaps,
     parts,
@@ -107,8 +108,10 @@ def dataset_of(
             )
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
     y, y_test, class_names = _labels(table, label)
-    clients = None if client is None else np.split(_clients(table, client), [table.num_train])
-    client_id, client_id_test = client_numbers(*(clients or (None, None)))
+    clients: Sequence[np.ndarray | None] = (None, None)
+    if client is not None:
+        clients = np.split(_clients(table, client), [table.num_train])
+    client_id, client_id_test = client_numbers(*clients)
     x, x_test, encoder = features(table, places, names[label])
     return Dataset(
         name=str(path),
@@ -120,6 +123,7 @@ def dataset_of(
         class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
+        client_names=client_names(*clients),
         has_gaps=x.dtype == np.float32 and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
     )

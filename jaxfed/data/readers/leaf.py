@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
 from jaxfed.data.labels import read_labels
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_files import images_in
@@ -110,6 +110,7 @@ def read(folder: Path) -> Dataset:
         client_id=client_id,
         client_id_test=client_id_test,
         encoder=ArrayEncoder(x.shape[1:], x.dtype == np.uint8, of_shares=x.dtype == np.uint8),
+        client_names=client_names(arrays["user-train"], arrays["user-test"]),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, class_numbers, client_numbers
+from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
 from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.errors import UsageError
 
@@ -86,6 +86,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         class_names=names,
         client_id=client_id,
         client_id_test=client_id_test,
+        client_names=client_names(_take(arrays, "client_id"), _take(arrays, "client_id_test")),
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import UNLABELED, Dataset, client_numbers
+from jaxfed.data.dataset import UNLABELED, Dataset, client_names, client_numbers
 from jaxfed.errors import UsageError
 
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
@@ -72,6 +72,7 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
+        client_names=client_names(arrays.get("client-train"), arrays.get("client-test")),
         origin=str(arrays["origin"]),
         **_subclasses(arrays),
     )

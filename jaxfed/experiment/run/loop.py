@@ -66,7 +66,7 @@ from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
-from jaxfed.experiment.run.summary import divergence, summarize
+from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
@@ -149,6 +149,7 @@ class Experiment:
         interruption: delays signals until the current round is saved.
         observe: called with every round that has not diverged, before the round counts as finished.
         make: makes a method's algorithm, as `make_algorithm`.
+        track: called with every line that has been added to metrics.jsonl.
     """
 
     config: ConfigDict
@@ -158,6 +159,7 @@ class Experiment:
     interruption: Interruption
     observe: Callable[[Observed], None] = lambda observed: None
     make: Callable[..., FederatedAlgorithm] | None = None
+    track: Callable[[Record], None] = lambda record: None
 
     def run(self) -> dict[str, Any]:
         """Run the remaining rounds and return the results (`summarize`).
@@ -227,7 +229,7 @@ class Experiment:
             metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
-                self.workdir.append_metrics(start)
+                self._write(start)
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
@@ -257,7 +259,7 @@ class Experiment:
                         "seconds": ended - before_this,
                     }
                     agree(self.interruption, record)
-                    self.workdir.append_metrics(record)
+                    self._write(record)
                     if "diverged" in quality:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
@@ -277,6 +279,10 @@ class Experiment:
                         saves.save(step, selected, progress, at_once=ends)
                     self.progress.finished_round(record, rounds)
             self.progress.completed(leg.last_step)
+
+    def _write(self, record: Record) -> None:
+        self.workdir.append_metrics(record)
+        self.track(record)
 
     def _measure(
         self,

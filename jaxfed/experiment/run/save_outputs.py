@@ -19,7 +19,8 @@ that train have a row for every test point.
     confidence   of the label, as the method defines it: XCLP's 1 - entropy / log C; a model's probability
     truth        the true class; empty if it is unknown
 
-Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order.
+Classes are numbers; `class_names` in the workdir's partition.json has their names, in this order. So has
+`client_names` those of natural clients, if the data name them.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
     finals: dict[str, dict[int, dict[str, Any]]] = {}
     for record in records:
         repeats = finals.setdefault(record["algorithm"], {})
-        repeats[record["repeat"]] = _accumulated(repeats.get(record["repeat"], {}), record)
+        repeats[record["repeat"]] = accumulated(repeats.get(record["repeat"], {}), record)
     algorithms = {name: _over_repeats(list(repeats.values())) for name, repeats in finals.items()}
     main = algorithms[config.algorithm]
     summary: dict[str, Any] = {"algorithm": config.algorithm, "num_repeats": config.num_repeats}
@@ -137,7 +137,7 @@ def summarize(config: ConfigDict, records: Iterable[Record]) -> dict[str, Any]:
     return {**summary, "algorithms": algorithms}
 
 
-def _accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def accumulated(so_far: Mapping[str, Any], record: Record) -> dict[str, Any]:
     """Return a method's flat metrics after one more round: seconds and bytes are summed, others replaced."""
     metrics = {
         name: value

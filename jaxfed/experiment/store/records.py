@@ -109,6 +109,19 @@ class Run:
         """The summary's note on the origin of the examples; mostly empty."""
         return str((self.summary or {}).get("data_origin", ""))
 
+    def num_examples(self, metric: str) -> int:
+        """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""
+        counts = (self.summary or {}).get("examples", {})
+        kinds = {"consensus": "public"} | {k: k for k in ("validation", "unlabeled", "test")}
+        kind = next((kind for word, kind in kinds.items() if word in metric), "")
+        number = counts.get(kind, 0) if isinstance(counts, dict) else 0
+        return number if isinstance(number, int) else 0
+
+    @property
+    def remarks(self) -> list[str]:
+        """The summary's lines on methods whose characteristic step had no effect; mostly empty."""
+        return [str(line) for line in (self.summary or {}).get("remarks", ())]
+
     @property
     def environment(self) -> dict[str, Any]:
         """Device, versions and commit of the run, from the summary."""
@@ -250,6 +263,7 @@ _SUMMARY = {
     "algorithms": [dict],
     "environment": dict,
     "data_origin": str,
+    "remarks": list,
 }
 _ENVIRONMENT = {"command": str, "commit": str}
 _SWEEP = {"command": str, "base": dict, "points": list}

@@ -4,7 +4,7 @@
     data.json        type, shape and checksum of the data that rounds are computed on, and of weights files
     metrics.jsonl    one JSON object a line, one line a round; if a method validates, round 0 is
                      its initial state
-    partition.json   clients x classes counts of the first repeat, for its plot
+    partition.json   clients x classes counts of the first repeat, and names, for its plot
     checkpoints/     the newest states (`jaxfed.host.checkpoint`)
     preprocessing/   REPEAT/, the model that computes the methods' features, if it is trained first
     states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
@@ -12,6 +12,8 @@
     predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
     audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
     plots/           pictures made at the end
+    tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
+    tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted
@@ -51,6 +53,7 @@ _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
+TRACKING, TENSORBOARD = "tracking.jsonl", "tensorboard"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -61,6 +64,8 @@ _OWN = (
     _PREDICTIONS,
     _AUDIT,
     _PLOTS,
+    TRACKING,
+    TENSORBOARD,
     _DATA,
 )  # beside config.json
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)

@@ -45,13 +45,13 @@ _POLL_SECONDS = 0.1
 Command = Callable[[Point, Path], list[str]]
 
 
-def run_command(sweep: SweepPlan, module: str = "launch.run") -> Command:
+def run_command(sweep: SweepPlan, module: str = "launch.run", flags: Iterable[str] = ()) -> Command:
     """Return a function that builds the command of a point; `module` is the entry that runs it."""
 
     def command(point: Point, directory: Path) -> list[str]:
         settings = [f"--config.{text}" for text in (*sweep.overrides, *point.texts)]
         start = [sys.executable, "-m", module]
-        return [*start, f"--config={sweep.config}", f"--workdir={directory}", *settings]
+        return [*start, f"--config={sweep.config}", f"--workdir={directory}", *flags, *settings]
 
     return command
 

@@ -20,12 +20,21 @@ from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
+from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.png import try_to_write
-from jaxfed.reports.figures.style import INK, LABELED, MUTED, dress, new_figure
+from jaxfed.reports.figures.style import (
+    INK,
+    LABELED,
+    MUTED,
+    dress,
+    new_figure,
+    plain,
+    text_width,
+)
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
-from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import Cell, Table
 
+_NAME_SIZE = 8  # points
 _MOVES = 200  # iterations that separate overlapping names
 
 COLUMNS = (
@@ -87,13 +96,12 @@ def audit_table(audit: Mapping[str, Any], run: Run, name: str) -> Table:
         rows=tuple(
             tuple(map(Cell, cells)) for cells in table_rows(audit["methods"], methods_of([run]))
         ),
-        num_settings=1,
+        num_settings=2,
         caption=(
             "AUC of the strongest attack on what a method sends: 0.5 is a guess. Messages of round "
             f"{rounds}; {audit['shadows']} shadow models."
             + "".join(f" {line}" for line in which_accuracy(audit["methods"]))
         ),
-        provenance=provenance([run]),
         records=tuple(map(_in_columns, audit["methods"])),
     )
 
@@ -132,56 +140,55 @@ def attack_text(row: Mapping[str, Any]) -> str:
 def vulnerability_figure(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> Figure:
     """Plot accuracy against the AUC of the strongest attack, with its interval; left and up is better.
 
-    The points are annotated with names, because there are more methods than distinguishable colors.
+    The points are annotated with names, because there are more methods than distinguishable colors. Names
+    stand right of the axes. A dotted line runs from a point to the edge, and from there to its name; no two
+    cross, as points and names have the same order.
     """
-    figure = new_figure(7.2, 4.6)
+    drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
+    drawn.sort(key=lambda row: row["accuracy"])
+    names = [plain(_point_name(row, drawn, methods)) for row in drawn]
+    room = max((text_width(name, _NAME_SIZE) for name in names), default=0.0)
+    figure = new_figure(5.8 + room, max(4.6, 1.2 + 0.17 * len(drawn)))
     ax = figure.subplots()
     dress(ax, xlabel="Vulnerability, AUC of the strongest attack", ylabel="Test accuracy [%]")
     ax.axvline(0.5, color=MUTED, linestyle="--", linewidth=1)
-    drawn = [row for row in rows if "auc" in row and row["accuracy"] is not None]
-    drawn.sort(key=lambda row: row["accuracy"])
-    heights = _apart([100 * row["accuracy"] for row in drawn])
-    most = max((row["high"] for row in drawn), default=1.0)
-    for row, height in zip(drawn, heights, strict=True):
-        color = LABELED if row["leaves"] else MUTED
-        accuracy = 100 * row["accuracy"]
+    for row in drawn:
         ax.errorbar(
             row["auc"],
-            accuracy,
+            100 * row["accuracy"],
             xerr=[[row["auc"] - row["low"]], [row["high"] - row["auc"]]],
             yerr=100 * row["accuracy_spread"] if row["accuracy_spread"] else None,
-            color=color,
+            color=LABELED if row["leaves"] else MUTED,
             marker="o",
             markersize=5,
             linestyle="none",
             capsize=2,
         )
-        ax.annotate(
-            _point_name(row, drawn, methods),
-            (row["high"], accuracy),
-            xytext=(most + 0.02, height),
-            va="center",
-            fontsize=8,
-            color=INK,
-            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.4},
-        )
     if drawn:
-        ax.set_xlim(right=most + 0.15)
+        fit(ax, "accuracy", "y")
+        ax.set_xlim(right=max(row["high"] for row in drawn) + 0.02)
+    edge, beside = ax.get_xlim()[1], ax.get_yaxis_transform()
+    low, high = ax.get_ylim()
+    needed = (high - low) / max(20, len(drawn))
+    heights = _apart([100 * row["accuracy"] for row in drawn], needed)
+    line: dict[str, Any] = {"color": MUTED, "linewidth": 0.6, "linestyle": ":"}
+    for row, name, height in zip(drawn, names, heights, strict=True):
+        accuracy = 100 * row["accuracy"]
+        ax.plot([row["high"], edge], [accuracy] * 2, **line)
+        ax.plot([1, 1.04], [accuracy, height], transform=beside, clip_on=False, **line)
+        ax.text(1.05, height, name, transform=beside, va="center", fontsize=_NAME_SIZE, color=INK)
     return figure
 
 
 def _point_name(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], methods: Methods) -> str:
-    """Return the method's name, followed by the adversary if the method has several."""
+    """Return the method's name, followed by adversary and AUC if the method has several."""
     name = methods.name(row["method"])
     several = sum(one["method"] == row["method"] for one in rows) > 1
-    return f"{name} ({row['adversary']})" if several else name
+    return f"{name} ({row['adversary']}, {row['auc']:.2f})" if several else name
 
 
-def _apart(heights: Sequence[float]) -> list[float]:
-    """Move ascending heights apart, as little as needed to keep names from overlapping."""
-    if not heights:
-        return []
-    needed = 0.045 * max(heights[-1] - heights[0], 1.0)
+def _apart(heights: Sequence[float], needed: float) -> list[float]:
+    """Move ascending heights apart, as little as `needed` to keep names from overlapping."""
     placed = np.asarray(heights, np.float64)
     for _ in range(_MOVES):
         lacking = np.maximum(needed - np.diff(placed), 0) / 2
@@ -193,5 +200,5 @@ def _apart(heights: Sequence[float]) -> list[float]:
 def _percent(value: float | None, spread: float | None = None) -> str:
     if value is None:
         return "–"
-    text = f"{100 * value:.1f}"
+    text = f"{100 * value:z.1f}"
     return text if spread is None else f"{text} ± {100 * spread:.1f}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxfed.reports.documents.sections import Picture, Section
+from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
 from jaxfed.reports.figures.style import DPI
+from jaxfed.reports.tables.display_names import unbroken
 from jaxfed.reports.tables.tables import Table
 
 
@@ -29,7 +31,7 @@ def render(sections: Sequence[Section], plots: Path) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light">
+<meta name="color-scheme" content="light dark">
 <title>jaxfed report</title>
 <style>{_STYLE}</style>
 </head>
@@ -42,7 +44,7 @@ def render(sections: Sequence[Section], plots: Path) -> str:
 </header>
 <nav><div class="inner">{links}</div></nav>
 <main>
-{body}
+{body}{_how(sections)}
 </main>
 </body>
 </html>
@@ -64,11 +66,12 @@ def _counts(sections: Sequence[Section]) -> str:
 
 
 def _section(anchor: str, section: Section, plots: Path) -> str:
-    pictures = "".join(_figure(picture, plots) for picture in section.pictures)
-    gallery = f'<div class="gallery">{pictures}</div>' if pictures else ""
-    tables = "".join(_table(table) for table in section.tables)
-    # A sweep begins with its plots, a single run with its table.
-    content = gallery + tables if section.kind == "sweep" else tables + gallery
+    content = ""
+    for kind, parts in itertools.groupby(section.parts, type):
+        shown = "".join(
+            _table(part) if isinstance(part, Table) else _figure(part, plots) for part in parts
+        )
+        content += shown if kind is Table else f'<div class="gallery">{shown}</div>'
     return f"""<section id="{anchor}">
 <p class="kind">{_text(section.kind)}</p>
 <h2>{_text(section.title)}</h2>
@@ -79,8 +82,8 @@ def _section(anchor: str, section: Section, plots: Path) -> str:
 
 def _unfinished(section: Section) -> str:
     """Return notices on failed and unfinished experiments."""
-    names = [f"<code>{_text(name)}</code>" for name in section.unfinished]
-    failures = [f"<code>{_text(name)}</code>: {_text(why)}" for name, why in section.failed]
+    names = [f"<code>{html.escape(name)}</code>" for name in section.unfinished]
+    failures = [f"<code>{html.escape(name)}</code>: {_text(why)}" for name, why in section.failed]
     return _notice("Failed; the same command tries again:", failures) + _notice(
         "No results yet; the same command continues:", names
     )
@@ -95,8 +98,7 @@ def _notice(heading: str, entries: Sequence[str]) -> str:
 
 def _table(table: Table) -> str:
     def cell(tag: str, index: int, text: str, best: bool = False) -> str:
-        # A line may break before the deviation, not within it, so that more columns fit.
-        text = _text(text).replace(" ± ", " ±&nbsp;")
+        text = _text(text)
         inner = f"<b>{text}</b>" if best else text
         kind = ' class="setting"' if index < table.num_settings else ""
         return f"<{tag}{kind}>{inner}</{tag}>"
@@ -106,22 +108,28 @@ def _table(table: Table) -> str:
         f"<tr>{''.join(cell('td', index, *entry) for index, entry in enumerate(row))}</tr>"
         for row in table.rows
     )
-    facts = "".join(
-        f"<dt>{_text(name)}</dt><dd>{_fact(name, text)}</dd>" for name, text in table.provenance
-    )
     return f"""<figure class="table">
 <h3>{_text(table.title)}</h3>
 <div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
 </div>
-<figcaption>{_text(table.caption)}<dl>{facts}</dl></figcaption>
+<figcaption>{_text(table.caption)}</figcaption>
 </figure>
 """
+
+
+def _how(sections: Sequence[Section]) -> str:
+    """Return command, settings, seeds, commit and device of all experiments, folded away."""
+    content = ""
+    for title, facts in origins(sections):
+        rows = "".join(f"<dt>{name}</dt><dd>{_fact(name, text)}</dd>" for name, text in facts)
+        content += f"{f'<h3>{_text(title)}</h3>' if title else ''}<dl>{rows}</dl>"
+    return f"<details><summary>{HOW}</summary>{content}</details>" if content else ""
 
 
 def _fact(name: str, text: str) -> str:
     if name != "command":
         return _text(text)
-    return "".join(f"<code>{_text(line)}</code>" for line in text.split("\n"))
+    return "".join(f"<code>{html.escape(line)}</code>" for line in text.split("\n"))
 
 
 def _figure(picture: Picture, plots: Path) -> str:
@@ -147,7 +155,7 @@ _COLUMN = 564
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    return html.escape(unbroken(text))
 
 
 # Emblem: clients joined by one graph.
@@ -160,7 +168,11 @@ M50 16 46 48" fill="none"/></g>
 
 _STYLE = """
 :root { --bg: #f4f6f8; --card: #ffffff; --ink: #1b2530; --muted: #5b6875; --line: #e2e7ec;
-  --accent: #0a5c9c; --best: #e8f2fa; --notice: #fff6e0; --band: #10202f; }
+  --accent: #0a5c9c; --best: #e8f2fa; --notice: #fff6e0; --band: #10202f; --edge: #5b687599; }
+@media (prefers-color-scheme: dark) {
+  :root { --bg: #0e1720; --card: #16212c; --ink: #e2e8ee; --muted: #9fb0bf; --line: #2b3a48;
+    --accent: #7db8e8; --best: #1d4260; --notice: #3a3115; --edge: #9fb0bfb0; }
+  img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: lighten; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--bg); color: var(--ink); line-height: 1.5;
@@ -191,7 +203,12 @@ figure.table { margin-bottom: 1rem; }
   1fr)); align-items: start; margin-bottom: 1rem; }
 .gallery .wide { grid-column: 1 / -1; }
 img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
-.scroll { overflow-x: auto; margin: 0 -1.1rem; padding: 0 1.1rem; }
+/* A wide table scrolls in its card; a shadow marks each side that has more of it. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--card) 40%, transparent) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--card) 40%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, var(--edge), transparent) left / 0.9rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--edge), transparent) right / 0.9rem 100% no-repeat scroll; }
 table { border-collapse: collapse; min-width: 100%; font-variant-numeric: tabular-nums;
   font-size: 0.92rem; }
 th, td { padding: 0.42rem 0.5rem; text-align: right; }
@@ -201,12 +218,16 @@ th { font-size: 0.8rem; font-weight: 600; color: var(--muted); vertical-align: b
 td { border-bottom: 1px solid var(--line); }
 tbody tr:last-child td { border-bottom: 0; }
 .setting { text-align: left; }
-td:first-child, th:first-child { padding-left: 0; }
+td:first-child, th:first-child { padding-left: 0; position: sticky; left: 0;
+  background: var(--card); }
 td b { background: var(--best); padding: 0.12rem 0.4rem; margin: 0 -0.4rem;
   border-radius: 0.35rem; }
 figcaption { margin-top: 0.8rem; color: var(--muted); font-size: 0.82rem; }
+details { padding: 0.8rem 1.1rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: 0.75rem; }
+summary { cursor: pointer; font-weight: 600; } details h3 { margin: 1rem 0 0; }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.15rem 0.8rem;
-  margin: 0.7rem 0 0; padding-top: 0.7rem; border-top: 1px solid var(--line); font-size: 0.78rem; }
+  margin: 0.7rem 0 0; font-size: 0.82rem; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: 0.94em;
   overflow-wrap: anywhere; }
@@ -215,7 +236,7 @@ dd code { display: block; }
   margin-bottom: 1rem; font-size: 0.9rem; }
 .notice p { margin: 0; } .notice ul { margin: 0.3rem 0 0; padding-left: 1.2rem; }
 @media (max-width: 40rem) { .inner, main { padding-left: 0.8rem; padding-right: 0.8rem; }
-  figure { padding: 0.8rem; } .scroll { margin: 0 -0.8rem; padding: 0 0.8rem; }
+  figure { padding: 0.8rem; }
   h1 { font-size: 1.4rem; } }
 @media print { nav { display: none; } figure { break-inside: avoid; } }
 """

@@ -24,7 +24,7 @@ from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports.documents import page
 from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
-from jaxfed.reports.documents.sections import Picture, Section
+from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
 from jaxfed.reports.figures import plots, png, reliability_figure
 from jaxfed.reports.figures.style import MOST_LINES
 from jaxfed.reports.tables import tables
@@ -42,8 +42,9 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import methods_of
+from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.selection import chosen_settings, validated_settings
-from jaxfed.reports.tables.sweep_tables import curve_tables, other_keys, row_of
+from jaxfed.reports.tables.sweep_tables import beside_tables, family_tables, other_keys, row_of
 from jaxfed.reports.tables.tables import Table
 
 
@@ -124,12 +125,12 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     chosen = chosen_settings(
         names.take("tables", "overview", "chosen"), "All runs", ["run", *keys], rows
     )
-    return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)), ())
+    return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)))
 
 
 def _run_section(run: Run, names: _Names) -> Section:
     if not run.finished:
-        return Section(run.name, "run", (), (), (os.fspath(run.workdir),))
+        return Section(run.name, "run", (), (os.fspath(run.workdir),))
     table = tables.run_table(run, names.take("tables", run.name))
     captions = {
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one deviation.",
@@ -145,18 +146,15 @@ def _run_section(run: Run, names: _Names) -> Section:
     chosen = chosen_settings(
         names.take("tables", run.name, "chosen"), run.name, ["run"], [tables.Row([run.name], run)]
     )
+    parts: list[Table | Picture] = [table, *pictures, *_there(chosen)]
     found = read_audit(run.workdir)
-    audited = None
     if found is not None:
-        audited = audit_table(found, run, names.take("tables", run.name, "audit"))
-        pictures.append(
-            Picture(
-                names.take("plots", run.name, "audit"),
-                _AUDIT_CAPTION,
-                partial(vulnerability_figure, found["methods"], methods_of([run])),
-            )
-        )
-    return Section(run.name, "run", (table, *_there(chosen, audited)), tuple(pictures))
+        draw = partial(vulnerability_figure, found["methods"], methods_of([run]))
+        parts += [
+            audit_table(found, run, names.take("tables", run.name, "audit")),
+            Picture(names.take("plots", run.name, "audit"), _AUDIT_CAPTION, draw),
+        ]
+    return Section(run.name, "run", tuple(parts), origin=provenance([run]))
 
 
 def _there(*found: Table | None) -> tuple[Table, ...]:
@@ -181,16 +179,16 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     failed = tuple((os.fspath(sweep.workdir / p.name), p.failure) for p in left if p.failure)
     metric = tables.primary_metric(runs)
     if metric is None:
-        return Section(sweep.name, "sweep", (), (), unfinished, failed)
+        return Section(sweep.name, "sweep", (), unfinished, failed)
     found = curves(sweep)
-    pictures = [
-        picture
-        for family in families(found)
-        for picture in (
-            *_family_pictures(sweep, family, metric, names),
-            *(p for curve in family for p in _cosine_pictures(sweep, curve, names)),
-        )
-    ]
+    take = partial(names.take, "tables")
+    parts: list[Table | Picture] = []
+    for family in families(found):
+        result, *gains = family_tables(sweep, family, metric, take)
+        cosines = (p for curve in family for p in _cosine_pictures(sweep, curve, names))
+        parts += [result, *_family_pictures(sweep, family, metric, names), *cosines, *gains]
+    parts += beside_tables(sweep, found, metric, take)
+    parts += _selection_tables(sweep, metric, names)
     base = next((run for point in sweep.points if (run := _base_run(sweep, point))), None)
     drawn = plots.run_plots(base) if base is not None else {}
     for kind, caption in (
@@ -200,18 +198,9 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
         if kind in drawn:
             name = names.take("plots", sweep.name, kind)
             at_own = f"{caption[:-1]}, at the config's own values."
-            pictures.append(Picture(name, at_own, drawn[kind]))
-    return Section(
-        sweep.name,
-        "sweep",
-        (
-            *curve_tables(sweep, found, metric, partial(names.take, "tables")),
-            *_selection_tables(sweep, metric, names),
-        ),
-        tuple(pictures),
-        unfinished,
-        failed,
-    )
+            parts.append(Picture(name, at_own, drawn[kind]))
+    origin = provenance(runs, sweep.command)
+    return Section(sweep.name, "sweep", tuple(parts), unfinished, failed, origin)
 
 
 def _base_run(sweep: Sweep, point: PointRecord) -> Run | None:
@@ -230,7 +219,6 @@ def _selection_tables(sweep: Sweep, metric: str, names: _Names) -> tuple[Table, 
             sweep.name,
             keys or ["point"],
             rows,
-            sweep.command,
         ),
         validated_settings(sweep, metric, names.take("tables", sweep.name, "validated")),
     )
@@ -249,6 +237,7 @@ def _family_pictures(
     name = methods_of([run for curve in family for run in _runs(curve)]).name(algorithm)
     key, values = family[0].key, merged_values(family)
     others = other_keys(family)
+    examples = min(run.num_examples(metric) for curve in family for run in _runs(curve))
     series = {}
     for curve in family:
         settings = {other: sweep.value(curve.points[0], other) for other in others}
@@ -259,7 +248,7 @@ def _family_pictures(
         names.take("plots", sweep.name, key),
         f"{metric_label(metric)} of {name} against {setting_label(key)}, a line for "
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
-        lambda: plots.curve_figure(key, values, series, metric, title=name),
+        lambda: plots.curve_figure(key, values, series, metric, title=name, examples=examples),
     )
 
 
@@ -298,6 +287,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
                 title=fixed,
                 above=composed,
                 methods=methods,
+                examples=min(run.num_examples(metric) for run in _runs(curve)),
             ),
         )
 
@@ -348,7 +338,7 @@ def _papers(found: Found, names: _Names) -> list[Section]:
         tables.paper_orientation(paper_table(name), names.take("tables", "paper", name))
         for name in wanted
     ]
-    return [Section("From the papers", "other data", tuple(orientation), ())]
+    return [Section("From the papers", "other data", tuple(orientation))]
 
 
 def _markdown(sections: Sequence[Section]) -> str:
@@ -360,7 +350,25 @@ def _markdown(sections: Sequence[Section]) -> str:
             f"- failed: `{name.replace('`', '')}`, {markdown_text(failure)}"
             for name, failure in section.failed
         ]
-        lines += ["", *(table.to_markdown() for table in section.tables)]
-        for picture in section.pictures:
-            lines += [f"![{markdown_text(picture.caption)}](plots/{picture.name}.png)", ""]
+        lines += [
+            "",
+            *(
+                part.to_markdown()
+                if isinstance(part, Table)
+                else f"![{markdown_text(part.caption)}](plots/{part.name}.png)\n"
+                for part in section.parts
+            ),
+        ]
+    if made := origins(sections):
+        lines += [f'<details markdown="1"><summary>{HOW}</summary>', ""]
+        for title, facts in made:
+            lines += [f"### {markdown_text(title)}", ""] if title else []
+            lines += [*(f"- {name}: {_fact(name, text)}" for name, text in facts), ""]
+        lines.append("</details>")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _fact(name: str, text: str) -> str:
+    if name != "command" or text == "not recorded":
+        return markdown_text(text)
+    return "".join(f"\n      {line}" for line in text.split("\n"))

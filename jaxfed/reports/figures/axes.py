@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from jaxfed.reports.tables.curves import is_number
-from jaxfed.reports.tables.display_names import setting_label, setting_text
+from jaxfed.reports.tables.display_names import is_accuracy, is_share, setting_label, setting_text
 
 
 def place_values(ax: Axes, key: str, values: Sequence[Any]) -> list[float]:
@@ -94,6 +95,33 @@ def labeled(values: Sequence[float], scale: str, texts: Sequence[str] = ()) -> l
         if not kept or placed[index] - placed[kept[-1]] >= apart:
             kept.append(int(index))
     return [values[index] for index in kept]
+
+
+def fit(ax: Axes, metric: str, axis: str, examples: int = 0) -> None:
+    """Give an axis a sensible smallest span, so that noise looks like noise; end a share at its limits.
+
+    The least span of an accuracy is eight standard errors, 8 sqrt(p (1 - p) / n), for p in the middle of the
+    axis (within 0.1 and 0.9) and n = `examples` that it is measured on. A difference of one standard error,
+    six images of 360, then takes an eighth of the axis. It is 5 points if n is unknown, 0.1 for other shares,
+    and a tenth of the largest value for other metrics. Markers on a limit are drawn whole, error bars are
+    clipped.
+    """
+    low, high = getattr(ax, f"get_{axis}lim")()
+    top = 100.0 if is_accuracy(metric) else 1.0
+    if is_accuracy(metric):
+        p = min(max((low + high) / 2 / top, 0.1), 0.9)
+        least = 8 * top * math.sqrt(p * (1 - p) / examples) if examples else 5.0
+    else:
+        least = 0.1 if is_share(metric) else 0.1 * max(abs(low), abs(high))
+    wider = max(0.0, least - (high - low)) / 2
+    low, high = low - wider, high + wider
+    if is_share(metric):
+        low, high = min(low, top - least), max(high, least)
+        low, high = max(low, 0.0), min(high, top)
+        bars = [each for each in ax.containers if isinstance(each, ErrorbarContainer)]
+        for line in set(ax.lines) - {cap for bar in bars for cap in bar.lines[1]}:
+            line.set_clip_on(False)
+    getattr(ax, f"set_{axis}lim")(low, high)
 
 
 def thin_log_ticks(ax: Axes) -> None:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.experiment.store.records import Measurement, sort_algorithms
+from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.style import algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.display_names import metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods
@@ -59,6 +60,7 @@ def clients_figure(
     means: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     methods: Methods = USUAL,
+    examples: int = 0,
 ) -> Figure:
     """Plot clients' accuracies and their mean above, and their deviation over clients below.
 
@@ -67,6 +69,7 @@ def clients_figure(
         means: mean accuracy by method, including methods with one shared model (FedAvg).
         metric: name of the mean accuracy.
         methods: display names and algorithms of the methods.
+        examples: number of examples that the metric is measured on (`jaxfed.reports.figures.axes.fit`).
     """
     figure = new_figure(6.4, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
@@ -93,6 +96,7 @@ def clients_figure(
                 label=methods.name(algorithm),
                 zorder=style["zorder"],
             )
+    fit(above, metric, "y", examples)
     below.set_ylim(bottom=0)
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, above)

@@ -26,7 +26,7 @@ from jaxfed.reports.figures.style import (
 Counts = npt.NDArray[np.int64]
 
 _MAX_BUBBLES = 400
-_MAX_NAMED_CLASSES = 25
+_MAX_NAMED = 25
 _BARS = 1.6  # width in inches of a bar panel (server or public examples)
 
 
@@ -37,6 +37,7 @@ def partition_figure(
     *,
     apart: Mapping[str, npt.ArrayLike] | None = None,
     class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
 ) -> Figure:
     """Plot the number of examples of each class at each client, by kind: labeled, unlabeled and new.
 
@@ -50,6 +51,7 @@ def partition_figure(
         new: counts of the data that clients want classified, same shape; None if there are none.
         apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
         class_names: one name for each class; numbers if not given.
+        client_names: one name for each client, shown for at most 25; numbers if not given.
     """
     kinds = {"labeled": np.asarray(labeled), "unlabeled": np.asarray(unlabeled)}
     if new is not None and np.any(new):
@@ -58,7 +60,13 @@ def partition_figure(
     names = [str(name) for name in class_names or range(num_classes)]
     bars = {whose: np.atleast_2d(counts) for whose, counts in (apart or {}).items()}
     draw = _bubbles if num_clients * num_classes <= _MAX_BUBBLES else _heat_maps
-    return draw(kinds, bars, names)
+    figure = draw(kinds, bars, names)
+    if client_names and num_clients <= _MAX_NAMED:
+        for ax in figure.axes:
+            if ax.get_xlabel() == "Client":
+                texts = [plain(name, 18) for name in client_names]
+                ax.set_xticks(range(num_clients), texts, rotation=45, ha="right")
+    return figure
 
 
 def _bubbles(
@@ -153,7 +161,7 @@ def _heat_maps(
 
 
 def _name_classes(ax: Axes, names: Sequence[str]) -> None:
-    if len(names) <= _MAX_NAMED_CLASSES:
+    if len(names) <= _MAX_NAMED:
         shortened = [plain(name, 18) for name in names]
         ax.set_yticks(range(len(names)), shortened, color=INK)
     else:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from absl import logging
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -23,6 +23,7 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.reports.figures.axes import (
     axis_label,
+    fit,
     is_quantity,
     mark_above,
     place_values,
@@ -41,7 +42,7 @@ from jaxfed.reports.figures.style import (
     new_figure,
     text_width,
 )
-from jaxfed.reports.tables.display_names import is_accuracy, is_share, metric_label
+from jaxfed.reports.tables.display_names import is_accuracy, metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 
 # Plots of training runs: name -> metric in the lines of metrics.jsonl.
@@ -74,17 +75,27 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
         if any(name in measurements for measurements in run.results.values())
     ]
     if metrics:
-        drawings["algorithms"] = partial(algorithms_figure, run.results, metrics, methods)
+        drawings["algorithms"] = partial(
+            algorithms_figure,
+            run.results,
+            metrics,
+            methods,
+            {metric: run.num_examples(metric) for metric in metrics},
+        )
     lines = read_metrics(run.workdir)
     for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
         rounds = rounds_by_algorithm(lines, metric, methods.algorithms)
         if rounds:
-            drawings[name] = partial(rounds_figure, rounds, metric, methods)
+            drawings[name] = partial(
+                rounds_figure, rounds, metric, methods, run.num_examples(metric)
+            )
     for name, (each, mean) in _OVER_CLIENTS.items():
         clients = accuracies_of_clients(lines, each)
         if clients:
             means = rounds_by_algorithm(lines, mean, methods.algorithms)
-            drawings[name] = partial(clients_figure, clients, means, mean, methods)
+            drawings[name] = partial(
+                clients_figure, clients, means, mean, methods, run.num_examples(mean)
+            )
     bins = reliabilities(run)
     if bins:
         drawings["reliability"] = partial(reliability_figure, bins, methods)
@@ -102,6 +113,7 @@ def _partition_of(file: Path) -> Figure:
             counts.get("new"),
             apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
             class_names=counts.get("class_names"),
+            client_names=counts.get("client_names"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
@@ -121,8 +133,12 @@ def algorithms_figure(
     results: Mapping[str, Mapping[str, Measurement]],
     metrics: Sequence[str],
     methods: Methods = USUAL,
+    examples: Mapping[str, int] = MappingProxyType({}),
 ) -> Figure:
-    """Plot a row for each method and a panel for each metric: repeats as dots, mean and deviation on top."""
+    """Plot a row for each method and a panel for each metric: repeats as dots, mean and deviation on top.
+
+    `examples`: metric -> the number of examples it is measured on (`jaxfed.reports.figures.axes.fit`).
+    """
     algorithms = list(results)
     styles = algorithm_styles(algorithms, methods.algorithms)
     labels = [methods.name(algorithm) for algorithm in algorithms]
@@ -156,7 +172,7 @@ def algorithms_figure(
         ax.grid(False, axis="x")
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.margins(x=0.12)
-        _end_at_limits(ax, metric, "x")
+        fit(ax, metric, "x", examples.get(metric, 0))
     panels[0].set_yticks(
         range(len(algorithms)),
         labels,
@@ -175,6 +191,7 @@ def curve_figure(
     title: str = "",
     above: tuple[str, Sequence[float]] | None = None,
     methods: Methods = USUAL,
+    examples: int = 0,
 ) -> Figure:
     """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
 
@@ -187,6 +204,7 @@ def curve_figure(
         title: the fixed settings, if any.
         above: label and values of a second quantity, shown on a top axis.
         methods: display names and algorithms of the methods.
+        examples: number of examples that the metric is measured on (`jaxfed.reports.figures.axes.fit`).
     """
     figure = new_figure(6.4, 4.2)
     ax = figure.subplots()
@@ -196,7 +214,7 @@ def curve_figure(
         mark_above(ax, positions, *above, color=MUTED)
     joined = is_quantity(key, values)
     _draw_series(ax, positions, series, _scale(metric), methods, joined=joined)
-    _end_at_limits(ax, metric, "y")
+    fit(ax, metric, "y", examples)
     legend(figure, ax)
     return figure
 
@@ -252,6 +270,7 @@ def rounds_figure(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
     metric: str,
     methods: Methods = USUAL,
+    examples: int = 0,
 ) -> Figure:
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
     figure = new_figure(6.4, 4.2)
@@ -274,7 +293,7 @@ def rounds_figure(
             zorder=style["zorder"],
         )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _end_at_limits(ax, metric, "y")
+    fit(ax, metric, "y", examples)
     legend(figure, ax)
     return figure
 
@@ -311,15 +330,3 @@ def _draw_series(
 
 def _scale(metric: str) -> float:
     return 100.0 if is_accuracy(metric) else 1.0
-
-
-def _end_at_limits(ax: Axes, metric: str, axis: str) -> None:
-    """Clip the axis of a share to its range; markers on the limit are drawn whole, error bars are clipped."""
-    if not is_share(metric):
-        return
-    low, high = getattr(ax, f"get_{axis}lim")()
-    getattr(ax, f"set_{axis}lim")(max(low, 0.0), min(high, _scale(metric)))
-    bars = [container for container in ax.containers if isinstance(container, ErrorbarContainer)]
-    ends_of_bars = {cap for bar in bars for cap in bar.lines[1]}
-    for line in set(ax.lines) - ends_of_bars:
-        line.set_clip_on(False)

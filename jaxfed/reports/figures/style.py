@@ -1,6 +1,7 @@
 """Common style of all plots: colors, markers, axes, legends, light and dark themes."""
 
 import math
+import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -46,11 +47,12 @@ def algorithm_styles(
     """
     looks = {name: (_OWN_COLOR.index(name),) * 2 for name in names if name in _OWN_COLOR}
     others = list(range(len(_OWN_COLOR), len(PALETTE)))
+    unused = [slot for slot, name in enumerate(_OWN_COLOR) if name not in names]
     for name in sorted(set(names) - set(_OWN_COLOR)):
-        # A digest of the name selects its slot; in a collision, the next free one. If all slots are taken,
-        # colors repeat with other markers.
+        # A digest of the name selects its slot; in a collision, the next free one, last those of methods
+        # that are not in the plot. If all are taken, colors repeat with other markers.
         own = zlib.crc32(name.encode()) % len(others)
-        ring = others[own:] + others[:own]
+        ring = others[own:] + others[:own] + unused
         possible = [
             (slot, (slot + shift) % len(MARKERS)) for shift in range(len(MARKERS)) for slot in ring
         ]
@@ -86,7 +88,7 @@ def dress(ax: Axes, *, title: str = "", xlabel: str = "", ylabel: str = "") -> N
     ax.tick_params(which="both", colors=MUTED, labelsize=9, length=3, width=0.8)
     ax.tick_params(which="minor", length=0, labelbottom=False, labelleft=False)
     ax.set_xlabel(xlabel, color=INK, fontsize=10)
-    ax.set_ylabel(ylabel, color=INK, fontsize=10)
+    ax.set_ylabel(textwrap.fill(ylabel, 38), color=INK, fontsize=10)
     if title:
         ax.set_title(title, color=INK, fontsize=11, fontweight="bold", loc="left", pad=10)
 

@@ -1,6 +1,7 @@
 """Display names and units of methods, metrics, settings and values in reports."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -123,14 +124,26 @@ _SETTINGS = {
 }
 
 
+# Spaces around ±, around =, and before a unit or a mark: a line must not break there.
+_JOINTS = re.compile(
+    r" (?=[±=])|(?<=[±=]) |(?<=\d) (?=to \d)|(?<= to) (?=\d)"
+    r"|(?<=[\d)]) (?=(?:[kMG]?B|s|%|points?|[†‡])(?!\w))"
+)
+
+
+def unbroken(text: str) -> str:
+    """Join numbers to their ± and units with no-break spaces."""
+    return _JOINTS.sub("\xa0", text)
+
+
 _OF_MARKDOWN = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "`": r"\`", "\n": " "}
 )
 
 
 def markdown_text(text: str) -> str:
-    """Escape a text for Markdown: no HTML, no links, no table cells."""
-    return text.translate(_OF_MARKDOWN).replace("](", r"]\(")
+    """Escape a text for Markdown: no HTML, no links, no table cells, no line that ends before a unit."""
+    return unbroken(text).translate(_OF_MARKDOWN).replace("](", r"]\(")
 
 
 def algorithm_label(name: str) -> str:
@@ -171,7 +184,7 @@ def setting_text(value: Any, key: str = "", names: Mapping[str, str] = MappingPr
         methods = [value] if isinstance(value, str) else map(str, value)
         return ", ".join(names.get(method, algorithm_label(method)) for method in methods)
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:zg}"
     if isinstance(value, list | tuple):
         return ", ".join(setting_text(entry) for entry in value)
     if value in ("", None):
@@ -194,7 +207,7 @@ def measurement_text(metric: str, measurement: Measurement | None) -> str:
     if measurement is None:
         return "–"
     if is_accuracy(metric):
-        texts = [f"{100 * v:.2f}" for v in measurement[:2] if v is not None]
+        texts = [f"{100 * v:z.2f}" for v in measurement[:2] if v is not None]
         return " ± ".join(texts)
     unit, scale = "", 1.0
     if metric.endswith("bytes"):
@@ -202,13 +215,13 @@ def measurement_text(metric: str, measurement: Measurement | None) -> str:
     elif metric == "seconds":
         unit = " s"
     digits = _digits(measurement.mean / scale)
-    texts = [f"{v / scale:.{digits}f}" for v in measurement[:2] if v is not None]
+    texts = [f"{v / scale:z.{digits}f}" for v in measurement[:2] if v is not None]
     return " ± ".join(texts) + unit
 
 
 def difference_text(measurement: Measurement) -> str:
-    """Return a difference of accuracies in percentage points, with its sign."""
-    text = f"{100 * measurement.mean:+.2f}".replace("-", "−")
+    """Return a difference of accuracies in percentage points, with its sign unless it rounds to 0."""
+    text = f"{100 * measurement.mean:+z.2f}".replace("-", "−").replace("+0.00", "0.00")
     return text if measurement.std is None else f"{text} ± {100 * measurement.std:.2f}"
 
 

@@ -17,7 +17,6 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import method_names
-from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.tables import Cell, Row, Table
 
 _CAPTION = (
@@ -28,7 +27,7 @@ _CAPTION = (
 
 
 def gains_table(
-    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str, command: str = ""
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], metric: str
 ) -> Table | None:
     """Return MAIN minus every other method; None with fewer than two others or without one main method.
 
@@ -70,7 +69,6 @@ def gains_table(
         rows=tuple(lines),
         num_settings=len(keys),
         caption=_CAPTION.strip(),
-        provenance=provenance(runs, command),
         records=tuple(
             _record(dict(zip(keys, row.values, strict=True)), main, other, metric, gain)
             for place, row in enumerate(rows)

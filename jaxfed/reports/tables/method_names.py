@@ -1,8 +1,9 @@
 """Display names of methods in reports, including settings of variants that the config adds."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxfed.experiment.store.records import Run, algorithms_of
 from jaxfed.reports.tables.display_names import algorithm_label, setting_label, setting_text
@@ -48,19 +49,33 @@ def method_names(runs: Sequence[Run]) -> dict[str, str]:
     * A variant without a title of its own: the title of its algorithm and the settings of its section,
       `XCLP, propagation alpha 0.9`; or a note that leave-one-out selects them (`select`), balanced
       over classes if it does so (`select_measure`).
+    * Of methods with the same name, each has the settings appended in which their sections differ.
     * The config's name is appended, `XCLP (again)`, if the section sets no key or more than two, if runs
-      differ in one, or if two methods would have the same name.
+      differ in one, or if two methods would still have the same name.
     """
     algorithms = algorithms_of(runs)
-    names = {
+    drafts = {
         method: _name(method, algorithm, [run for run in runs if method in run.results])
         for method, algorithm in algorithms.items()
     }
-    alike = [name for name in names.values() if list(names.values()).count(name) > 1]
+    names = {
+        method: draft.name
+        + _differing(method, drafts, algorithms, runs)
+        + ("" if draft.says_all else f" ({method})")
+        for method, draft in drafts.items()
+    }
+    counts = Counter(names.values())
     return {
-        method: f"{name} ({method})" if name in alike and name != algorithm_label(method) else name
+        method: f"{name} ({method})"
+        if counts[name] > 1 and name != algorithm_label(method)
+        else name
         for method, name in names.items()
     }
+
+
+class _Draft(NamedTuple):
+    name: str
+    says_all: bool = True  # False: the config's name must be appended
 
 
 def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
@@ -69,7 +84,7 @@ def difference_name(names: Mapping[str, str], main: str, other: str) -> str:
     return " − ".join(f"({name})" if " + " in name or ", " in name else name for name in both)
 
 
-def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
+def _name(method: str, algorithm: str, runs: Sequence[Run]) -> _Draft:
     is_untitled = method != algorithm and method == algorithm_label(method)
     name = algorithm_label(algorithm if is_untitled else method)
     labelers = {str(_value(run, method, "pseudo_label", "none")) for run in runs}
@@ -78,24 +93,41 @@ def _name(method: str, algorithm: str, runs: Sequence[Run]) -> str:
         (labeler,) = labelers
         name = f"{name} + {_LABELERS.get(labeler, labeler)}"
     if not is_untitled:
-        return name
+        return _Draft(name)
     settings = _own_settings(method, runs)
     has_said = says_labeler and settings.pop(f"{method}.pseudo_label", None) is not None
     if settings.get(f"{method}.select") not in (None, setting_text(())):
         measures = {_value(run, method, "select_measure") for run in runs}
         is_balanced = measures == {"balanced_accuracy"}
-        return f"{name}, settings by {'balanced ' if is_balanced else ''}leave-one-out"
+        return _Draft(f"{name}, settings by {'balanced ' if is_balanced else ''}leave-one-out")
     told = [
-        f"{_own_label(key, method, algorithm)} {text}"
+        f"{own_label(key, method, algorithm)} {text}"
         for key, text in settings.items()
         if text is not None
     ]
     says_all = len(settings) == len(told) <= _MOST_SETTINGS and (has_said or bool(told))
-    name = ", ".join([name, *told[:_MOST_SETTINGS]])
-    return name if says_all else f"{name} ({method})"
+    return _Draft(", ".join([name, *told[:_MOST_SETTINGS]]), says_all)
 
 
-def _own_label(key: str, method: str, algorithm: str) -> str:
+def _differing(
+    method: str, drafts: Mapping[str, _Draft], algorithms: Mapping[str, str], runs: Sequence[Run]
+) -> str:
+    """Return the settings of a variant that another of the same name lacks: `, label matrix plain`."""
+    name = drafts[method].name
+    own = {
+        other: {key.removeprefix(other): text for key, text in _own_settings(other, runs).items()}
+        for other, draft in drafts.items()
+        if draft.name == name and algorithms[other] != other
+    }
+    told = [
+        f", {own_label(f'{method}{key}', method, algorithms[method])} {text}"
+        for key, text in own.pop(method, {}).items()
+        if text is not None and any(others.get(key) != text for others in own.values())
+    ]
+    return "".join([text for text in told if text not in name][:_MOST_SETTINGS])
+
+
+def own_label(key: str, method: str, algorithm: str) -> str:
     """Return the label of a key in a variant's section: the algorithm's label without the method's name."""
     label = setting_label(f"{algorithm}{key.removeprefix(method)}")
     return label.removesuffix(f" of {algorithm_label(algorithm)}")

@@ -1,28 +1,28 @@
-"""Provenance of runs: command, settings relevant to their methods, data, seeds, commit and device."""
+"""Provenance of runs: command, settings off their defaults, data, seeds, commit and device."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from jaxfed.config.base import get_config
+from jaxfed.config.keys import flatten
+from jaxfed.config.schema import reference
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text
+from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
 
 # The first of these keys that is not 0 counts (`jaxfed.config.data.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
-_PROBLEM = (
-    *("dataset.name", "preprocessing.kind", "federation.num_clients", "federation.partition"),
-    *_LABELS,
+_OF_LEARNING = (
+    *("rounds", "cohort_size", "sampling", "evaluate_every", "labeled_cohorts", "labeled_share"),
+    *("model", "training", "learner", "pseudo_label"),
 )
-_TRAINING = (
-    *("training.optimizer", "training.learning_rate", "training.epochs", "training.batch_size"),
-    *("training.server_optimizer", "training.server_learning_rate", "training.initial_model"),
-)
-# Labeler, also the name of its config section -> its relevant settings.
-_LABELERS = {
-    "xclp": ("num_bits", "num_neighbors", "alpha"),
-    "per_client_lp": ("num_neighbors", "alpha"),
-    "pooled_lp": ("num_neighbors", "alpha"),
-    "client_knn": ("num_neighbors",),
-}
+_ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")
+_LIKE_XCLP = ("per_client_lp", "pooled_lp")  # their settings follow XCLP's unless they are given
+# Sections of the problem and of its execution: every method has them in common.
+_OF_ALL = ("dataset", "federation", "preprocessing", "selection", "audit")
+# Shown elsewhere in a report, or without effect on results.
+_SHOWN = ("algorithm", "baselines", "paper_table", "seed", "num_repeats", "execution", "deployment")
 
 
 def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str], ...]:
@@ -45,59 +45,58 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
 
 
 def _common_settings(runs: Sequence[Run]) -> str:
-    """Return the settings that are relevant to the runs' methods and equal in all runs."""
+    """Return the settings off the schema's defaults that a method reads and that are equal in all runs."""
     common = []
-    for key in dict.fromkeys(key for run in runs for key in _keys_that_matter(run)):
-        values = {setting_text(run.settings[key]) for run in runs if key in run.settings}
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        values = {setting_text(run.settings.get(key, "given")) for run in runs}
         counts = key not in _LABELS or all(key == _labels_key(run) for run in runs)
-        if counts and len(values) == 1 and values.isdisjoint({"given", "none"}):
-            common.append(f"{key}={values.pop()}")
-    return ", ".join(common)
-
-
-def _keys_that_matter(run: Run) -> Iterator[str]:
-    """Yield relevant keys: of the problem, of training if a model is trained, of graphs, of each method."""
-    trained = [name for name, metrics in run.results.items() if "train_loss" in metrics]
-    learns_features = run.settings.get("preprocessing.kind") == "federated_features"
-    yield from _PROBLEM
-    if learns_features:
-        yield from ("preprocessing.rounds", "preprocessing.cohort_size")
-    if trained:
-        yield from ("rounds", "cohort_size")
-    if trained or learns_features:
-        yield "model.name"
-        steps = run.settings.get("training.local_steps")
-        yield from (
-            "training.local_steps" if steps and "epochs" in key else key for key in _TRAINING
+        is_read = any(touches(run, key, method) for run in runs for method in run.results)
+        section, _, rest = key.partition(".")
+        follows = section in _LIKE_XCLP and all(
+            run.settings.get(f"xclp.{rest}") == run.settings.get(key) for run in runs
         )
-    yield "selection.settings"
-    for name in run.results:
-        yield from _keys_of(run, name, is_trained=name in trained)
+        if (
+            counts
+            and is_read
+            and not follows
+            and len(values) == 1
+            and values != {_defaults().get(key)}
+        ):
+            common.append(f"{key}={values.pop()}")
+    return ", ".join(common) or "the defaults"
 
 
-def _keys_of(run: Run, name: str, *, is_trained: bool) -> Iterator[str]:
-    """Yield the keys of a method's section; for a one-shot method those of its labeling.
+@cache
+def _defaults() -> dict[str, str]:
+    of_methods = {entry.key: entry.default.strip("'") for entry in reference.entries()}
+    return of_methods | {key: setting_text(v) for key, v in flatten(get_config().to_dict())}
 
-    Label-propagation baselines inherit settings from XCLP; inherited ones are not repeated.
+
+def touches(run: Run, key: str, method: str) -> bool:
+    """True if a method of the run reads a config key, as far as sections tell.
+
+    All methods read the problem; all but one-shot ones read rounds, network and training. A method reads its
+    own section, what that leaves open of its algorithm's, and the section of its source of labels.
     """
-    algorithm = run.settings.get(f"{name}.algorithm", name)
-    if is_trained:
-        labeler = run.settings.get(f"{name}.pseudo_label", algorithm.removeprefix("fedavg_"))
-        yield from _labeler_keys(run, labeler)
-    elif algorithm == name:
-        yield from _labeler_keys(run, name)
-    if is_trained or algorithm != name:
-        yield from (key for key in run.settings if key.startswith(f"{name}."))
-
-
-def _labeler_keys(run: Run, labeler: str) -> Iterator[str]:
-    for leaf in _LABELERS.get(labeler, ()):
-        key = f"{labeler}.{leaf}"
-        follows = labeler in ("per_client_lp", "pooled_lp")
-        if not follows or run.settings.get(key) != run.settings.get(f"xclp.{leaf}"):
-            yield key
-        elif "xclp" not in run.results:
-            yield f"xclp.{leaf}"
+    section, _, rest = key.partition(".")
+    algorithm, settings = run.algorithm_of(method), run.settings
+    if section in _SHOWN or (key == "training.epochs" and settings.get("training.local_steps")):
+        return False
+    learns = algorithm not in _ONE_SHOT
+    if section in _OF_LEARNING:
+        features = settings.get("preprocessing.kind") == "federated_features"
+        return (learns or features) and f"{method}.{key}" not in settings
+    if section in (method, *_OF_ALL):
+        return True
+    if section == algorithm:
+        return f"{method}.{rest}" not in settings
+    named = (settings.get(f"{owner}.pseudo_label") for owner in (method, algorithm))
+    source = next(filter(None, named), algorithm.removeprefix("fedavg_")) if learns else algorithm
+    source = SECTION_OF.get(source, source)
+    if source in _LIKE_XCLP and section == "xclp":
+        owners = (f"{owner}.{rest}" for owner in (method, source))
+        return all(settings.get(own, settings[key]) == settings[key] for own in owners)
+    return section == source and source in _ONE_SHOT
 
 
 def _labels_key(run: Run) -> str:

@@ -1,5 +1,6 @@
 """Tables of settings chosen without test labels: by clients' labels in a run, by validation over a sweep."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from jaxfed.reports.tables.display_names import (
     setting_labels,
     setting_text,
 )
-from jaxfed.reports.tables.method_names import method_names
-from jaxfed.reports.tables.provenance import provenance
+from jaxfed.reports.tables.method_names import method_names, own_label
+from jaxfed.reports.tables.provenance import touches
 from jaxfed.reports.tables.tables import (
     BEST,
+    ONCE,
     PAIRED,
+    REUSED,
     STATISTICS,
     Cell,
     Row,
@@ -42,7 +45,7 @@ _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection"
 
 
 def chosen_settings(
-    name: str, title: str, keys: Sequence[str], rows: Sequence[Row], command: str = ""
+    name: str, title: str, keys: Sequence[str], rows: Sequence[Row]
 ) -> Table | None:
     """Return the settings selected by clients' labels in each repeat; None if nothing was selected.
 
@@ -62,7 +65,10 @@ def chosen_settings(
     lines = [
         (
             *(Cell(setting_text(v, key, names)) for key, v in zip(keys, row.values, strict=True)),
-            *(Cell(_chosen(run, algorithm) or "–") for algorithm in algorithms),
+            *(
+                Cell((_chosen(run, algorithm) or "–") + REUSED * (algorithm in run.reused))
+                for algorithm in algorithms
+            ),
         )
         for row, run in found
     ]
@@ -79,17 +85,18 @@ def chosen_settings(
         rows=tuple(lines),
         num_settings=len(keys),
         caption=(
-            "What each method chose in each repeat, by how many of the clients' labels came back, hidden or "
-            "left out; no test label takes part. The CSV has the shares that came back, with these settings "
-            "and with the given ones."
+            "What each method chose, and in how many repeats, by how many of the clients' labels came back, "
+            "hidden or left out; no test label takes part. The CSV has the shares that came back, with "
+            "these settings and with the given ones."
+            + f" {ONCE}".rstrip()
+            * any(choosing.intersection(run.reused) for run in runs)
         ),
-        provenance=provenance(runs, command),
         records=tuple(numbers),
     )
 
 
 def _chosen(run: Run, algorithm: str) -> str:
-    """Return the values of all repeats as text: `alpha 0.9, 0.8; label_matrix plain, class_balanced`.
+    """Return counts of the values over repeats: `propagation alpha 0.95 in 3 of 5, 0.9 in 2 of 5`.
 
     A categorical choice is reported one-hot: a metric for each name, 1 for the selected one.
     """
@@ -106,7 +113,18 @@ def _chosen(run: Run, algorithm: str) -> str:
                 if name
                 else found.values
             )
-    return "; ".join(f"{key} {setting_text(list(chosen))}" for key, chosen in values.items())
+    of = run.algorithm_of(algorithm)
+    return "; ".join(
+        f"{own_label(f'{of}.{key}', of, of)} {_counts(chosen)}" for key, chosen in values.items()
+    )
+
+
+def _counts(chosen: Sequence[Any]) -> str:
+    """Return the values with the number of repeats that chose each, most frequent first."""
+    counted = Counter(map(setting_text, chosen)).most_common()
+    if len(chosen) == 1:
+        return counted[0][0]
+    return ", ".join(f"{text} in {count} of {len(chosen)}" for text, count in counted)
 
 
 def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
@@ -136,7 +154,9 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         of = algorithms_of(run for _, run in finished)
         for algorithm, (point, run) in best.items():
             names = method_names([run])
-            chosen = {key: sweep.value(point, key) for key in choices}
+            chosen = {k: sweep.value(point, k) for k in choices if touches(run, k, algorithm)}
+            if not chosen:
+                continue
             texts = [f"{setting_label(k)} {setting_text(v, k)}" for k, v in chosen.items()]
             lines.append(
                 (
@@ -168,7 +188,6 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
             f"{STATISTICS}{BEST}{PAIRED}Chosen is the point of the sweep with the best mean validation "
             "accuracy, for each method; no test label takes part."
         ),
-        provenance=provenance([point.run for point in sweep.points if point.run], sweep.command),
         records=tuple(numbers),
     )
 

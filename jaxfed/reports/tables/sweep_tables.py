@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jaxfed.experiment.store.records import PointRecord, Sweep
 from jaxfed.reports.tables import tables
-from jaxfed.reports.tables.curves import Curve, beside_curves, families, swept_keys
+from jaxfed.reports.tables.curves import Curve, beside_curves, swept_keys
 from jaxfed.reports.tables.display_names import setting_label
 from jaxfed.reports.tables.gains import gains_table
 from jaxfed.reports.tables.tables import Table
@@ -14,13 +14,18 @@ Take = Callable[..., str]  # returns a unique file name made of the given parts
 _APART = 0.02  # difference of accuracy and balanced accuracy from which both have a table
 
 
-def curve_tables(sweep: Sweep, found: Sequence[Curve], metric: str, take: Take) -> Iterator[Table]:
-    """Yield a table of methods for every swept key and one for points on no curve, each followed by gains."""
-    for family in families(found):
-        key = family[0].key
-        keys = [*other_keys(family), key]
-        rows = [row_of(sweep, point, keys) for curve in family for point in curve.points]
-        yield from _point_tables(sweep, setting_label(key), [key], keys, rows, metric, take)
+def family_tables(
+    sweep: Sweep, family: Sequence[Curve], metric: str, take: Take
+) -> Iterator[Table]:
+    """Yield a table of methods at the points along one swept key, followed by gains."""
+    key = family[0].key
+    keys = [*other_keys(family), key]
+    rows = [row_of(sweep, point, keys) for curve in family for point in curve.points]
+    yield from _point_tables(sweep, setting_label(key), [key], keys, rows, metric, take)
+
+
+def beside_tables(sweep: Sweep, found: Sequence[Curve], metric: str, take: Take) -> Iterator[Table]:
+    """Yield a table of methods at the points on no curve, followed by gains."""
     rest = beside_curves(sweep, found)
     if rest:
         keys = swept_keys(sweep) or list(sweep.base)
@@ -43,9 +48,9 @@ def _point_tables(
     for measure in (metric, *_also(metric, rows)):
         which = [] if measure == metric else [measure]
         name = take(sweep.name, *parts, *which)
-        yield tables.settings_table(name, title, keys, rows, measure, sweep.command)
+        yield tables.settings_table(name, title, keys, rows, measure)
         name = take(sweep.name, *parts, *which, "gains")
-        gains = gains_table(name, title, keys, rows, measure, sweep.command)
+        gains = gains_table(name, title, keys, rows, measure)
         yield from [gains] if gains is not None else []
 
 

@@ -1,4 +1,4 @@
-"""Tables of results: methods against settings, differences paired by seed, and their provenance."""
+"""Tables of results: methods against settings, and differences paired by seed."""
 
 import math
 import os
@@ -12,6 +12,7 @@ from jaxfed.experiment.store.records import Measurement, Run, algorithms_of, ord
 from jaxfed.host.csv_file import write_csv
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.paper_numbers.table import PaperCell, PaperTable
+from jaxfed.reports.tables import remarks
 from jaxfed.reports.tables.comparison import best_methods, main_and_baseline, paired_difference
 from jaxfed.reports.tables.display_names import (
     difference_text,
@@ -23,7 +24,6 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import difference_name, method_names
-from jaxfed.reports.tables.provenance import provenance
 
 # Metrics in a run's table, in this order; all others are in the CSV.
 _RUN_METRICS = (
@@ -50,8 +50,8 @@ BEST = (
 _TIME = "Time has compilation in it, where that was not cached. "
 _EPSILONS = "Epsilons are of different promises (for a label, a record, a client): see docs/threat-model.md. "
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
-_REUSED = " †"
-_ONCE = "† Run once, at another point: what is swept does not change the method. "
+REUSED = " †"
+ONCE = "† Run once, at another point: what is swept does not change the method. "
 _MAX_DIFFERING_KEYS = 5
 
 
@@ -90,7 +90,6 @@ class Table:
         rows: cells, one for each column.
         num_settings: number of leading columns with settings instead of results.
         caption: explanation below the table.
-        provenance: pairs of name and text: command, config, data, seeds, commit, device.
         records: the numbers of the CSV, one for each setting, method and metric.
     """
 
@@ -100,11 +99,10 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     num_settings: int
     caption: str
-    provenance: tuple[tuple[str, str], ...]
     records: tuple[dict[str, Any], ...] = field(repr=False, default=())
 
     def to_markdown(self) -> str:
-        """Return the table, its caption and its provenance in Markdown."""
+        """Return the table and its caption in Markdown."""
         alignment = [":--"] * self.num_settings + ["--:"] * (len(self.columns) - self.num_settings)
         lines = [
             _markdown_row(self.columns),
@@ -114,9 +112,8 @@ class Table:
                 for row in self.rows
             ),
         ]
-        notes = [f"- {name}: {_code(text, name)}" for name, text in self.provenance]
         title, caption = markdown_text(self.title), markdown_text(self.caption)
-        return "\n".join([f"### {title}", "", *lines, "", caption, "", *notes, ""])
+        return "\n".join([f"### {title}", "", *lines, "", caption, ""])
 
     def write_csv(self, path: Path) -> None:
         """Write the unrounded numbers in long form: a row for each setting, method and metric."""
@@ -131,7 +128,7 @@ def run_table(run: Run, name: str) -> Table:
     metrics = [m for m in _RUN_METRICS if any(m in found for found in results.values())]
     rows = [
         (
-            Cell(names[algorithm]),
+            Cell(names[algorithm] + remarks.mark(run, algorithm)),
             *(result_cell(results, algorithm, metric, of) for metric in metrics),
         )
         for algorithm in results
@@ -157,10 +154,10 @@ def run_table(run: Run, name: str) -> Table:
             + shared_split([run], metrics)
             + BEST
             + PAIRED * (len(rows) > len(results))
+            + remarks.note([run], names)
             + _EPSILONS * any("epsilon" in metric for metric in metrics)
             + _TIME * ("seconds" in metrics)
         ).strip(),
-        provenance=provenance([run]),
         records=tuple(records({}, run)),
     )
 
@@ -171,7 +168,6 @@ def settings_table(
     keys: Sequence[str],
     rows: Sequence[Row],
     metric: str,
-    command: str = "",
 ) -> Table:
     """Return settings against methods in one metric, with the main method's paired gain over a baseline.
 
@@ -181,7 +177,6 @@ def settings_table(
         keys: the settings' headings, as config keys.
         rows: the settings, in order.
         metric: the displayed one; the CSV has all.
-        command: the command that made the runs; by default the runs' own.
     """
     runs = [row.run for row in rows if row.run is not None]
     any_unfinished = any(row.state != "finished" for row in rows)
@@ -205,7 +200,8 @@ def settings_table(
         of = algorithms_of([run]) if run is not None else {}
         for algorithm in algorithms:
             cell = result_cell(results, algorithm, metric, of)
-            cells.append(cell._replace(text=cell.text + _REUSED) if algorithm in reused else cell)
+            marks = REUSED * (algorithm in reused) + remarks.mark(run, algorithm)
+            cells.append(cell._replace(text=cell.text + marks))
         if baseline:
             gain = paired_difference(results, main, baseline, metric)
             cells.append(Cell("–" if gain is None else difference_text(gain)))
@@ -223,9 +219,9 @@ def settings_table(
             + shared_split(runs, [metric])
             + BEST
             + PAIRED * bool(baseline)
-            + _ONCE * any(run.reused for run in runs)
+            + ONCE * any(run.reused for run in runs)
+            + remarks.note(runs, names)
         ).strip(),
-        provenance=provenance(runs, command),
         records=tuple(numbers),
     )
 
@@ -239,7 +235,7 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
     measured = [
         (math.sqrt(p * (1 - p) / number), number)
         for run in runs
-        if run.num_repeats > 1 and (number := _num_tested(run))
+        if run.num_repeats > 1 and (number := run.num_examples("test_accuracy"))
         for found in run.results.values()
         for metric in metrics
         if metric in found and metric.startswith("test_") and 0 <= (p := found[metric].mean) <= 1
@@ -252,12 +248,6 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
         f"All repeats are tested on the same {counted} examples: ± is over deals and seeds, and the choice "
         f"of these examples adds a standard error of up to {100 * max(measured)[0]:.1f} points. "
     )
-
-
-def _num_tested(run: Run) -> int:
-    examples = (run.summary or {}).get("examples", {})
-    number = examples.get("test", 0) if isinstance(examples, dict) else 0
-    return number if isinstance(number, int) else 0
 
 
 def paper_orientation(table: PaperTable, name: str) -> Table:
@@ -282,9 +272,8 @@ def paper_orientation(table: PaperTable, name: str) -> Table:
         caption=(
             f"{table.title}. {_MEASURES[table.metric]} in percent{also} as printed in the paper "
             f"({table.statistics}), on {table.data}. These are other data and other splits "
-            "than the results here: trends can be compared, numbers cannot."
+            f"than the results here: trends can be compared, numbers cannot. Source: {table.citation}"
         ),
-        provenance=(("source", table.citation),),
         records=tuple(
             {
                 table.setting: setting,
@@ -386,9 +375,3 @@ def result_cell(
 
 def _markdown_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(map(markdown_text, cells)) + " |"
-
-
-def _code(text: str, name: str) -> str:
-    if name != "command" or text == "not recorded":
-        return markdown_text(text)
-    return "".join(f"\n      {line}" for line in text.split("\n"))

@@ -91,11 +91,35 @@ def test_natural_clients_hold_out_their_own_share(tmp_path):
     config.federation.partition = "natural"
     config.federation.num_clients = 0
     config.dataset.test_fraction = 0.2
-    federation = Simulation(config).federation(3)
+    simulation = Simulation(config)
+    federation = simulation.federation(3)
+    assert simulation.class_counts(federation)["client_names"] == list("012345")
     assert [len(points) for points in federation.partition.new] == [4] * 6
     for client in range(6):
         points = federation.points(client)
         np.testing.assert_array_equal(np.sort(points), np.arange(20 * client, 20 * client + 20))
+
+
+def test_natural_clients_have_the_names_of_the_data(tmp_path):
+    """Each by its examples; one that holds several clients of the data has its number."""
+    names = np.array(["north", "south", "west"])
+    np.savez(
+        tmp_path / "set.npz",
+        x=np.zeros((60, 1), np.float32),
+        y=np.arange(60) % 2,
+        client_id=names[np.arange(60) % 3],
+    )
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.npz")
+    for partition, number, expected in (
+        ("natural", 0, ["north", "south", "west"]),
+        ("natural", 1, ["0"]),
+        ("iid", 3, None),
+    ):
+        config.federation.partition, config.federation.num_clients = partition, number
+        simulation = Simulation(config)
+        counts = simulation.class_counts(simulation.dealt(0))
+        assert counts.get("client_names") == expected
 
 
 def unlabeled_simulation(tmp_path, **keys):

@@ -104,6 +104,7 @@ def compare(tmp_path, columns, cut):
         np.testing.assert_array_equal(found.client_id, expected.client_id)
         assert found.has_gaps == expected.has_gaps
         assert found.encoder == expected.encoder
+        assert found.client_names == expected.client_names
         np.testing.assert_array_equal(found.encoder(whole.to_pylist()), found.x)
 
 

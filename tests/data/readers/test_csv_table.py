@@ -70,6 +70,7 @@ def test_clients_are_a_column(tmp_path):
     path.write_text("label,hospital,f\nx,south,1\ny,north,2\nx,south,3\n")
     data = load(path, client_key="hospital")
     np.testing.assert_array_equal(data.client_id, [1, 0, 1])
+    assert data.client_names == ("north", "south")
     np.testing.assert_array_equal(data.x, [[1], [2], [3]])
 
 

@@ -69,7 +69,7 @@ def test_report_of_everything(tmp_path):
     assert "other data" in words
     assert page.tags.count("img") == len(list((path.parent / "plots").glob("*.png")))
     markdown = (path.parent / "report.md").read_text()
-    assert "| 64 | finished | **60.00 ± 10.00** |" in markdown
+    assert "| 64 | finished | **60.00\xa0±\xa010.00** |" in markdown
     for name in re.findall(r"\]\((.*?)\)", markdown):
         assert (path.parent / name).is_file()
     assert {p.name for p in (path.parent / "plots").iterdir()} >= {
@@ -91,6 +91,24 @@ def test_report_of_everything(tmp_path):
     }
     # The same results make the same report, and the report is no result.
     assert write_report([work]).read_text() == text
+
+
+def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path):
+    make_run(tmp_path / "w" / "one", dataset__name="wine_quality")
+    points = [(f"{a}", {"xclp.alpha": a}, ACCURACIES) for a in (0.5, 0.9)]
+    make_sweep(tmp_path / "w" / "s", points, {"xclp.alpha": 0.5})
+    page = write_report([tmp_path / "w"]).read_text()
+    kinds = re.findall(r"<(table|img|details)\b", page)
+    assert kinds == ["table", "img", "table", *["img"] * 1, "table", "img", "img", "details"]
+    shown, _, how = page.partition("<details>")
+    for text in ("launch.sweep --config=a.py", "0123456789ab", "<dt>seeds</dt>"):
+        assert text not in shown
+        assert how.count(text) == 1
+    assert "dataset.name=wine_quality" in how
+    assert "xclp.num_bits" not in how  # it has its default
+    markdown = (tmp_path / "w" / "report" / "report.md").read_text()
+    assert len(re.findall(r"^- commit: 0123456789ab", markdown, re.MULTILINE)) == 1
+    assert markdown.index("<details ") > markdown.rindex("![")
 
 
 def launch(*arguments):

@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pytest
 from small_workdirs import make_run
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.report import build
+from jaxfed.reports.figures import partition_figure
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
 
 EACH = {0: [0.1, 0.3], 2: [0.4, 0.8], 4: [0.7, 0.9]}  # of two clients, by round
@@ -81,3 +83,18 @@ def test_a_report_says_what_its_lines_are(tmp_path):
     (section,) = build([written(tmp_path / "r")])
     captions = {picture.name: picture.caption for picture in section.pictures}
     assert "Thin lines are clients' own models in the first repeat" in captions["r-clients"]
+
+
+@pytest.mark.parametrize("num_classes", [3, 60])
+def test_clients_with_names_are_named(num_classes):
+    counts, names = np.ones((9, num_classes), int), ["Hospital Clínic de Barcelona", *"bcdefghi"]
+    figure = partition_figure.partition_figure(counts, counts, counts, client_names=names)
+    panels = [ax for ax in figure.axes if ax.get_xlabel() == "Client"]
+    assert len(panels) >= 2
+    for ax in panels:
+        shown = [label.get_text() for label in ax.get_xticklabels()]
+        assert shown == ["Hospital Clínic d…", *"bcdefghi"]
+    assert_nothing_is_cut(figure)
+    many = np.ones((40, num_classes), int)
+    figure = partition_figure.partition_figure(many, many, client_names=["name"] * 40)
+    assert "name" not in [label.get_text() for label in figure.axes[0].get_xticklabels()]

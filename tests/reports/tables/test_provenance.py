@@ -9,6 +9,7 @@ from jaxfed.experiment.store.records import read_run, read_sweep
 from jaxfed.paper_numbers import PAPER_TABLES
 from jaxfed.reports.documents.report import build
 from jaxfed.reports.tables import tables
+from jaxfed.reports.tables.provenance import provenance, touches
 
 
 def trained(path, names, **settings):
@@ -23,71 +24,82 @@ def trained(path, names, **settings):
 
 TRAINING = {
     "rounds": 100,
-    "cohort_size": 5,
+    "cohort_size": 0,  # the default, as that of the next
     "model__name": "mlp",
-    "training__optimizer": "sgd",
-    "training__learning_rate": 0.1,
-    "training__epochs": 5,
+    "training__optimizer": "adam",
+    "training__epochs": 7,
     "training__local_steps": 0,
-    "training__batch_size": 50,
+    "xclp__alpha": 0.9,
 }
-SHARED = [
-    *("rounds=100", "cohort_size=5", "model.name=mlp", "training.optimizer=sgd"),
-    *("training.learning_rate=0.1", "training.epochs=5", "training.batch_size=50"),
-]
+SHARED = ["rounds=100", "training.optimizer=adam", "training.epochs=7"]
+PROBLEM = ["dataset.name=digits", "federation.num_clients=2"]
 
 
 @pytest.mark.parametrize(
     ("methods", "settings", "expected"),
     [
         (["fedavg"], {}, SHARED),
-        (
-            ["fedavg"],
-            {"training__local_steps": 9},
-            [*SHARED[:5], "training.local_steps=9", SHARED[6]],
-        ),
-        (["fedavg_xclp", "fedavg"], {}, [*SHARED, "xclp.num_bits=4096", "xclp.alpha=0.99"]),
+        (["fedavg"], {"training__local_steps": 9}, [*SHARED[:2], "training.local_steps=9"]),
+        (["fedavg_xclp", "fedavg"], {}, [*SHARED, "xclp.alpha=0.9"]),
         (["fedprox"], {"fedprox__mu": 0.1}, [*SHARED, "fedprox.mu=0.1"]),
+        (["fedprox"], {"fedprox__mu": 0.01, "fedprox__pseudo_label": "none"}, SHARED),
         (
             ["fedprox"],
-            {"fedprox__pseudo_label": "xclp"},
-            [*SHARED, "xclp.num_bits=4096", "xclp.alpha=0.99", "fedprox.pseudo_label=xclp"],
+            {"fedprox__pseudo_label": "xclp_prototypes"},
+            [*SHARED, "xclp.alpha=0.9", "fedprox.pseudo_label=xclp_prototypes"],
         ),
         (
             ["fedadam"],
-            {"fedadam__algorithm": "fedavg", "fedadam__training__server_optimizer": "adam"},
-            [*SHARED, "fedadam.algorithm=fedavg", "fedadam.training.server_optimizer=adam"],
+            {"fedadam__algorithm": "fedavg", "fedadam__training__optimizer": "sgd"},
+            [*SHARED[::2], "fedadam.algorithm=fedavg", "fedadam.training.optimizer=sgd"],
         ),
     ],
 )
-def test_of_training_the_keys_that_matter_are_listed(tmp_path, methods, settings, expected):
+def test_settings_off_their_defaults_that_a_method_reads_are_listed(
+    tmp_path, methods, settings, expected
+):
     run = trained(tmp_path / "r", methods, **(TRAINING | settings))
-    said = dict(tables.provenance([run]))["config"].split(", ")
-    assert said[3:] == expected  # after data, clients and labels
+    said = dict(provenance([run]))["config"].split(", ")
+    assert sorted(said) == sorted([*PROBLEM, *expected])
 
 
 @pytest.mark.parametrize(
     ("methods", "settings", "expected"),
     [
-        (["xclp"], {}, ["xclp.num_bits=4096", "xclp.alpha=0.99"]),
-        (
-            ["xclp", "per_client_lp"],
-            {"per_client_lp__alpha": 0.99},
-            ["xclp.num_bits=4096", "xclp.alpha=0.99"],
-        ),
+        (["xclp"], {}, ["xclp.alpha=0.9"]),
+        (["xclp", "per_client_lp"], {"per_client_lp__alpha": 0.9}, ["xclp.alpha=0.9"]),
         (
             ["xclp", "per_client_lp"],
             {"per_client_lp__alpha": 0.5},
-            ["xclp.num_bits=4096", "xclp.alpha=0.99", "per_client_lp.alpha=0.5"],
+            ["xclp.alpha=0.9", "per_client_lp.alpha=0.5"],
         ),
         (["client_knn"], {"client_knn__num_neighbors": 3}, ["client_knn.num_neighbors=3"]),
+        (["client_knn"], {}, []),
     ],
 )
-def test_of_one_shot_methods_those_of_their_labels(tmp_path, methods, settings, expected):
+def test_one_shot_methods_list_those_of_their_labels(tmp_path, methods, settings, expected):
     accuracies = dict.fromkeys(methods, (0.5, 0.6))
     run = read_run(make_run(tmp_path / "r", accuracies, **(TRAINING | settings)))
-    said = dict(tables.provenance([run]))["config"].split(", ")
-    assert said[3:] == expected
+    said = dict(provenance([run]))["config"].split(", ")
+    assert sorted(said) == sorted([*PROBLEM, *expected])
+
+
+def test_a_key_touches_the_methods_that_read_it(tmp_path):
+    methods = ["xclp", "mine", "per_client_lp", "client_knn", "fedavg", "fedavg_per_client_lp"]
+    settings = {"mine__algorithm": "xclp", "mine__alpha": 0.5, "per_client_lp__alpha": 0.99}
+    run = trained(tmp_path / "r", methods, **settings)
+    touched = {
+        key: {method for method in methods if touches(run, key, method)}
+        for key in ("xclp.alpha", "mine.alpha", "training.epochs", "rounds", "dataset.name", "seed")
+    }
+    assert touched == {
+        "xclp.alpha": {"xclp", "per_client_lp", "fedavg_per_client_lp"},
+        "mine.alpha": {"mine"},
+        "training.epochs": {"fedavg", "fedavg_per_client_lp"},
+        "rounds": {"fedavg", "fedavg_per_client_lp"},
+        "dataset.name": {*methods},
+        "seed": set(),
+    }
 
 
 def balanced_too(path):
@@ -129,6 +141,27 @@ def test_papers_tables_say_what_they_measure():
     for name, table in PAPER_TABLES.items():
         caption = tables.paper_orientation(table, "p").caption
         assert ("Balanced accuracy in percent as printed" in caption) == (name in balanced)
+
+
+def test_remarks_of_a_run_are_marked_in_its_tables(tmp_path):
+    reason = "no round gave a pseudo-label any weight, so it trained on given labels alone"
+    accuracies = dict.fromkeys(("xclp", "fedavg_xclp", "fedsem"), (0.5, 0.6))
+    make_sweep(
+        tmp_path / "s",
+        [(f"{a}", {"xclp.alpha": a}, accuracies) for a in (0.5, 0.9)],
+        {"xclp.alpha": 0.5},
+    )
+    file = tmp_path / "s" / "0.5" / "summary.json"
+    remarks = [f"fedavg_xclp in repeats 1, 2: {reason}", f"fedsem in repeat 2: {reason}"]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"remarks": remarks}))
+    table = tables.run_table(read_run(file.parent), "r")
+    rows = ["XCLP", "FedAvg + XCLP ‡", "FedSem ‡"]
+    assert [row[0].text for row in table.rows[:3]] == rows
+    assert f"‡ FedAvg + XCLP in repeats 1, 2; FedSem in repeat 2: {reason}." in table.caption
+    swept = build([tmp_path / "s"])[0].tables[0]
+    column = swept.columns.index("FedAvg + XCLP")
+    assert [row[column].text for row in swept.rows] == ["55.00 ± 7.07 ‡", "55.00 ± 7.07"]
+    assert f"‡ FedAvg + XCLP; FedSem: {reason}." in swept.caption
 
 
 def test_the_worst_client_has_a_column(tmp_path):

@@ -13,7 +13,14 @@ from jaxfed.experiment.store.records import (
 )
 from jaxfed.reports.documents.report import build
 from jaxfed.reports.tables import tables
-from jaxfed.reports.tables.display_names import measurement_text, setting_label, setting_text
+from jaxfed.reports.tables.display_names import (
+    difference_text,
+    measurement_text,
+    setting_label,
+    setting_text,
+    unbroken,
+)
+from jaxfed.reports.tables.provenance import provenance
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,25 @@ from jaxfed.reports.tables.display_names import measurement_text, setting_label,
 )
 def test_measurement_text(name, mean, std, text):
     assert measurement_text(name, Measurement(mean, std, (mean,))) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"), [(-1e-6, "0.00"), (0.0, "0.00"), (-5.1e-5, "−0.01"), (0.1, "+10.00")]
+)
+def test_a_difference_that_rounds_to_zero_has_no_sign(mean, text):
+    assert difference_text(Measurement(mean, None, (mean,))) == text
+    assert measurement_text("silhouette", Measurement(-1e-9, None, (-1e-9,))) == "0.000000"
+    assert setting_text(-0.0) == "0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["84.00 ± 4.00 †", "12.3 ± 0.5 s", "920 ± 0 kB", "1.3 points", "5 %", "n = 125", "0.1 to 0.9"],
+)
+def test_a_number_stays_with_its_unit_and_deviation(text):
+    assert " " not in unbroken(text)
+    assert unbroken(text).replace("\xa0", " ") == text
+    assert unbroken("kB or 5 samples to see") == "kB or 5 samples to see"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +116,7 @@ def test_run_table_by_hand(tmp_path):
     # Seed by seed: 0.10, 0.08, 0.12
     assert cells["XCLP − Per-client LP"].text == "+10.00 ± 2.00"
     assert cells["XCLP − LP on pooled data"].text == "−6.00 ± 4.00"
-    facts = dict(table.provenance)
+    facts = dict(build([tmp_path / "r"])[0].origin)
     assert facts["seeds"] == "7, 8, 9"
     assert facts["commit"] == "0123456789ab with uncommitted changes"
     assert facts["device"] == "<cpu & co>"
@@ -157,9 +183,12 @@ def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp
 @pytest.mark.parametrize(
     ("labels", "shown"),
     [
-        ({}, "federation.labeled_fraction=0.1"),
+        ({"federation__labeled_fraction": 0.2}, "federation.labeled_fraction=0.2"),
         ({"federation__num_labeled": 20}, "federation.num_labeled=20"),
-        ({"federation__num_labeled": 0}, "federation.labeled_fraction=0.1"),
+        (
+            {"federation__num_labeled": 0, "federation__labeled_fraction": 0.2},
+            "federation.labeled_fraction=0.2",
+        ),
         (
             {"federation__num_labeled": 20, "federation__labeled_per_class": 3},
             "federation.labeled_per_class=3",
@@ -168,7 +197,7 @@ def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp
 )
 def test_provenance_says_how_many_labels_there_are(tmp_path, labels, shown):
     run = read_run(make_run(tmp_path / "r", **labels))
-    settings = dict(tables.run_table(run, "r").provenance)["config"].split(", ")
+    settings = dict(provenance([run]))["config"].split(", ")
     assert [text for text in settings if "label" in text] == [shown]
 
 

@@ -1,0 +1,138 @@
+"""Event files, read back by TensorBoard's own reader."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from event_files import read, steps
+from invoking import ROOT
+from small_tracking import ROUNDS, SmallExperiment, Stop, lines
+
+from jaxfed.experiment.tracking import TensorBoard, TrackedRun
+
+pytest.importorskip("tensorboard", reason="pip install -r requirements-trackers.txt")
+
+
+@pytest.fixture
+def experiment(tmp_path, monkeypatch):
+    return SmallExperiment(tmp_path, monkeypatch)
+
+
+def test_what_readers_find(experiment):
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    before = time.time()
+    workdir = experiment.run("w", "tensorboard")
+    found = read(workdir / "tensorboard")
+    assert set(found) == {"drift-0", "drift-1"}
+    records = [line for line in lines(workdir) if line["repeat"] == 1]
+    run = found["drift-1"]
+    assert steps(run, "mean") == steps(run, "communication/upload_bytes") == ROUNDS
+    values = [event.value for event in run.Scalars("mean")]
+    assert values == pytest.approx([record["mean"] for record in records], rel=1e-6)
+    (last,) = run.Scalars("test_accuracy")
+    (final,) = run.Scalars("final/test_accuracy")
+    assert (last.step, final.step) == (6, 6)
+    assert last.value == final.value == pytest.approx(records[-1]["test_accuracy"], rel=1e-6)
+    assert [event.value for event in run.Scalars("final/communication/upload_bytes")] == [72]
+    times = [event.wall_time for event in run.Scalars("mean")]
+    assert before - 1 < times[0] < times[-1] < time.time() + 1
+    assert times == sorted(times)
+    (table,) = run.Tensors("config")
+    assert b"| federation.num_clients | 4 |" in table.tensor_proto.string_val[0]
+    content = run.summary_metadata[SESSION_START_INFO_TAG].plugin_data.content
+    settings = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert settings["federation.num_clients"].number_value == 4
+    assert settings["method"].string_value == "drift"
+
+
+def test_a_resumed_run_has_each_round_once(experiment):
+    """Lost rounds too: 5 is logged, not saved, and played again."""
+    with pytest.raises(Stop):
+        experiment.run("w", "tensorboard", stop_at=6)
+    experiment.run("w", "tensorboard")
+    workdir = experiment.folder / "w"
+    assert len(list((workdir / "tensorboard" / "drift-0").iterdir())) == 2
+    for run in read(workdir / "tensorboard").values():
+        assert steps(run, "mean") == ROUNDS
+        times = [event.wall_time for event in run.Scalars("mean")]
+        assert times == sorted(times)
+        assert steps(run, "final/mean") == [6]
+        assert len(run.Tensors("config")) == 1
+
+
+def test_overwriting_deletes_the_event_files(experiment):
+    experiment.run("w", "tensorboard")
+    experiment.settings["num_repeats"] = 1
+    workdir = experiment.run("w", "tensorboard", overwrite=True)
+    (run,) = read(workdir / "tensorboard").values()
+    assert steps(run, "mean") == ROUNDS
+
+
+@pytest.mark.parametrize("cut", [0, 7], ids=["whole", "torn"])
+def test_a_round_that_was_logged_but_not_noted(cut, tmp_path):
+    """A process killed between the event and tracking.jsonl; perhaps within the event."""
+    run = TrackedRun("m", 0, "e", tmp_path, {"method": "m"}, started=time.time())
+    tracker = TensorBoard()
+    tracker.start(run)
+    for number in (1, 2, 3):
+        tracker.log(number, {"loss": float(number), "seconds": 1.0})
+    (file,) = (tmp_path / "tensorboard" / "m-0").iterdir()
+    os.truncate(file, file.stat().st_size - cut)
+    again = TensorBoard()
+    again.start(TrackedRun("m", 0, "e", tmp_path, {}, last_round=2, started=time.time()))
+    for number in (3, 4):
+        again.log(number, {"loss": float(number), "seconds": 1.0})
+    again.finish({"loss": 4.0})
+    tracker.finish(None)  # writes nothing, closes the file
+    (found,) = read(tmp_path).values()
+    assert steps(found, "loss") == [1, 2, 3, 4]
+
+
+def test_neither_tensorflow_nor_torch_is_imported(tmp_path):
+    """Both are on the path here, as modules that fail."""
+    for name in ("tensorflow", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    code = (
+        "from pathlib import Path; from jaxfed.experiment.tracking import TensorBoard, TrackedRun; "
+        f"tracker = TensorBoard(); place = Path({str(tmp_path)!r}); "
+        "tracker.start(TrackedRun('m', 0, 'e', place, {'a': 1})); "
+        "tracker.log(1, {'loss': 1.0}); tracker.finish({'loss': 1.0}); "
+        "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert {"tensorflow", "torch", "jax", "flax"}.isdisjoint(done.stdout.split())
+    assert list(read(tmp_path)) == ["tensorboard/m-0"]
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_resumes_with_each_round_once(tmp_path):
+    workdir = tmp_path / "w"
+    command = [
+        *(sys.executable, "-m", "launch.run", f"--workdir={workdir}", "--tracker=tensorboard"),
+        "--config=ml_collections_configs/fedavg_xclp.py:smoke",
+        *("--config.baselines=", "--config.algorithm=fedavg", "--config.rounds=60"),
+        *("--config.num_repeats=1", "--config.checkpoint_every=7"),
+    ]
+    metrics = workdir / "metrics.jsonl"
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while not metrics.exists() or metrics.read_text().count("\n") < 20:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(metrics.read_text().splitlines()) < 60
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    (run,) = read(workdir / "tensorboard").values()
+    assert steps(run, "train_loss") == list(range(1, 61))
+    told = [json.loads(text).get("train_loss") for text in metrics.read_text().splitlines()]
+    values = [event.value for event in run.Scalars("train_loss")]
+    assert values == pytest.approx([value for value in told if value is not None], rel=1e-6)

@@ -1,0 +1,218 @@
+"""Trackers receive each round once, and neither they nor their failures change a run."""
+
+import importlib.util
+import json
+import time
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+
+import pytest
+from invoking import invoke
+from small_tracking import ROUNDS, Recorder, SmallExperiment, Stop, lines
+
+from jaxfed.errors import UsageError
+from jaxfed.experiment.tracking import tracker as trackers
+from jaxfed.experiment.tracking.tracking import Tracking
+from jaxfed.host.parallel import processes
+
+BOTH = {"drift-0": ROUNDS, "drift-1": ROUNDS}
+
+
+@pytest.fixture
+def experiment(tmp_path, monkeypatch):
+    return SmallExperiment(tmp_path, monkeypatch)
+
+
+def test_each_round_and_the_summary(experiment):
+    recorder = Recorder()
+    workdir = experiment.run("w", recorder)
+    assert recorder.rounds == BOTH
+    run = recorder.starts[1]
+    assert (run.name, run.repeat, run.last_round, run.workdir) == ("drift-1", 1, -1, workdir)
+    assert run.config["federation.num_clients"] == 4
+    assert (run.config["method"], run.config["repeat"]) == ("drift", 1)
+    assert run.id == f"{run.experiment}-drift-1"
+    assert len({run.id for run in recorder.starts}) == 2
+    first, last = (json.loads(text) for text in _ends(workdir))
+    seen = recorder.logged["drift-0"][0][1]
+    assert seen == {
+        "mean": first["mean"],
+        "communication/upload_bytes": 12,
+        "communication/download_bytes": 6,
+        "seconds": first["seconds"],
+    }
+    summary = json.loads((workdir / "summary.json").read_text())["algorithms"]["drift"]
+    found = recorder.summaries["drift-1"]
+    assert found["test_accuracy"] == summary["test_accuracy"]["values"][1] == last["test_accuracy"]
+    assert found["communication/upload_bytes"] == 72
+    assert found["seconds"] == pytest.approx(summary["seconds"]["values"][1])
+
+
+def _ends(workdir):
+    text = (workdir / "metrics.jsonl").read_text().splitlines()
+    return text[0], text[-1]
+
+
+def test_config_and_numbers_are_those_without_trackers(experiment):
+    """One tracker clears what it is given, another fails."""
+    workdirs = experiment.run("a"), experiment.run("b", Recorder(), Recorder("log", "bad"))
+    for name in ("config.json", "data.json", "partition.json"):
+        assert len({(workdir / name).read_bytes() for workdir in workdirs}) == 1
+    assert lines(workdirs[0]) == lines(workdirs[1])
+    assert not (workdirs[0] / "tracking.jsonl").exists()
+
+
+def test_a_resumed_run_continues_without_gap_or_double(experiment):
+    """Round 4 is saved; 5 is played, logged, lost and played again. Then the second repeat is interrupted."""
+    recorder = Recorder()
+    with pytest.raises(Stop):
+        experiment.run("w", recorder, stop_at=6)
+    assert recorder.rounds == {"drift-0": ROUNDS[:5]}
+    assert recorder.summaries == {"drift-0": None}
+    with pytest.raises(Stop):
+        experiment.run("w", recorder, stop_at=3)
+    workdir = experiment.run("w", recorder)
+    assert recorder.rounds == BOTH
+    starts = [(run.name, run.last_round) for run in recorder.starts]
+    assert starts == [("drift-0", -1), ("drift-0", 5), ("drift-1", -1), ("drift-1", 2)]
+    assert recorder.starts[0].id == recorder.starts[1].id
+    assert recorder.summaries["drift-0"]["communication/upload_bytes"] == 72
+    assert lines(workdir) == lines(experiment.run("whole"))
+
+
+def test_a_tracker_that_comes_late_receives_all(experiment):
+    """Of three processes the second has no tracker, and dies in the second repeat."""
+    recorder, late = Recorder(), Recorder(name="late")
+    with pytest.raises(Stop):
+        experiment.run("w", recorder, stop_at=3)
+    with pytest.raises(Stop):
+        experiment.run("w", stop_at=5)
+    experiment.run("w", recorder, late)
+    assert recorder.rounds == late.rounds == BOTH
+    times = [run.started for run in late.starts]
+    assert times == sorted(times)
+
+
+def test_a_finished_run_is_not_tracked_again(experiment):
+    recorder = Recorder()
+    experiment.run("w", recorder)
+    experiment.run("w", recorder)
+    assert len(recorder.starts) == 2
+    experiment.run("w", recorder, overwrite=True)
+    assert len({run.id for run in recorder.starts}) == 4  # new runs, with new names
+
+
+def test_what_was_logged_but_not_closed_is_closed(experiment):
+    """A process killed after the last round of a repeat, before the tracker's run ended."""
+    recorder = Recorder()
+    with pytest.raises(Stop):
+        experiment.run("w", recorder, stop_at=6)
+    journal = experiment.folder / "w" / "tracking.jsonl"
+    told = {"run": "drift-0", "trackers": ["Recorder"], "round": 6}
+    with journal.open("a") as stream:
+        stream.write(json.dumps(told) + '\n{"run": "dri')  # half of a line
+    with pytest.raises(Stop):
+        experiment.run("w", recorder, stop_at=2)
+    experiment.run("w", recorder)
+    assert recorder.rounds == {"drift-0": ROUNDS[:5], "drift-1": ROUNDS}
+    assert set(recorder.summaries) == {"drift-0", "drift-1"}
+    assert None not in recorder.summaries.values()
+
+
+def test_what_was_played_but_not_closed_is_closed(experiment):
+    """A process killed after the last checkpoint, before the end of the last tracked run."""
+    recorder = Recorder()
+    workdir = experiment.run("w", recorder)
+    (workdir / "summary.json").unlink()
+    journal = (workdir / "tracking.jsonl").read_text().splitlines(keepends=True)
+    (workdir / "tracking.jsonl").write_text("".join(journal[:-1]))
+    recorder.summaries.clear()
+    experiment.run("w", recorder)
+    assert recorder.rounds == BOTH
+    assert recorder.summaries.keys() == {"drift-1"}
+
+
+def test_when_rounds_began(tmp_path):
+    """Of four rounds of ten seconds an earlier process has logged one; this one begins after another."""
+    recorder = Recorder()
+    records = [
+        {"repeat": 0, "algorithm": "m", "round": number, "seconds": 10.0} for number in (1, 2, 3, 4)
+    ]
+    for first, played in ((0, 1), (2, 3)):  # a process's first line
+        written = "".join(json.dumps(record) + "\n" for record in records[: first + 1])
+        (tmp_path / "metrics.jsonl").write_text(written)
+        with (
+            suppress(Stop),
+            Tracking({"Recorder": recorder}, {}, tmp_path, print) as tracking,
+        ):
+            for record in records[first:played]:
+                tracking.log(record)
+            raise Stop
+    assert recorder.rounds == {"m-0": [1, 2, 3]}
+    assert [time.time() - run.started for run in recorder.starts] == pytest.approx([10, 20], abs=3)
+
+
+@pytest.mark.parametrize("method", ["start", "log", "finish"])
+def test_a_failing_tracker_is_left_out_after_one_line(method, experiment, capsys):
+    bad, good = Recorder(method, "bad"), Recorder()
+    experiment.run("w", bad, good, progress=True)
+    said = [line for line in capsys.readouterr().out.splitlines() if "bad" in line]
+    assert said == [
+        "tracker bad failed and is left out from here on; the run goes on: "
+        f"ConnectionError: no network, in {method}"
+    ]
+    assert good.rounds == BOTH
+    assert len(bad.starts) == (method != "start")
+
+
+def test_a_damaged_journal_is_named(experiment):
+    with pytest.raises(Stop):
+        experiment.run("w", Recorder(), stop_at=2)
+    (experiment.folder / "w" / "tracking.jsonl").write_text("[1]\n")
+    with pytest.raises(UsageError, match=r"tracking\.jsonl is damaged .*; delete it"):
+        experiment.run("w", Recorder())
+    experiment.run("w")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["tensorbord"], r"^trackers='tensorbord': no such tracker, did you mean 'tensorboard'\?$"),
+        (["tensorboard,"], "^trackers='': no such tracker"),
+        ("wandb", "^trackers='wandb': use a list of names and trackers$"),
+        ([Recorder], "is a class; give an object of it$"),
+        ([object()], "has no method start, log, finish$"),
+        ([Recorder(), Recorder()], "^trackers='Recorder': is given twice$"),
+    ],
+)
+def test_mistakes(given, message):
+    with pytest.raises(UsageError, match=message):
+        trackers.chosen(given, "trackers")
+
+
+@pytest.mark.parametrize("found", [None, ModuleSpec("wandb", None)], ids=["nothing", "a folder"])
+def test_a_library_that_is_missing(found, experiment, monkeypatch, capsys):
+    """./wandb, which offline runs leave, looks like a package without files."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        trackers, "find_spec", lambda name: found if name == "wandb" else find(name)
+    )
+    assert invoke([*experiment.flags("w"), "--tracker=wandb"], monkeypatch, capsys) == (
+        2,
+        "jaxfed: --tracker='wandb': wandb is not installed; pip install wandb (requirements-trackers.txt "
+        "has the versions that are tested)\n",
+    )
+    assert not (experiment.folder / "w").exists()
+
+
+def test_only_the_first_process_tracks(experiment, monkeypatch, capsys):
+    pytest.importorskip("tensorboard", reason="pip install -r requirements-trackers.txt")
+    arguments = [*experiment.flags("w"), "--tracker=tensorboard"]
+    with monkeypatch.context() as second:
+        second.setattr(processes, "is_first", lambda: False)
+        assert invoke(arguments, monkeypatch, capsys) == (0, "")
+    assert not (experiment.folder / "w" / "tensorboard").exists()
+    arguments[1] = f"--workdir={experiment.folder / 'v'}"
+    assert invoke(arguments, monkeypatch, capsys) == (0, "")
+    names = {path.name for path in (experiment.folder / "v" / "tensorboard").iterdir()}
+    assert names == {"drift-0", "drift-1"}
