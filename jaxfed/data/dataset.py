@@ -1,7 +1,8 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,10 +43,13 @@ class Gaps(NamedTuple):
                 f"row {row}: column {name!r} has no value, and had one in every row of the training data; "
                 "give a value"
             )
-        columns, filled = list(self.columns), x.copy()
+        width = x.shape[1]
+        filled = np.empty((len(x), width + len(self.columns)), np.float32)
+        filled[:, :width] = x
         for column, median in zip(self.columns, self.medians, strict=True):
             filled[is_gap[:, column], column] = median
-        return np.concatenate([filled, is_gap[:, columns].astype(np.float32)], axis=1)
+        filled[:, width:] = is_gap[:, list(self.columns)]
+        return filled
 
 
 class Standardization(NamedTuple):
@@ -153,7 +157,8 @@ class Dataset:
                     f"{subclass.shape}; one an example is needed"
                 )
             is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
-            if np.issubdtype(x.dtype, np.floating) and is_bad(x).any():
+            is_float = np.issubdtype(x.dtype, np.floating)
+            if is_float and any(is_bad(part).any() for part in parts(x)):
                 bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
@@ -200,7 +205,8 @@ class Dataset:
     def completed(self, is_training: np.ndarray) -> "Dataset":
         """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.
 
-        The indicators follow all other features; they are 1 where the value was missing and 0 elsewhere.
+        Gaps of the test split are filled with the same medians. The indicators follow all other features;
+        they are 1 where the value was missing and 0 elsewhere.
 
         Args:
             is_training: bool [n], the rows of x for the medians: no test rows.
@@ -211,8 +217,8 @@ class Dataset:
         if not self.has_gaps:
             return self
         is_gap = np.isnan(self.x)
-        columns = np.flatnonzero(is_gap.any(axis=0)).tolist()
-        medians = []
+        has_gap = is_gap.any(axis=0) | np.isnan(self.x_test).any(axis=0)
+        columns, medians = np.flatnonzero(has_gap).tolist(), []
         for column in columns:
             known = self.x[is_training & ~is_gap[:, column], column]
             if not len(known):
@@ -222,8 +228,9 @@ class Dataset:
                 )
             medians.append(float(np.median(known)))
         gaps = Gaps(tuple(columns), tuple(medians))
-        x = gaps.filled(self.x)
-        return dataclasses.replace(self, x=x, x_test=x[:0], has_gaps=False, gaps=gaps)
+        return dataclasses.replace(
+            self, x=gaps.filled(self.x), x_test=gaps.filled(self.x_test), has_gaps=False, gaps=gaps
+        )
 
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""
@@ -235,6 +242,17 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
             f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{unlabeled}{clients})"
         )
+
+
+def parts(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows of x at a time, so that what is computed of all its values takes little memory."""
+    rows = max(1, 2**20 // max(1, math.prod(x.shape[1:])))
+    return (x[start : start + rows] for start in range(0, len(x), rows))
+
+
+def has_gaps(*splits: np.ndarray) -> bool:
+    """True if a value is NaN."""
+    return any(np.isnan(part).any() for x in splits for part in parts(x))
 
 
 def standardization(x: np.ndarray) -> Standardization:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxfed.data.dataset import Dataset, Encoder, Gaps, Standardization
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.table_encoder import Column, TableEncoder
+from jaxfed.data.readers.tables.encoder import Column, TableEncoder
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,12 @@ from typing import Any
 
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
+from jaxfed.data.readers.arrow import files as arrow_files
+from jaxfed.data.readers.arrow import table as arrow_table
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
+from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
 from jaxfed.registry import Registry
@@ -24,6 +27,7 @@ READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EM
 
 _BESIDE = ("uci", "images")  # folders next to the root that are also searched for sets by name
 _TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
+_ARROW_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
 def load(
@@ -40,18 +44,19 @@ def load(
 
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
-            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz or CSV
-            file, of a folder of images, of LEAF's JSON files or of FLamby's Fed-ISIC2019; or a TFDS name
-            (cifar10, emnist/byclass) prepared as array_record. A path is told by its ending or a slash
-            at its beginning (./images, /data/x); any existing folder is one. A path that
-            does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+            publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
+            Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder of Parquet or
+            Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON files or of FLamby's
+            Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared as array_record. A path is told
+            by its ending or a slash at its beginning (./images, /data/x); any existing folder is one. A path
+            that does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
-        label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a CSV column;
+        label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
-        client_key: the CSV column, or the array of an .npz file, that names the client each row belongs to;
+        client_key: a table's column, or the array of an .npz file, that names the client each row belongs to;
             the other sources have their own.
-        image_size: for folders of image files only, pixels a side.
-        drop: for CSV files only, columns that are not features.
+        image_size: for image files in folders or tables only, pixels a side.
+        drop: for tables only, columns that are not features.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -96,24 +101,26 @@ def _load(
     place = _root(root)
     path = location(name_or_path, "name_or_path")
     location(place / path, "root")
-    if name_or_path.lower().endswith((".npz", *_TABLES)):
-        file = _first(Path.is_file, path, place)
-        if not file.is_file():
-            raise UsageError(f"data set {name_or_path!r}: no such file ({file.absolute()})")
+    folder = _first(Path.is_dir, path, place)
+    if name_or_path not in NAMED and folder.is_dir() and arrow_files.recognizes(folder):
+        return arrow_table.read(folder, arrow_files.splits_of(folder), *only(*_ARROW_OPTIONS))
+    if name_or_path.lower().endswith((".npz", *_TABLES, *arrow_files.ENDINGS)):
+        file, splits = _files(name_or_path, path, place)
         if name_or_path.lower().endswith(".npz"):
             return npz.read(file, *only("client_key"))
+        if name_or_path.lower().endswith(arrow_files.ENDINGS):
+            return arrow_table.read(file, splits, *only(*_ARROW_OPTIONS))
         label_key, client_key, drop = only("label_key", "client_key", "drop")
-        return csv_table.read(file, label_key, client_key, drop=drop or ())
+        return csv_table.read(file, label_key, client_key, drop=drop or (), splits=splits)
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         only("label_key", "image_size")
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
-            f".npz or {', '.join(_TABLES)}"
+            f".npz, {', '.join((*arrow_files.ENDINGS, *_TABLES))}"
         )
-    folder = tfds_source.version_directory(place, name_or_path)
-    if folder is not None:
-        return tfds_source.read(name_or_path, folder, *only("label_key"))
-    folder = _first(Path.is_dir, path, place)
+    prepared = tfds_source.version_directory(place, name_or_path)
+    if prepared is not None:
+        return tfds_source.read(name_or_path, prepared, *only("label_key"))
     if name_or_path in NAMED and not folder.is_dir():
         beside = (place.parent / kind / name_or_path for kind in _BESIDE)
         folder = next(filter(Path.is_dir, beside), folder)
@@ -137,6 +144,19 @@ def _load(
     raise UsageError(_not_found(name_or_path, place))
 
 
+def _files(name: str, path: Path, place: Path) -> tuple[Path, Splits]:
+    """The file, or the pattern and its files."""
+    if is_pattern(name):
+        files = matching(path) or matching(place / path)
+        if not files:
+            raise UsageError(f"data set {name!r}: no such files ({path.absolute()})")
+        return path, splits_by_name(files)
+    file = _first(Path.is_file, path, place)
+    if not file.is_file():
+        raise UsageError(f"data set {name!r}: no such file ({file.absolute()})")
+    return file, Splits([file], [])
+
+
 def _first(exists: Callable[[Path], bool], path: Path, place: Path) -> Path:
     """The path as given if it exists, else in the data root."""
     return path if exists(path) or not exists(place / path) else place / path
@@ -156,8 +176,8 @@ def _not_found(name: str, place: Path) -> str:
         "dataset_info.json (a TFDS set in array_record format; its place is --config.dataset.root or "
         "$JAXFED_DATA). To get it, where TensorFlow is installed: tfds.builder("
         f"{name!r}, data_dir={str(place)!r}, file_format='array_record')"
-        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz or "
-        "CSV file or an image folder"
+        f".download_and_prepare(). Without any data: {', '.join(EMBEDDED)}; or the path of an .npz, "
+        "CSV or Parquet file or an image folder"
     )
 
 

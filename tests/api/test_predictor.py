@@ -8,26 +8,12 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from predicted_rows import FEW, as_in_the_run, write_table
 from safetensors import safe_open
 from safetensors.numpy import save
 
 import jaxfed
 from jaxfed.api import predictor_file
-
-FEW = {"algorithm": "fedavg", "baselines": (), "num_repeats": 1, "rounds": 3, "training__epochs": 1}
-FEW |= {"progress": False, "execution__plots": False}
-
-
-def write_table(path):
-    """A CSV file with numbers, gaps, texts and row numbers; its rows without the header."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for number in range(120):
-        a, b, color = rng.random(), 1000 * rng.normal(), rng.choice(["red", "green", "", "blue"])
-        label = "yes" if a + 0.3 * (color == "red") > 0.6 else "no"
-        lines.append(f"{f'{a:.5f}' if number % 7 else 'NA'},{b:.2f},{color},{number},{label}\n")
-    path.write_text("a,b,color,id,label\n" + "".join(lines))
-    return "".join(lines)
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +31,6 @@ def on_a_table(tmp_path_factory):
         **FEW,
     )
     return jaxfed.open(result.workdir), rows
-
-
-def as_in_the_run(result, x, repeat=0):
-    """Raw examples of a data set as the run numbers them, and its model's probabilities."""
-    federation = result.federation(repeat)
-    return x[result._simulation.numbers], result.model(repeat=repeat)(federation.x)
 
 
 def test_rows_of_a_table_as_they_were_at_training(on_a_table):

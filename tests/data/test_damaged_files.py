@@ -10,7 +10,9 @@ import shutil
 import zipfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hf_files import image_table, save_to_disk, write_parquet
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from tfds_files import prepared_tfds
@@ -303,9 +305,24 @@ def table(folder):
     return folder
 
 
+def parquet(folder):
+    columns = {"f": RNG.normal(size=9), "kind": list("abcabcabc"), "v": [[1, 2]] * 9}
+    write_parquet(folder / "a" / "a.parquet", columns | {"label": list("xyzxyzxyz")})
+    write_parquet(folder / "b" / "b.parquet", image_table(range(6), [0, 1] * 3))
+    return folder
+
+
+def arrow(folder):
+    columns = {"f": RNG.normal(size=9), "kind": list("abcabcabc"), "label": list("xyzxyzxyz")}
+    save_to_disk(folder, pa.table(columns), shards=2)
+    return folder
+
+
 SOURCES = {  # makes a folder; what is loaded, and with which root
     "npz": (arrays, lambda folder: [(folder / "a.npz", None)]),
     "csv": (table, lambda folder: [(folder / "a.csv", None), (folder / "b.csv.gz", None)]),
+    "parquet": (parquet, lambda folder: [(folder / "a", None), (folder / "b", None)]),
+    "arrow": (arrow, lambda folder: [(folder, None)]),
     "leaf": (leaf, lambda folder: [(str(folder), None)]),
     "png": (pictures, lambda folder: [(str(folder), None)]),
     "jpeg": (lambda folder: pictures(folder, ".jpg"), lambda folder: [(str(folder), None)]),
@@ -374,7 +391,7 @@ def test_a_mistake_in_a_readers_code_is_a_line_that_names_the_place_and_a_users_
     from jaxfed.data.readers import csv_table
 
     (tmp_path / "a.csv").write_text("f,label\n1,a\n2,b\n")
-    monkeypatch.setattr(csv_table, "_table", lambda *_: {}["nothing"])
+    monkeypatch.setattr(csv_table, "read_files", lambda *_: {}["nothing"])
     with pytest.raises(
         UsageError, match=r"cannot be read.*\(KeyError: 'nothing', csv_table.py line"
     ):

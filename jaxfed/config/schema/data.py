@@ -38,24 +38,24 @@ DATASET = in_section(
         "name": Setting(
             "",
             Rule(str, "the name or path of a data set", bool),
-            "name of a data set, or path of an .npz or CSV file or an image folder",
+            "name of a data set, or path of an .npz, CSV or Parquet file, or of a folder of images or tables",
         ),
         "root": Setting("", TEXT, "folder of the data sets; '': $JAXFED_DATA, else TFDS's default"),
         "label_key": Setting(
-            "", TEXT, "TFDS feature or CSV column that holds the label; '': the usual one"
+            "", TEXT, "TFDS feature or table's column that holds the label; '': the usual one"
         ),
         "client_key": Setting(
             "",
             TEXT,
-            "CSV column or .npz array with the client of each row; '': the usual one",
+            "table's column or .npz array with the client of each row; '': the usual one",
         ),
         "drop": Setting(
             (),
             Rule(tuple, "names of columns, or () for none", are_texts),
-            "CSV columns that are not features",
+            "a table's columns that are not features",
         ),
         "image_size": Setting(
-            0, at_least(0, ", 0 is their own size"), "pixels a side of an image folder"
+            0, at_least(0, ", 0 is their own size"), "pixels a side of images in a folder or table"
         ),
         "train_size": Setting(
             0, at_least(0, ", 0 is all"), "training examples taken, stratified by class"

@@ -35,17 +35,11 @@ def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray 
     Raises:
         UsageError: a text among numbers, or quantities that are not written as numbers.
     """
-    if _PLAIN.fullmatch("\n".join(cells)) and "" not in cells:
-        try:
-            return np.array(cells, np.float64)
-        except ValueError:
-            pass
+    found = numbers(cells)
+    if found is not None:
+        return found
     rows = [row for row, cell in enumerate(cells) if not is_nothing(cell)]
     odd = [row for row in rows if not _NUMBER.fullmatch(cells[row])]
-    if not odd:
-        found = np.full(len(cells), np.nan)
-        found[rows] = [float(cells[row]) for row in rows]
-        return found
     if len(odd) < len(rows):
         raise UsageError(
             f"{place(odd[0])}: {cells[odd[0]]!r} is not a number, others of the column are; correct "
@@ -59,11 +53,19 @@ def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray 
     return None
 
 
-def number(cell: str) -> float | None:
-    """Return the number in one cell, NaN where it is missing; None for another text."""
-    if is_nothing(cell):
-        return float("nan")
-    return float(cell) if _NUMBER.fullmatch(cell) else None
+def numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n], NaN where a cell is missing; None if any cell is not written as a number."""
+    if _PLAIN.fullmatch("\n".join(cells)) and "" not in cells:
+        try:
+            return np.array(cells, np.float64)
+        except ValueError:
+            pass
+    rows = [row for row, cell in enumerate(cells) if not is_nothing(cell)]
+    if not all(_NUMBER.fullmatch(cells[row]) for row in rows):
+        return None
+    found = np.full(len(cells), np.nan)
+    found[rows] = [float(cells[row]) for row in rows]
+    return found
 
 
 def is_a_quantity(cell: str) -> bool:

@@ -2,56 +2,35 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import re
-import zlib
-from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from absl import logging
 
-from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
-from jaxfed.data.labels import is_nothing, plain_text, read_labels
-from jaxfed.data.readers.cells import is_a_quantity, quantities
-from jaxfed.data.readers.table_encoder import Column, TableEncoder
+from jaxfed.data.dataset import (
+    Dataset,
+    Encoder,
+    class_numbers,
+    client_names,
+    client_numbers,
+    has_gaps,
+    parts,
+)
+from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
+from jaxfed.data.readers.cells import quantities
+from jaxfed.data.readers.tables.csv_files import read_files
+from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.readers.tables.interface import CLIENTS, LABELS, Table, may_number_rows
+from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
-_LABELS = ("label", "class", "target", "y")
-_CLIENTS = ("client_id", "client", "writer")
-_NO_NAME = "(no name)"
-_IDENTIFIER = re.compile(  # names of row identifiers
-    r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
-    r"|row|unnamed: 0",
-    re.IGNORECASE,
-)
 _MOST_TEXTS = 100  # of a column that becomes features
-_LINES_LOOKED_AT = 20  # for the delimiter
+_COLUMNS = 16  # read at a time
 
-
-class _Table(NamedTuple):
-    """A table's cells as text; each row is as long as `names`."""
-
-    path: Path
-    names: list[str]
-    rows: list[list[str]]
-    has_header: bool
-
-    def column(self, place: int) -> list[str]:
-        """The cells of one column."""
-        return [plain_text(row[place]) for row in self.rows]
-
-    def where(self, place: int) -> Callable[[int], str]:
-        """Return a function of a row's number that names the cell: file, column and line."""
-
-        def words(row: int) -> str:
-            line = row + 1 + self.has_header
-            return f"{self.path}: column {self.names[place]!r}, line {line}"
-
-        return words
+Features = tuple[np.ndarray, np.ndarray, Encoder | None]  # x of both splits; encodes other rows
 
 
 def read(
@@ -60,6 +39,7 @@ def read(
     client_key: str | None = None,
     *,
     drop: Collection[str] = (),
+    splits: Splits | None = None,
 ) -> Dataset:
     """Read a CSV file, plain or gzipped; the delimiter is detected (`,`, `;`, tab or `|`).
 
@@ -78,16 +58,43 @@ def read(
     columns and columns of text.
 
     Args:
-        path: the file.
+        path: the file, or the pattern of several.
         label_key: name of the label's column.
         client_key: name of the clients' column.
         drop: columns that are not features.
+        splits: the files of a pattern; their columns are the same. None: the file alone.
+
+    Cost: a few million cells a second. Memory: twice that of x at most, and a chunk of rows.
 
     Raises:
         UsageError: names the column and line that cannot be read, a line of another length, or, if the label
             column is missing, all columns.
     """
-    table = _table(path, label_key)
+    splits = Splits([path], []) if splits is None else splits
+    table = read_files(path, splits, [label_key, client_key], drop)
+    return dataset_of(table, label_key, client_key, drop, features_of)
+
+
+def dataset_of(
+    table: Table,
+    label_key: str | None,
+    client_key: str | None,
+    drop: Collection[str],
+    features: Callable[[Any, Sequence[int], str], Features],
+) -> Dataset:
+    """The data set of a table, by the rules of `read`.
+
+    Args:
+        table: of any format.
+        label_key: as of `read`, as are `client_key` and `drop`.
+        client_key: see there.
+        drop: see there.
+        features: table, places of its columns that may be features -> x of both splits.
+
+    Raises:
+        UsageError: as `read`; a test row without a label; all labels are equal.
+    """
+    path = table.path
     names = table.names
     label = _place_of_label(table, label_key)
     client = _place_of_client(table, client_key)
@@ -99,31 +106,48 @@ def read(
             raise UsageError(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
-    features = [place for place in range(len(names)) if place not in {label, client, *dropped}]
-    x, columns = _features(table, features)
-    (labels,) = read_labels([np.array(table.column(label))], f"{path}: column {names[label]!r}")
-    (y, nothing), class_names = class_numbers(
-        labels.values, labels.values[:0], is_labeled=labels.is_labeled
-    )
-    clients = None if client is None else _clients(table, client)
-    client_id, client_id_test = client_numbers(clients, None)
+    places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    y, y_test, class_names = _labels(table, label)
+    clients: Sequence[np.ndarray | None] = (None, None)
+    if client is not None:
+        clients = np.split(_clients(table, client), [table.num_train])
+    client_id, client_id_test = client_numbers(*clients)
+    x, x_test, encoder = features(table, places, names[label])
     return Dataset(
         name=str(path),
         x=x,
         y=y,
-        x_test=x[:0],
-        y_test=nothing,
+        x_test=x_test,
+        y_test=y_test,
         num_classes=len(class_names),
         class_names=class_names,
         client_id=client_id,
         client_id_test=client_id_test,
-        client_names=client_names(clients, None),
-        has_gaps=bool(np.isnan(x).any()),
-        encoder=TableEncoder(columns, tuple(names), names[label], delimiter_of(path)),
+        client_names=client_names(*clients),
+        has_gaps=x.dtype == np.float32 and x.ndim == 2 and has_gaps(x, x_test),
+        encoder=encoder,
     )
 
 
-def _clients(table: _Table, place: int) -> np.ndarray:
+def _labels(table: Table, place: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Classes of both splits, int32 [n], and their names."""
+    where = f"{table.path}: column {table.names[place]!r}"
+    cells, names = table.labels(place), table.classes(place)
+    splits = np.split(np.array(cells, np.str_), [table.num_train])
+    train, test = read_labels(splits, where, are_known=names is not None)
+    check_test_labels(test, table.path)
+    (y, y_test), class_names = class_numbers(
+        train.values, test.values, names=names, is_labeled=train.is_labeled
+    )
+    found = np.unique(y[train.is_labeled])
+    if len(found) == 1:
+        raise UsageError(
+            f"{where}: each row with a label is of class {class_names[found[0]]!r}; two classes are needed"
+        )
+    return y, y_test, class_names
+
+
+def _clients(table: Table, place: int) -> np.ndarray:
     """str [n], the client of each row."""
     clients = table.column(place)
     for row, client in enumerate(clients):
@@ -134,68 +158,28 @@ def _clients(table: _Table, place: int) -> np.ndarray:
     return np.array(clients)
 
 
-def _table(path: Path, label_key: str | None) -> _Table:
-    lines = lines_of(path)
-    if len(lines) < 2:
-        raise UsageError(f"{path}: {len(lines)} lines; use a table of two or more")
-    has_header = _is_header(lines, label_key)
-    rows = lines[1:] if has_header else lines
-    width = len(lines[0])
-    for number, row in enumerate(lines, start=1):
-        if len(row) != width:
-            raise UsageError(f"{path}: line {number} has {len(row)} columns, the first {width}")
-    names = [plain_text(cell) for cell in lines[0]] if has_header else list(map(str, range(width)))
-    nameless = [place for place, name in enumerate(names) if name in ("", _NO_NAME)]
-    for place in nameless:
-        cells = [plain_text(row[place]) for row in rows]
-        if not all(map(is_nothing, cells)) and len(set(cells)) < len(cells):
-            raise UsageError(f"{path}: column {place + 1} has no name in the header; name it")
-        names[place] = _NO_NAME  # an index as pandas writes it, or an empty column of a spreadsheet
-    named = [name for name in names if name != _NO_NAME]
-    twice = next((name for name in named if named.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(
-            f"{path}: {twice!r} occurs twice in the first line, which is taken for a header; use a different "
-            "name for each column"
-        )
-    return _Table(path, names, rows, has_header)
-
-
-def _is_header(lines: Sequence[Sequence[str]], label_key: str | None) -> bool:
-    first = [cell.strip() for cell in lines[0]]
-    if not any(map(is_a_quantity, first[:-1])):
-        return True
-    # Columns may be named by numbers, as pandas does: then a label name that no row has marks a header.
-    return any(
-        (cell == label_key or cell.lower() in _LABELS)
-        and not any(cell in map(str.strip, line) for line in lines[1:])
-        for cell in first
-        if not is_a_quantity(cell)
-    )
-
-
-def _place_of_label(table: _Table, label_key: str | None) -> int:
+def _place_of_label(table: Table, label_key: str | None) -> int:
     if label_key is not None:
         return _place(table, "label_key", label_key)
-    place = _known(table.names, _LABELS)
+    place = _known(table.names, LABELS)
     if place is not None:
         return place
     if not table.has_header:
         return len(table.names) - 1
     raise UsageError(
-        f"no column of {table.path} is named {', '.join(_LABELS[:-1])} or {_LABELS[-1]}",
+        f"no column of {table.path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}",
         key="label_key",
         allowed=f"name the label's column out of {', '.join(table.names)}",
     )
 
 
-def _place_of_client(table: _Table, client_key: str | None) -> int | None:
+def _place_of_client(table: Table, client_key: str | None) -> int | None:
     if client_key is not None:
         return _place(table, "client_key", client_key)
-    return _known(table.names, _CLIENTS)
+    return _known(table.names, CLIENTS)
 
 
-def _place(table: _Table, option: str, name: str) -> int:
+def _place(table: Table, option: str, name: str) -> int:
     name = plain_text(name)
     if name not in table.names:
         meant = did_you_mean(nearest(name, table.names))
@@ -210,30 +194,47 @@ def _known(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((small.index(name) for name in wanted if name in small), None)
 
 
-def _features(table: _Table, places: Sequence[int]) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """float32 [n, d], NaN where a cell is missing, and the columns that these numbers encode."""
-    columns: list[np.ndarray] = []
-    kept: list[Column] = []
+def features_of(table: Table, places: Sequence[int], label: str) -> Features:
+    """float32 [n, d] of both splits, NaN where a cell is missing, and the encoder of other rows.
+
+    Args:
+        table: of any format.
+        places: of the columns that may be features.
+        label: name of the label's column.
+    """
+    numeric = {p for p in places if p in table.numeric and not may_number_rows(table.names[p])}
+    with_values = _with_values(table, numeric)
+    columns: list[Column] = []
+    width = 0
+    firsts: dict[int, int] = {}  # of a numeric column, its first feature
+    others: list[tuple[int, np.ndarray]] = []  # first feature; numbers, or numbers of texts
     encoded: list[str] = []
     left_out: list[str] = []
     for place in places:
-        cells, name = table.column(place), table.names[place]
+        name = table.names[place]
+        if place in with_values:
+            firsts[place] = width
+            columns.append(Column(name, entries=sum(table.numeric[place])))
+            width += len(columns[-1].names)
+            continue
+        cells = [] if place in numeric else table.column(place)
         if all(map(is_nothing, cells)):
             left_out.append(f"{name!r} (no value)")
             continue
-        if _numbers_rows(name, cells):
+        if _numbers_rows(name, cells[: table.num_train]):
             left_out.append(f"{name!r} (numbers the rows)")
             continue
+        column = Column(name, classes=tuple(map(plain_text, table.classes(place) or ())))
         values = quantities(cells, table.where(place))
         if values is None:
-            kinds, numbers = _kinds(table, place, cells)
-            columns.append(np.eye(len(kinds), dtype=np.float32)[numbers])
-            kept.append(Column(name, tuple(kinds), tuple(range(len(kinds))), len(kinds)))
-            encoded.append(f"{name} ({columns[-1].shape[1]})")
-            continue
-        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-            columns.append(values.astype(np.float32)[:, None])
-            kept.append(Column(name))
+            kinds, values = _kinds(table, place, cells)
+            column = replace(
+                column, texts=tuple(kinds), codes=tuple(range(len(kinds))), width=len(kinds)
+            )
+            encoded.append(f"{name} ({len(kinds)})")
+        others.append((width, values))
+        columns.append(column)
+        width += len(column.names)
     if left_out:
         logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
     if encoded:
@@ -242,10 +243,53 @@ def _features(table: _Table, places: Sequence[int]) -> tuple[np.ndarray, tuple[C
             table.path,
             ", ".join(encoded),
         )
-    if not columns:
+    if not width:
         raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
-    x = np.concatenate(columns, axis=1)
-    num_gaps = int(np.isnan(x).any(axis=1).sum())
+    x = _filled(table, width, firsts, others)
+    encoder = TableEncoder(tuple(columns), tuple(table.names), label, table.delimiter)
+    return x[: table.num_train], x[table.num_train :], encoder
+
+
+def _with_values(table: Table, places: set[int]) -> set[int]:
+    """The numeric columns that have a value."""
+    found: set[int] = set()
+    for group in _groups(sorted(places)):
+        for batch in table.batches(group):
+            found |= {place for place in group if not np.isnan(batch[place]).all()}
+            if found.issuperset(group):
+                break
+    return found
+
+
+def _groups(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Some columns at a time: of each, a Parquet file has a page or two in memory."""
+    return (places[first : first + _COLUMNS] for first in range(0, len(places), _COLUMNS))
+
+
+def _filled(
+    table: Table,
+    width: int,
+    firsts: Mapping[int, int],
+    others: Sequence[tuple[int, np.ndarray]],
+) -> np.ndarray:
+    """x of all rows; rows with a missing value are counted in a line."""
+    x = np.zeros((table.num_rows, width), np.float32)
+    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+        for first, values in others:
+            if values.dtype == np.uint8:
+                for text in range(int(values.max()) + 1):
+                    x[:, first + text] = values == text
+            else:
+                x[:, first] = values
+        for group in _groups(list(firsts)):
+            start = 0
+            for batch in table.batches(group):
+                for place in group:
+                    values = batch[place].reshape(len(batch[place]), -1)
+                    columns = slice(firsts[place], firsts[place] + values.shape[1])
+                    x[start : start + len(values), columns] = values
+                start += len(values)
+    num_gaps = sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x))
     if num_gaps:
         logging.warning(
             "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
@@ -254,55 +298,21 @@ def _features(table: _Table, places: Sequence[int]) -> tuple[np.ndarray, tuple[C
             num_gaps,
             len(x),
         )
-    return x, tuple(kept)
+    return x
 
 
 def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
     """True for a row identifier: a name such as id, or none, and distinct values."""
-    is_named_so = name == _NO_NAME or _IDENTIFIER.fullmatch(name) is not None
-    return is_named_so and len(set(cells)) == len(cells)
+    return may_number_rows(name) and len(set(cells)) == len(cells)
 
 
-def _kinds(table: _Table, place: int, cells: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Return the distinct texts of a column, sorted, and the number of each cell's."""
-    kinds, numbers = np.unique(cells, return_inverse=True)
+def _kinds(table: Table, place: int, cells: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """The column's texts, sorted, and the place of each cell's among them, uint8 [n]."""
+    kinds = sorted(set(cells))
     if len(kinds) > _MOST_TEXTS:
         raise UsageError(
             f"{table.path}: column {table.names[place]!r} has {len(kinds)} different texts; up to "
             f"{_MOST_TEXTS} become features: leave the column out (dataset.drop), or make numbers of it"
         )
-    return kinds.tolist(), numbers
-
-
-def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
-    """The cells of each line that is not empty; the delimiter is given, or detected from the first lines.
-
-    Raises:
-        UsageError: not a CSV file.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-            if delimiter is None:
-                delimiter = _delimiter(list(islice(file, _LINES_LOOKED_AT)))
-                file.seek(0)
-            return [row for row in csv.reader(file, delimiter=delimiter) if row]
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UsageError(f"{path}: not a CSV file ({error})") from error
-
-
-def delimiter_of(path: Path) -> str:
-    """The delimiter of a file that `lines_of` has read."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-        return _delimiter(list(islice(file, _LINES_LOOKED_AT)))
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """The delimiter that gives all lines an equal number of cells, above one; commas are tried last."""
-    for delimiter in ";\t|,":
-        widths = {len(row) for row in csv.reader(lines, delimiter=delimiter) if row}
-        if len(widths) == 1 and widths.pop() > 1:
-            return delimiter
-    first = lines[0] if lines else ""
-    return max(",;\t|", key=first.count)
+    number = {kind: place for place, kind in enumerate(kinds)}
+    return kinds, np.fromiter((number[cell] for cell in cells), np.uint8, len(cells))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,23 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.readers.array_encoder import ArrayEncoder
-from jaxfed.data.readers.image_files import Fit, Shape, center, decoded_image, fitted, whole
+from jaxfed.data.readers.image_files import (
+    Encoded,
+    Fit,
+    Shape,
+    center,
+    decoded_image,
+    fitted,
+    whole,
+)
 from jaxfed.errors import UsageError
 
 
 @dataclass(frozen=True)
 class ImageEncoder:
     """Encoder of paths of image files, of their bytes, of PIL images, and of arrays as stored.
+
+    Bytes may stand in a dict, as `datasets` writes them: {"bytes": ..., "path": ...}.
 
     Attributes:
         width: of an example, pixels.
@@ -50,8 +59,8 @@ class ImageEncoder:
         """Return uint8 [n, height, width, channels]."""
         if isinstance(rows, np.ndarray):
             return self._arrays(rows)
-        is_one = isinstance(rows, str | bytes | os.PathLike) or hasattr(rows, "convert")
-        if not is_one and not isinstance(rows, Sequence):
+        is_one = isinstance(rows, str | bytes | Mapping | os.PathLike) or hasattr(rows, "convert")
+        if not is_one and not isinstance(rows, Iterable):
             raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
         images = [self._decoded(each) for each in ([rows] if is_one else rows)]
         return np.stack(images) if images else self.blank()
@@ -71,10 +80,10 @@ class ImageEncoder:
     def _decoded(self, image: Any) -> np.ndarray:
         shape = Shape(self.width, self.height, self.channels)
         fit: Fit = partial(center, share=self.share) if self.share else whole
-        if isinstance(image, bytes):
-            return decoded_image(io.BytesIO(image), "an image of bytes", shape, fit)
+        if isinstance(image, bytes | Mapping):
+            return decoded_image(Encoded.of("an image of bytes", image), shape, fit)
         if isinstance(image, str | os.PathLike):
-            return decoded_image(Path(image).expanduser(), os.fspath(image), shape, fit)
+            return decoded_image(Path(image).expanduser(), shape, fit)
         if hasattr(image, "convert"):
             return fitted(image, "a PIL image", shape, fit)
         return self._arrays(image)[0]

@@ -6,10 +6,12 @@ import os
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -28,6 +30,31 @@ _ORIENTATION = 0x0112  # EXIF's tag; from 5 on width and height change places
 _AT_A_TIME = 1024  # files between two waits for the threads
 
 Fit = Callable[["Image", tuple[int, int]], "Image"]  # an image and (width, height)
+
+
+class Encoded(NamedTuple):
+    """An image file's content; `name` is its location in words."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> Encoded:
+        """Return the image in a cell of a table: its bytes, or a mapping that has them as "bytes".
+
+        Raises:
+            UsageError: there are none.
+        """
+        is_struct = isinstance(value, Mapping)
+        content = value.get("bytes") if is_struct else value
+        if not content:
+            elsewhere = value.get("path") if is_struct else None
+            there = f", only its path {elsewhere!r}" if elsewhere else ""
+            raise UsageError(f"{name}: holds no image{there}; write the images' bytes")
+        return cls(name, content)
 
 
 class Shape(NamedTuple):
@@ -78,7 +105,7 @@ def check_image_size(image_size: int | None) -> None:
         raise UsageError(key="image_size", value=image_size, allowed="use integers from 1 on")
 
 
-def common_shape(files: Sequence[Path], image_size: int | None) -> Shape:
+def common_shape(files: Iterable[Path | Encoded], image_size: int | None) -> Shape:
     """The common shape: grey if all images are grey; their own size if it is the same for all.
 
     Images of several sizes become squares of the median of their shorter sides, 224 at most, unless
@@ -90,7 +117,7 @@ def common_shape(files: Sequence[Path], image_size: int | None) -> Shape:
     check_image_size(image_size)
     sizes, modes = [], set()
     for file in files:
-        with _opened(file, file) as image:
+        with _opened(file) as image:
             sizes.append(_upright_size(image, file))
             modes.add(image.mode)
             _check_mode(image, file)
@@ -123,11 +150,20 @@ def center(image: Image, size: tuple[int, int], *, share: float = 1.0) -> Image:
 
 def decode(
     target: Path,
-    files: Sequence[Path],
+    files: Iterable[Path | Encoded],
     shape: Shape,
     fit: Fit = whole,
+    *,
+    number: int | None = None,
 ) -> None:
     """Write the images to `target` as one `.npy`, uint8 [n, height, width, channels].
+
+    Args:
+        target: the file to write.
+        files: the images, which are read once, in this order.
+        shape: of all images.
+        fit: makes it of each image.
+        number: of the images; None: `files` is a sequence.
 
     Cost: Python's default number of threads; memory of `_AT_A_TIME` images, for any n.
 
@@ -136,43 +172,43 @@ def decode(
         OSError: the disk is full.
     """
     width, height, channels = shape
-    num_bytes, free = len(files) * width * height * channels, shutil.disk_usage(target.parent).free
+    number = len(list(files)) if number is None else number
+    num_bytes, free = number * width * height * channels, shutil.disk_usage(target.parent).free
     if num_bytes > free:
         raise UsageError(
-            f"{len(files)} images of {width} x {height} pixels would take {num_bytes / 1e9:,.1f} GB, "
+            f"{number} images of {width} x {height} pixels would take {num_bytes / 1e9:,.1f} GB, "
             f"available are {free / 1e9:,.1f} GB; choose a smaller image_size, or more room for $JAXFED_CACHE"
         )
-    if not files:
+    if not number:
         np.save(target, np.zeros((0, height, width, channels), np.uint8))
         return
-    images = np.lib.format.open_memmap(
-        target, "w+", np.uint8, (len(files), height, width, channels)
-    )
+    images = np.lib.format.open_memmap(target, "w+", np.uint8, (number, height, width, channels))
     with target.open("r+b") as file:  # else a full disk would raise SIGBUS later
         os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
 
-    def put(row: int) -> None:
-        images[row] = decoded_image(files[row], files[row], shape, fit)
+    def put(row: int, file: Path | Encoded) -> None:
+        images[row] = decoded_image(file, shape, fit)
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
-        for start in range(0, len(files), _AT_A_TIME):
-            list(pool.map(put, range(start, min(start + _AT_A_TIME, len(files)))))
+        rows = enumerate(files)
+        while some := list(islice(rows, _AT_A_TIME)):
+            list(pool.map(put, *zip(*some, strict=True)))
     images.flush()
 
 
-def _opened(file: Path | BinaryIO, name: object) -> Image:
+def _opened(file: Path | Encoded) -> Image:
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
             # PIL refuses an image of twice as many pixels by itself.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(file)
+            return Image.open(BytesIO(file.content) if isinstance(file, Encoded) else file)
     except Exception as error:  # Pillow's readers raise a dozen kinds over damaged bytes
-        raise _unreadable(name, error) from error
+        raise _unreadable(file, error) from error
 
 
-def _upright_size(image: Image, file: Path) -> tuple[int, int]:
+def _upright_size(image: Image, file: Path | Encoded) -> tuple[int, int]:
     """Width and height once the image is turned as its EXIF says."""
     try:
         is_on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
@@ -181,20 +217,19 @@ def _upright_size(image: Image, file: Path) -> tuple[int, int]:
     return image.size[::-1] if is_on_its_side else image.size
 
 
-def decoded_image(source: Path | BinaryIO, name: object, shape: Shape, fit: Fit) -> np.ndarray:
+def decoded_image(file: Path | Encoded, shape: Shape, fit: Fit) -> np.ndarray:
     """Decode one image, uint8 [height, width, channels].
 
     Args:
-        source: the file, or a stream of its bytes.
-        name: of the image in errors.
+        file: its place or its content.
         shape: of the result.
         fit: resizes or crops it.
 
     Raises:
         UsageError: it cannot be read as an image.
     """
-    with _opened(source, name) as image:
-        return fitted(image, name, shape, fit)
+    with _opened(file) as image:
+        return fitted(image, file, shape, fit)
 
 
 def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:

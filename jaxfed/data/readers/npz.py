@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
-from jaxfed.data.labels import read_labels
+from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.errors import UsageError
 
 _NAMES = {
@@ -69,11 +69,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     class_names = _take(arrays, "class_names")
     y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
     labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
-    if not labels_test.is_labeled.all():
-        raise UsageError(
-            f"{path}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
-            "can be measured on them; move them to x and y, where they become clients' unlabeled examples"
-        )
+    check_test_labels(labels_test, path)
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.readers.csv_table import lines_of
+from jaxfed.data.readers.tables.csv_files import lines_of
 from jaxfed.errors import UsageError
 
 PUBLISHED = {  # rows of the publishers' files

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.labels import is_nothing, plain_text
-from jaxfed.data.readers.cells import number
+from jaxfed.data.readers.cells import numbers
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of features: numbers, or texts that have codes.
+    """A column of features: numbers, lists of numbers, or texts that have codes.
 
     Attributes:
         name: in the header, or its number from 0 on in a table without one.
@@ -26,6 +26,8 @@ class Column:
         width: 0: a text becomes its code; else as many numbers, 1 at the code and 0 elsewhere.
         other: code of all other texts; -1: they are refused.
         replaced: pairs of a number and the one that takes its place.
+        entries: numbers in each list; 0: a cell is one number or text.
+        classes: names that stand for the numbers 0, 1, ... in the file; () if it has none.
     """
 
     name: str
@@ -34,10 +36,14 @@ class Column:
     width: int = 0
     other: int = -1
     replaced: tuple[tuple[float, float], ...] = ()
+    entries: int = 0
+    classes: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """Names of the column's numbers: NAME=TEXT for texts that have one each."""
+        """Names of the column's numbers: NAME=TEXT for texts that have one each, NAME[0] ... of lists."""
+        if self.entries:
+            return [f"{self.name}[{entry}]" for entry in range(self.entries)]
         if not self.width:
             return [self.name]
         of_code: dict[int, list[str]] = {code: [] for code in range(self.width)}
@@ -45,8 +51,26 @@ class Column:
             of_code[code].append(text)
         return [f"{self.name}={' or '.join(texts)}" for texts in of_code.values()]
 
+    def cells(self, row: int, value: Any) -> list[str]:
+        """Return a row's value as the texts that the reader of a file has: one, or one an entry of a list.
+
+        Raises:
+            UsageError: no list, or one of another length.
+        """
+        if not self.entries:
+            return [_text(value, self.classes)]
+        is_list = isinstance(value, list | tuple | np.ndarray)
+        if not is_list and is_nothing(_text(value)):
+            return [""] * self.entries
+        if not is_list or len(value) != self.entries:
+            found = f"a list of {len(value)}" if is_list else repr(value)
+            raise UsageError(
+                f"row {row}: column {self.name!r} has {found}; give a list of {self.entries} numbers"
+            )
+        return list(map(_text, value))
+
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
-        """Return float64 [n, 1 or width] of the cells, NaN where a number is missing.
+        """Return float64 [n, 1, width or entries] of the rows' cells, NaN where a number is missing.
 
         Raises:
             UsageError: a text where a number belongs, or one that the training data do not have.
@@ -54,10 +78,16 @@ class Column:
         if self.texts:
             codes = np.array([self._code(row, cell) for row, cell in enumerate(cells)], np.int64)
             return np.eye(self.width)[codes] if self.width else codes[:, None].astype(np.float64)
-        values = np.array([self._number(row, cell) for row, cell in enumerate(cells)], np.float64)
+        values = numbers(cells)
+        if values is None or np.isinf(values).any():
+            place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
+            raise UsageError(
+                f"row {place // max(1, self.entries)}: column {self.name!r} has {cells[place]!r}; give a "
+                "finite number"
+            )
         for old, new in self.replaced:
             values[values == old] = new
-        return values[:, None]
+        return values.reshape(-1, max(1, self.entries))
 
     def _code(self, row: int, cell: str) -> int:
         if cell in self.texts:
@@ -76,12 +106,6 @@ class Column:
             f"row {row}: column {self.name!r} has {cell!r}, which is not in the training data"
             f"{meant or f'; choose one of {known}'}"
         )
-
-    def _number(self, row: int, cell: str) -> float:
-        value = number(cell)
-        if value is None or np.isinf(value):
-            raise UsageError(f"row {row}: column {self.name!r} has {cell!r}; give a finite number")
-        return value
 
 
 @dataclass(frozen=True)
@@ -129,7 +153,7 @@ class TableEncoder:
         return {"kind": "table", **asdict(self)}
 
     def _cells(self, rows: Any) -> list[list[str]]:
-        """Texts of each column of features."""
+        """Texts of each column of features, `Column.cells` of all rows."""
         if isinstance(rows, str):
             lines = csv.reader(io.StringIO(rows), delimiter=self.delimiter)
             rows = [line for line in lines if line]
@@ -140,9 +164,11 @@ class TableEncoder:
         if isinstance(rows, bytes) or not isinstance(rows, Iterable):
             raise UsageError(f"rows are a {type(rows).__name__}; give {self.accepts}")
         found = [self._row(number, row) for number, row in enumerate(rows)]
-        return [[row[place] for row in found] for place in range(len(self.columns))]
+        return [
+            [cell for row in found for cell in row[place]] for place in range(len(self.columns))
+        ]
 
-    def _row(self, number: int, row: Any) -> list[str]:
+    def _row(self, number: int, row: Any) -> list[list[str]]:
         if isinstance(row, str):
             lines = list(csv.reader([row], delimiter=self.delimiter))
             row = lines[0] if lines else []
@@ -164,7 +190,7 @@ class TableEncoder:
                 f"row {number}: {unknown[0]!r} is no column of the training data; they are "
                 f"{', '.join(self.line)}"
             )
-        return [_text(given[name]) for name in wanted]
+        return [column.cells(number, given[column.name]) for column in self.columns]
 
     def _named(self, number: int, cells: list[Any], wanted: list[str]) -> dict[str, Any]:
         """Cells by their columns: all of the file, all but the label, or those of features."""
@@ -178,8 +204,17 @@ class TableEncoder:
         )
 
 
-def _text(value: Any) -> str:
-    """A cell as the reader of a file has it."""
-    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+def _text(value: Any, classes: Sequence[str] = ()) -> str:
+    """A cell as the reader of a file has it; a whole number becomes the name of its class."""
+    if isinstance(value, np.generic):
+        value = value.item()  # of all its digits: 0.1 of float16 is 0.0999...
+    if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
+    if classes and isinstance(value, int | float) and value in range(len(classes)):
+        return classes[int(value)]
     return plain_text(str(value))
+
+
+def _is_finite(cell: str) -> bool:
+    value = numbers([cell])
+    return value is not None and not np.isinf(value).any()

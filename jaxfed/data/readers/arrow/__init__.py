@@ -1,0 +1,1 @@
+"""Parquet files and Arrow streams, as people and Hugging Face's `datasets` write them."""

@@ -1,0 +1,1 @@
+"""Tables of one or several files: their splits, the interface of all formats, and CSV files."""

@@ -1,0 +1,75 @@
+"""Files of one table, and its two splits by their names.
+
+Files named train* and test* (or val*, valid*, validation*) are the splits, as Hugging Face names them:
+train-00000-of-00001.parquet. All files have one schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from glob import glob
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import logging
+
+from jaxfed.data.readers.image_folder import TEST_NAMES
+from jaxfed.errors import UsageError
+
+
+class Splits(NamedTuple):
+    """Files of a table, in the order of their rows; `test` may be empty."""
+
+    train: list[Path]
+    test: list[Path]
+
+
+def is_pattern(name: str) -> bool:
+    """True for a name with a `*`, which stands for several files."""
+    return "*" in name
+
+
+def matching(pattern: Path) -> list[Path]:
+    """The files that a pattern matches, sorted."""
+    return sorted(file for file in map(Path, glob(str(pattern))) if file.is_file())
+
+
+def splits_by_name(files: Sequence[Path]) -> Splits:
+    """Files train* and test* are splits; without a file train* all files are for training.
+
+    The first of test, val, valid and validation that exists is the test split. Other files are not read, and
+    a line names them.
+    """
+    return chosen({name: _named(files, name) for name in ("train", *TEST_NAMES)}, files)
+
+
+def chosen(splits: Mapping[str, Sequence[Path]], files: Sequence[Path]) -> Splits:
+    """Select the training and the test split by their names, out of all files; the others are logged."""
+    if not splits.get("train"):
+        return Splits(list(files), [])
+    test = next((name for name in TEST_NAMES if splits.get(name)), None)
+    found = Splits(list(splits["train"]), list(splits[test]) if test else [])
+    others = [str(file) for file in files if file not in found.train and file not in found.test]
+    if others:
+        logging.warning(
+            "%s: files of no split are not read: %s", files[0].parent, ", ".join(others)
+        )
+    return found
+
+
+def _named(files: Sequence[Path], name: str) -> list[Path]:
+    return [file for file in files if re.match(rf"{name}([^a-z]|$)", file.name.lower())]
+
+
+def differs(file: Path, first: Path, names: Sequence[str], wanted: Sequence[str]) -> UsageError:
+    """Error for a file whose columns are not those of the first."""
+    pairs = zip([*names, None], [*wanted, None], strict=False)
+    mine, other = next(pair for pair in pairs if pair[0] != pair[1])
+    if other is None or (mine is not None and mine not in wanted):
+        return UsageError(f"{file}: column {mine!r} is not in {first}; all files need one schema")
+    if other not in names:
+        return UsageError(f"{file}: no column {other!r}, {first} has it; all files need one schema")
+    return UsageError(
+        f"{file}: column {mine!r} stands where {first} has {other!r}; all files need one schema"
+    )

@@ -1,0 +1,522 @@
+"""Parquet files and Arrow folders: the arrays of a CSV file, and what only they can hold."""
+
+import csv
+import datetime
+import decimal
+import sys
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hf_files import (
+    class_label,
+    described,
+    image_table,
+    png,
+    save_dict_to_disk,
+    save_to_disk,
+    write_parquet,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxfed.data import load
+from jaxfed.data.readers.arrow import table
+from jaxfed.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# --- the same as a CSV file ----------------------------------------------------------------------
+
+NUMBERS = st.floats(-1e30, 1e30) | st.sampled_from([0.1, 1e-40, float("nan")])
+COLUMNS = {
+    "whole": st.integers(-(2**63), 2**63 - 1),
+    "small": st.integers(-5, 5),
+    "real": NUMBERS,
+    "switch": st.booleans(),
+    "kind": st.sampled_from(["red", " red", "blue", "cafe\u0301", "caf\u00e9", "", "NA", "?"]),
+    "mixed": st.sampled_from(["1", "2.5", "", "x", "2024-01-31"]),
+    "id": st.integers(0, 20),
+}
+
+
+@st.composite
+def tables(draw):
+    """Columns of values, None where missing."""
+    rows = draw(st.integers(2, 8))
+
+    def cells(values):
+        return draw(st.lists(values, min_size=rows, max_size=rows))
+
+    names = draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4, unique=True))
+    found = {name: cells(COLUMNS[name] | st.none()) for name in names}
+    found["label"] = cells(draw(st.sampled_from([st.integers(-1, 3), st.sampled_from("ab?")])))
+    if draw(st.booleans()):
+        found["client"] = cells(st.sampled_from(["x", "y", "NA"] if rows == 3 else [7, 9, 10]))
+    return found
+
+
+def write_csv(path, columns):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def loaded(path):
+    """The data set, or its error without the names of files."""
+    try:
+        return load(path)
+    except UsageError as error:
+        text = str(error).replace(str(path), "FILE")
+        return text.replace(", line ", ", row ").partition(", row ")
+
+
+def compare(tmp_path, columns, cut):
+    """One table as a CSV file, a Parquet file, an Arrow stream and a folder of two files."""
+    expected = loaded(write_csv(tmp_path / "a.csv", columns))
+    whole = pa.table(columns)
+    write_parquet(tmp_path / "a.parquet", whole, row_group_size=3)
+    for row, part in enumerate([whole.slice(0, cut), whole.slice(cut)]):
+        write_parquet(tmp_path / "parts" / f"{row}.parquet", part)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, whole.schema) as out,
+    ):
+        out.write_table(whole, max_chunksize=2)
+    for place in (tmp_path / "a.parquet", tmp_path / "a.arrow", tmp_path / "parts"):
+        found = loaded(place)
+        if isinstance(expected, tuple):
+            if place.is_file():
+                assert found[0] == expected[0]
+            assert isinstance(found, tuple)
+            continue
+        np.testing.assert_array_equal(found.x, expected.x)
+        np.testing.assert_array_equal(found.y, expected.y)
+        assert found.class_names == expected.class_names
+        np.testing.assert_array_equal(found.client_id, expected.client_id)
+        assert found.has_gaps == expected.has_gaps
+        assert found.encoder == expected.encoder
+        assert found.client_names == expected.client_names
+        np.testing.assert_array_equal(found.encoder(whole.to_pylist()), found.x)
+
+
+SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@given(columns=tables(), cut=st.integers(0, 8))
+@settings(max_examples=30, **SETTINGS)
+def test_a_parquet_or_arrow_table_gives_the_arrays_of_a_csv_file(
+    tmp_path, monkeypatch, columns, cut
+):
+    monkeypatch.setattr(table, "_CELLS", 5)  # several batches
+    compare(tmp_path, columns, cut)
+
+
+@pytest.mark.slow
+@given(columns=tables(), cut=st.integers(0, 8))
+@settings(max_examples=500, **SETTINGS)
+def test_many_tables_give_the_arrays_of_a_csv_file(tmp_path, monkeypatch, columns, cut):
+    monkeypatch.setattr(table, "_CELLS", 5)
+    compare(tmp_path, columns, cut)
+
+
+def test_dictionaries_dates_and_decimals_are_their_texts(tmp_path):
+    columns = {
+        "kind": pa.array(["red", None, "blue"]).dictionary_encode(),
+        "price": pa.array([decimal.Decimal("1.50"), None, decimal.Decimal("2.25")]),
+        "label": pa.array([True, False, True]),
+    }
+    data = load(write_parquet(tmp_path / "a.parquet", columns))
+    np.testing.assert_array_equal(data.x, [[0, 0, 1, 1.5], [1, 0, 0, np.nan], [0, 1, 0, 2.25]])
+    assert data.class_names == ("False", "True")
+    columns["day"] = pa.array([datetime.date(2024, 1, 31)] * 3)
+    with pytest.raises(UsageError, match=r"'day', row 0: '2024-01-31' is not a number; write"):
+        load(write_parquet(tmp_path / "a.parquet", columns))
+
+
+# --- layouts -------------------------------------------------------------------------------------
+
+
+def small(*rows):
+    """A table of one feature and a ClassLabel."""
+    columns = {"f": list(rows), "label": [row % 2 for row in rows]}
+    return described(pa.table(columns), {"label": class_label("cat", "dog")})
+
+
+@pytest.mark.parametrize("place", [".", "data"])
+def test_parquet_files_named_by_splits_as_on_hugging_face(tmp_path, place):
+    folder = tmp_path / "set" / place
+    write_parquet(folder / "train-00000-of-00002.parquet", small(5, 4))
+    write_parquet(folder / "train-00001-of-00002.parquet", small(3, 2))
+    write_parquet(folder / "test-00000-of-00001.parquet", small(7))
+    for name in (tmp_path / "set", folder / "*.parquet"):
+        data = load(name)
+        np.testing.assert_array_equal(data.x[:, 0], [5, 4, 3, 2])
+        np.testing.assert_array_equal(data.y, [1, 0, 1, 0])
+        np.testing.assert_array_equal(data.x_test, [[7]])
+        np.testing.assert_array_equal(data.y_test, [1])
+        assert data.class_names == ("cat", "dog")
+    assert len(load(folder / "train-00000-of-00002.parquet").y) == 2
+
+
+def test_a_folder_for_each_split(tmp_path):
+    for split, rows in (("train", (1, 2)), ("test", (4,)), ("validation", (6, 7))):
+        write_parquet(tmp_path / "set" / split / "0000.parquet", small(*rows))
+    data = load(tmp_path / "set")
+    assert (len(data.y), len(data.y_test)) == (2, 1)
+
+
+def test_what_save_to_disk_writes(tmp_path):
+    folder = save_to_disk(tmp_path / "set", small(*range(9)), shards=2)
+    (folder / "cache-0123.arrow").write_bytes(b"of a map, which is not part of the set")
+    data = load(folder)
+    np.testing.assert_array_equal(data.x[:, 0], range(9))
+    assert data.class_names == ("cat", "dog")
+    (folder / "state.json").unlink()
+    np.testing.assert_array_equal(load(folder).x[:, 0], range(9))
+    save_dict_to_disk(tmp_path / "dict", train=small(1, 2, 3), test=small(4, 6))
+    data = load("dict", root=tmp_path)
+    np.testing.assert_array_equal(data.x[:, 0], [1, 2, 3])
+    np.testing.assert_array_equal(data.y_test, [0, 0])
+
+
+def test_class_names_may_stand_beside_the_arrow_files_alone(tmp_path):
+    folder = save_to_disk(tmp_path / "set", small(0, 1, 2).replace_schema_metadata())
+    assert load(folder).class_names == ("0", "1")
+    (folder / "dataset_info.json").write_text(
+        '{"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}'
+    )
+    assert load(folder).class_names == ("cat", "dog")
+
+
+def test_what_the_library_itself_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "grid": datasets.Array2D((2, 3), "uint8"),
+            "vector": datasets.Sequence(datasets.Value("float32"), length=2),
+            "label": datasets.ClassLabel(names=["none", "dog"]),
+        }
+    )
+    grids = np.arange(18, dtype=np.uint8).reshape(3, 2, 3)
+    columns = {
+        "image": [np.full((4, 4, 3), value, np.uint8) for value in (1, 2, 3)],
+        "grid": grids,
+        "vector": [[1, 2], [3, 4], [5, 6]],
+        "label": [0, 1, -1],
+    }
+    made = datasets.Dataset.from_dict(columns, features=features)
+    split = datasets.DatasetDict(train=made, test=made.select([1]))
+    split.save_to_disk(tmp_path / "disk")
+    made.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
+    made.select([1]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
+    for folder in (tmp_path / "disk", tmp_path / "hub"):
+        images = load(folder, drop=["grid"])
+        np.testing.assert_array_equal(images.x[:, 3, 2, 1], [1, 2, 3])
+        np.testing.assert_array_equal(images.x_test[:, 0, 0, 0], [2])
+        np.testing.assert_array_equal(images.y, [0, 1, -1])
+        np.testing.assert_array_equal(images.y_test, [1])
+        assert images.class_names == ("none", "dog")
+        arrays = load(folder, drop=["image"])
+        np.testing.assert_array_equal(arrays.x[..., 0], grids)
+        vectors = load(folder, drop=["image", "grid"])
+        np.testing.assert_array_equal(vectors.x, columns["vector"])
+
+
+# --- images, vectors, arrays ---------------------------------------------------------------------
+
+
+def test_images_are_those_of_a_folder(tmp_path, cache):
+    write_parquet(tmp_path / "set" / "train-0.parquet", image_table([3, 5, 7], [1, 0, -1]))
+    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1]))
+    data = load(tmp_path / "set")
+    assert data.x.dtype == np.uint8
+    assert data.x.shape == (3, 4, 4, 1)
+    np.testing.assert_array_equal(data.x[:, 1, 2, 0], [3, 5, 7])
+    np.testing.assert_array_equal(data.x_test[:, 1, 2, 0], [9])
+    np.testing.assert_array_equal(data.y, [1, 0, -1])
+    assert load(tmp_path / "set", image_size=2).x.shape == (3, 2, 2, 1)
+    assert len(list(cache.glob("images-set-*"))) == 2
+    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1], mode="RGB"))
+    assert load(tmp_path / "set").x.shape == (3, 4, 4, 3)
+    write_parquet(tmp_path / "set" / "test-0.parquet", image_table([9], [1], size=(2, 6)))
+    assert load(tmp_path / "set").x.shape == (3, 4, 4, 1)  # the median of shorter sides
+
+
+def test_columns_beside_an_image_are_left_out_and_named(tmp_path, caplog):
+    images = image_table([3, 5], [1, 0])
+    boxes = pa.array([[{"left": 1}], []])
+    more = images.append_column("boxes", boxes).append_column("hospital", pa.array(["n", "s"]))
+    write_parquet(tmp_path / "a.parquet", more)
+    with caplog.at_level("WARNING"):
+        data = load(tmp_path / "a.parquet", client_key="hospital")
+    assert data.x.shape == (2, 4, 4, 1)
+    np.testing.assert_array_equal(data.client_id, [0, 1])
+    assert "columns beside 'image' are no features: 'boxes'" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [pa.list_(pa.float64()), pa.list_(pa.int32(), 2)])
+def test_lists_are_vectors_beside_other_columns(tmp_path, dtype):
+    rows = [[1, 2], None, [5, None]]
+    columns = {
+        "v": pa.array(rows, dtype),
+        "f": [7, 8, 9],
+        "color": ["a", "b", "a"],
+        "label": list("xyx"),
+    }
+    data = load(write_parquet(tmp_path / "a.parquet", columns))
+    nan = np.nan
+    np.testing.assert_array_equal(data.x, [[1, 2, 7, 1, 0], [nan, nan, 8, 0, 1], [5, nan, 9, 1, 0]])
+    assert data.has_gaps
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(np.uint8, (np.uint8, (3, 2, 4, 1))), (np.float64, (np.float32, (3, 2, 4)))],
+)
+def test_nested_lists_are_whole_examples(tmp_path, monkeypatch, dtype, expected):
+    monkeypatch.setattr(table, "_CELLS", 9)
+    values = np.arange(24).reshape(3, 2, 4).astype(dtype)
+    kind = pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
+    columns = {"a": pa.array(values.tolist(), kind), "label": list("xyx")}
+    data = load(write_parquet(tmp_path / "a.parquet", columns))
+    assert (data.x.dtype, data.x.shape) == expected
+    np.testing.assert_array_equal(data.x.reshape(values.shape), values)
+
+
+def test_classes_among_features_are_their_names(tmp_path):
+    columns = {"shape": [1, 0, 1], "label": [0, 1, 0]}
+    features = {"shape": class_label("round", "flat"), "label": class_label("cat", "dog")}
+    write_parquet(tmp_path / "a.parquet", described(pa.table(columns), features))
+    data = load(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(data.x, [[1, 0], [0, 1], [1, 0]])  # flat, round
+    turned = load(tmp_path / "a.parquet", label_key="shape")
+    assert turned.class_names == ("round", "flat")
+
+
+# --- a record batch at a time --------------------------------------------------------------------
+
+
+def test_a_record_batch_is_in_memory_at_a_time(tmp_path, monkeypatch):
+    values = np.random.default_rng(0).normal(size=(50, 4))
+    columns = {f"f{column}": values[:, column] for column in range(4)}
+    columns["label"] = list(range(5)) * 10
+    place = write_parquet(tmp_path / "a.parquet", columns)
+    sizes = []
+    numbers = table.numbers
+    monkeypatch.setattr(
+        table, "numbers", lambda batch: (sizes.append(len(batch)), numbers(batch))[1]
+    )
+    monkeypatch.setattr(table, "_CELLS", 12)
+    np.testing.assert_array_equal(load(place).x, values.astype(np.float32))
+    assert max(sizes) == 3
+    save_to_disk(tmp_path / "set", pa.table(columns))
+    np.testing.assert_array_equal(load(tmp_path / "set").x, values.astype(np.float32))
+
+
+def test_a_table_takes_little_more_memory_than_its_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "_CELLS", 2**16)
+    values = np.random.default_rng(0).normal(size=(40_000, 50)).astype(np.float32)
+    columns = {f"f{column}": values[:, column] for column in range(50)}
+    columns["label"] = np.arange(len(values)) % 2
+    place = write_parquet(tmp_path / "a.parquet", columns, row_group_size=4_000)
+    load(place)  # imports
+    before, allocated = pa.total_allocated_bytes(), []
+    numbers = table.numbers
+
+    def noted(batch):
+        allocated.append(pa.total_allocated_bytes() - before)
+        return numbers(batch)
+
+    monkeypatch.setattr(table, "numbers", noted)
+    tracemalloc.start()
+    x = load(place).x
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(x, values)
+    assert peak + max(allocated) < 1.6 * x.nbytes
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def listed(*rows, kind=None):
+    return {"v": pa.array(list(rows), kind), "label": list("xyx")[: len(rows)]}
+
+
+def images_with(second):
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return {
+        "image": pa.array([{"bytes": png(1), "path": "1.png"}, second], kind),
+        "label": ["x", "y"],
+    }
+
+
+NESTED = pa.list_(pa.list_(pa.float32()))
+BAD = {
+    "no label": ({"f": [1, 2]}, {}, r"label_key: no column of .*a\.parquet is named label, class"),
+    "no such label": (
+        {"Quality": [1, 2], "label": [0, 1]},
+        {"label_key": "quality"},
+        r"label_key='quality': no such column in .*a\.parquet; .* did you mean 'Quality'",
+    ),
+    "one class": (
+        {"f": [1, 2], "label": ["x", None]},
+        {},
+        "'label': each row with a label is of class 'x'; two classes are needed",
+    ),
+    "no labels": ({"f": [1, 2], "label": [None, None]}, {}, "none of its 2 training examples has"),
+    "nested label": ({"f": [1, 2], "label": [[1], [2]]}, {}, "has neither integers nor names"),
+    "a client without a name": (
+        {"f": [1, 2], "label": [0, 1], "client": ["n", None]},
+        {},
+        r"a\.parquet: column 'client', row 1: '' names no client",
+    ),
+    "cut image": (
+        images_with({"bytes": png(1)[:40], "path": "2.png"}),
+        {},
+        r"a\.parquet: column 'image', row 1: cannot be read as an image",
+    ),
+    "image elsewhere": (
+        images_with({"bytes": None, "path": "x/2.png"}),
+        {},
+        r"'image', row 1: holds no image, only its path 'x/2.png'; write the images' bytes",
+    ),
+    "no image": (images_with(None), {}, r"'image', row 1: holds no image; write"),
+    "mixed lengths": (
+        listed([1, 2], [3, 4], [5]),
+        {},
+        r"'v', row 2: a list of another shape than the first, \[2\]; all need one shape",
+    ),
+    "mixed shapes": (
+        listed([[1, 2]], None, [[3, 4], [5, 6]], kind=NESTED),
+        {},
+        r"'v', row 2: a list of another shape than the first, \[1, 2\]",
+    ),
+    "mixed inside": (
+        listed([[1, 2]], None, [[3]], kind=NESTED),
+        {},
+        r"'v', row 2: a list of another shape than the first, \[1, 2\]",
+    ),
+    "a missing array": (listed([[1]], [[2]], None, kind=NESTED), {}, r"row 2: a value is missing"),
+    "a missing entry": (listed([[1]], [[None]], kind=NESTED), {}, r"row 1: a value is missing"),
+    "empty arrays": (listed([[], []], [[], []], kind=NESTED), {}, "have no features"),
+    "no arrays": (listed(None, None, kind=NESTED), {}, "no list of this column has entries"),
+    "structs": (
+        {"s": [{"a": 1}, {"a": 2}], "label": [0, 1]},
+        {},
+        r"'s' of type struct<a: int64> cannot be a feature; leave it out \(dataset.drop\)",
+    ),
+    "lists of texts": (listed(["a"], ["b"]), {}, r"'v' of type list<.*string> cannot be a feature"),
+    "two images": (
+        images_with({"bytes": png(1), "path": ""}) | {"more": [[[1]], [[2]]]},
+        {},
+        r"each of the columns 'image', 'more' is a whole example; leave all but one out",
+    ),
+    "image size": (
+        {"f": [1, 2], "label": [0, 1]},
+        {"image_size": 4},
+        "image_size=4: does not apply",
+    ),
+    "no rows": (
+        pa.table({"f": [1], "label": [0]}).slice(1),
+        {},
+        r"a\.parquet: 0 rows; use a table",
+    ),
+    "two of a name": (
+        pa.table([[1, 2], [3, 4], [0, 1]], names=["f", "f", "label"]),
+        {},
+        "two columns are named 'f'",
+    ),
+    "texts among numbers": (
+        {"f": ["1", "x"], "label": [0, 1]},
+        {},
+        r"a\.parquet: column 'f', row 1: 'x' is not a number, others",
+    ),
+    "a description of something else": (
+        pa.table({"f": [1, 2], "label": [0, 1]}).replace_schema_metadata({"huggingface": "[1]"}),
+        {},
+        r"a\.parquet: no description of its columns",
+    ),
+    "a class beyond the names": (
+        described(pa.table({"f": [1, 2], "label": [0, 2]}), {"label": class_label("x", "y")}),
+        {},
+        "labels 0..2 are not all numbers of the 2 classes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "options", "words"), BAD.values(), ids=BAD)
+def test_a_bad_table_is_one_line(tmp_path, columns, options, words):
+    write_parquet(tmp_path / "a.parquet", columns)
+    with pytest.raises(UsageError, match=words) as error:
+        load(tmp_path / "a.parquet", **options)
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_another_schema_are_one_line(tmp_path):
+    write_parquet(tmp_path / "s" / "0.parquet", {"f": [1, 2], "label": [0, 1]})
+    write_parquet(tmp_path / "s" / "1.parquet", {"f": [1.5, 2], "label": [0, 1]})
+    assert len(load(tmp_path / "s").y) == 4  # numbers of two types
+    write_parquet(tmp_path / "s" / "1.parquet", {"f": ["1", "2"], "label": [0, 1]})
+    with pytest.raises(
+        UsageError, match=r"1\.parquet: column 'f' has type string, in .*0\.parquet"
+    ):
+        load(tmp_path / "s")
+    write_parquet(tmp_path / "s" / "1.parquet", {"g": [1, 2], "label": [0, 1]})
+    with pytest.raises(
+        UsageError, match=r"1\.parquet: column 'g' is not in .*0\.parquet; all files"
+    ):
+        load(tmp_path / "s")
+
+
+def test_damaged_and_missing_files_are_one_line(tmp_path):
+    place = write_parquet(tmp_path / "a.parquet", {"f": [1, 2], "label": [0, 1]})
+    place.write_bytes(place.read_bytes()[:-9])
+    with pytest.raises(UsageError, match=r"a\.parquet: not a Parquet file, or damaged \("):
+        load(place)
+    with pytest.raises(UsageError, match="no such file"):
+        load(tmp_path / "b.parquet")
+    folder = save_to_disk(tmp_path / "set", small(0, 1, 2))
+    (folder / "data-00000-of-00001.arrow").write_bytes(b"ARROW1 and something else")
+    with pytest.raises(UsageError, match=r"00001\.arrow: not an Arrow stream, or damaged \("):
+        load(folder)
+    (folder / "data-00000-of-00001.arrow").unlink()
+    with pytest.raises(
+        UsageError, match=r"00001\.arrow: not an Arrow stream, or damaged \(.*No such"
+    ):
+        load(folder)
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"state\.json: names no files"):
+        load(folder)
+
+
+def test_a_damaged_offset_is_found_before_it_is_followed(tmp_path):
+    texts = {"kind": [f"text{row % 2}" for row in range(16)], "label": list("xy") * 8}
+    folder = save_to_disk(tmp_path / "set", pa.table(texts).combine_chunks())
+    (file,) = folder.glob("*.arrow")
+    right, wrong = (np.array([0, 5, end], np.int32).tobytes() for end in (10, 2**20))
+    content = file.read_bytes()
+    assert right in content  # offsets of the first batch's two texts
+    file.write_bytes(content.replace(right, wrong, 1))
+    with pytest.raises(UsageError, match=r"\.arrow: not an Arrow stream, or damaged \("):
+        load(folder)
+
+
+def test_without_pyarrow_one_line_says_how_to_get_it(tmp_path, monkeypatch):
+    place = write_parquet(tmp_path / "a.parquet", {"f": [1, 2], "label": [0, 1]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UsageError, match=r"a\.parquet: reading it needs pyarrow; pip install pyarrow"
+    ):
+        load(place)

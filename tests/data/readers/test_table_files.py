@@ -1,0 +1,146 @@
+"""Tables of several files: splits by name, one schema, a chunk of rows at a time."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from jaxfed.data import load
+from jaxfed.data.readers.tables import csv_files, interface
+from jaxfed.errors import UsageError
+
+
+def write(folder, **files):
+    folder.mkdir(exist_ok=True)
+    for name, lines in files.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return folder / "*.csv"
+
+
+def test_files_are_one_table_in_sorted_order(tmp_path):
+    north = ["age,color,label,client", "1,red,a,n", ",blue,b,n"]
+    south = ["age,color,label,client", "3,green,a,s", "4,red,,s"]
+    pattern = write(tmp_path / "sites", south=south, north=north)
+    several = load(pattern)
+    whole = write(tmp_path / "whole", all=[*north, *south[1:]])
+    one = load(whole.with_name("all.csv"))
+    np.testing.assert_array_equal(several.x, one.x)
+    np.testing.assert_array_equal(several.y, [0, 1, 0, -1])
+    np.testing.assert_array_equal(several.client_id, [0, 0, 1, 1])
+    assert several.name == str(pattern)
+
+
+def test_patterns_are_looked_for_in_the_root_too(tmp_path):
+    write(tmp_path / "sites", a=["f,label", "1,a", "2,b"])
+    assert len(load("sites/*.csv", root=tmp_path).y) == 2
+    with pytest.raises(UsageError, match=r"data set 'sights/\*.csv': no such files \("):
+        load("sights/*.csv", root=tmp_path)
+
+
+def test_train_and_test_are_splits_by_their_names(tmp_path, caplog):
+    pattern = write(
+        tmp_path / "s",
+        **{
+            "train-0": ["id,f,kind,label,client", "0,1,red,b,x", "1,,red,a,x"],
+            "train-1": ["id,f,kind,label,client", "2,3,blue,b,z"],
+            "test": ["id,f,kind,label,client", "0,,green,a,y", "1,9,red,a,z"],
+            "validation": ["id,f,kind,label,client", "0,1,red,a,x"],
+            "trainers": ["name", "Ann"],
+        },
+    )
+    with caplog.at_level("WARNING"):
+        data = load(pattern)
+    nan = np.nan
+    np.testing.assert_array_equal(data.x, [[1, 0, 0, 1], [nan, 0, 0, 1], [3, 1, 0, 0]])
+    np.testing.assert_array_equal(data.x_test, [[nan, 0, 1, 0], [9, 0, 0, 1]])
+    np.testing.assert_array_equal(data.y, [1, 0, 1])
+    np.testing.assert_array_equal(data.y_test, [0, 0])
+    np.testing.assert_array_equal(data.client_id_test, [1, 2])
+    assert "files of no split are not read" in caplog.text
+    assert "trainers.csv" in caplog.text
+    assert "validation.csv" in caplog.text
+
+    whole = data.completed(np.array([True, True, True]))
+    np.testing.assert_array_equal(whole.x[:, [0, -1]], [[1, 0], [2, 1], [3, 0]])
+    np.testing.assert_array_equal(whole.x_test[:, [0, -1]], [[2, 1], [9, 0]])
+
+
+def test_a_column_with_gaps_in_the_test_split_alone_gets_an_indicator(tmp_path):
+    pattern = write(
+        tmp_path / "s", train=["f,label", "1,a", "2,b", "6,b"], test=["f,label", ",a", "7,b"]
+    )
+    whole = load(pattern).completed(np.ones(3, bool))
+    np.testing.assert_array_equal(whole.x, [[1, 0], [2, 0], [6, 0]])
+    np.testing.assert_array_equal(whole.x_test, [[2, 1], [7, 0]])
+
+
+@pytest.mark.parametrize("name", ["test", "val", "valid", "validation"])
+def test_validation_files_are_the_test_split_where_there_is_no_other(tmp_path, name):
+    pattern = write(
+        tmp_path / "s", **{"train": ["f,label", "1,a", "2,b"], name: ["f,label", "3,a"]}
+    )
+    assert len(load(pattern).y_test) == 1
+
+
+GOOD = ["f,g,label", "1,2,a", "3,4,b"]
+BAD = {
+    "another column": (["f,h,label", "1,2,a"], r"b\.csv: column 'h' is not in .*a\.csv; all"),
+    "one more": ([f"{line},5" for line in GOOD], r"b\.csv: column '5' is not in .*a\.csv"),
+    "one fewer": (["f,label", "1,a"], r"b\.csv: no column 'g', .*a\.csv has it"),
+    "another order": (["g,f,label", "1,2,a"], r"b\.csv: column 'g' stands where .*a\.csv has 'f'"),
+    "no header": (["1,2,a"], r"b\.csv: column '1' is not in .*a\.csv"),
+    "nothing": ([], r"b\.csv: no column 'f', .*a\.csv has it"),
+    "a short line": (["f,g,label", "1,2"], r"b\.csv: line 2 has 2 columns, the first 3"),
+    "a text": (["f,g,label", "1,2,a", "1,x,a"], r"b\.csv: column 'g', line 3: 'x' is not a number"),
+}
+
+
+@pytest.mark.parametrize(("lines", "words"), BAD.values(), ids=BAD)
+def test_a_difference_between_files_is_one_line(tmp_path, lines, words):
+    pattern = write(tmp_path / "s", a=GOOD, b=lines)
+    with pytest.raises(UsageError, match=words) as error:
+        load(pattern)
+    assert "\n" not in str(error.value)
+
+
+def test_unlabeled_test_rows_and_labels_that_are_all_equal_are_one_line(tmp_path):
+    pattern = write(tmp_path / "s", train=GOOD, test=["f,g,label", "1,2,"])
+    with pytest.raises(UsageError, match="1 test examples have no label"):
+        load(pattern)
+    pattern = write(tmp_path / "t", a=["f,label", "1,yes", "2,yes", "3,"])
+    with pytest.raises(UsageError, match=r"'label': each row with a label is of class 'yes'; two"):
+        load(pattern)
+
+
+def test_a_chunk_of_rows_is_read_at_a_time(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{row},{rng.normal()},{'' if row % 3 else row},{'red' if row % 2 else ''},{row % 2}"
+        for row in range(50)
+    ]
+    pattern = write(tmp_path / "s", a=["f,g,h,color,label", *lines])
+    whole = load(pattern)
+    sizes = []
+    add = interface.Cells.add
+    monkeypatch.setattr(
+        interface.Cells, "add", lambda self, cells: (sizes.append(len(cells)), add(self, cells))
+    )
+    monkeypatch.setattr(csv_files, "_CELLS", 15)
+    np.testing.assert_array_equal(load(pattern).x, whole.x)
+    assert max(sizes) == 3
+
+
+def test_a_table_takes_little_more_memory_than_twice_its_array(tmp_path):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(20_000, 20))
+    header = ",".join(["label", *(f"f{column}" for column in range(20))])
+    body = np.column_stack([rng.integers(2, size=len(values)), values])
+    np.savetxt(tmp_path / "a.csv", body, "%.9g", ",", header=header, comments="")
+    load(tmp_path / "a.csv")  # imports
+    tracemalloc.start()
+    x = load(tmp_path / "a.csv").x
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 2.0 for the table's columns and x, and one chunk of cells: as lists of texts it would be 25 times x.
+    assert peak < 2.5 * x.nbytes + 130 * csv_files._CELLS
+    np.testing.assert_allclose(x, values, rtol=1e-6)
