@@ -1,9 +1,9 @@
 """Real clients over a network, by Flower: pip install -r requirements-flower.txt
 
-python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@upload ...]
+python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@update ...]
     [--overwrite] [--config.KEY=VALUE ...]
-python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS
-    [--host=0.0.0.0] [--name=HOST ...] [--held=FOLDER] [--config.KEY=VALUE ...]
+python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS --held=FOLDER
+    [--host=0.0.0.0] [--name=HOST ...] [--config.KEY=VALUE ...]
 python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --key=KEY
 python -m launch.flower check --data=FOLDER
 

@@ -19,12 +19,13 @@ def without(
     """Return the method whose rounds are played as if these clients had not been drawn.
 
     Args:
-        algorithm: its state counts rounds in `round`.
+        algorithm: its state counts rounds in `round`; a state without one is of a one-shot method.
         left: {round, from 1: clients}.
     """
 
     def played(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
-        gone = np.isin(cohort.client_id, list(left.get(int(state.round) + 1, ())))
+        number = int(getattr(state, "round", 0)) + 1
+        gone = np.isin(cohort.client_id, list(left.get(number, ())))
         mask = np.asarray(cohort.mask) & ~gone[:, None]
         there = cohort._replace(
             client_id=np.where(gone, -1, cohort.client_id).astype(np.int32),

@@ -25,9 +25,10 @@ from jaxfed.flower.deployment.comparison import compare
 from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
 from jaxfed.flower.deployment.dealing import deal
 from jaxfed.flower.deployment.following import follow, wait_for_link
-from jaxfed.flower.deployment.kills import Kill, departed, killing
+from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
 from jaxfed.flower.deployment.output import STAGES, StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
+from jaxfed.flower.server import server_data, server_run
 
 Say = Callable[[str], None]
 Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]
@@ -36,6 +37,7 @@ APP = Path(__file__).parents[1] / "app"
 RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server", "network"
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _POLL_SECONDS = 0.5
+_BETWEEN_LINES = 30.0  # seconds between lines of a client that has no connection
 
 
 class Experiment(NamedTuple):
@@ -144,6 +146,7 @@ def try_here(
         if not status.is_completed:
             say(_failure(status, place / NETWORK))
             return 1
+        kills_never_met(planned, place / RUN / STAGES)
     left, beside = departed(place / RUN)
     those_who_left = " without those who left" * bool(left)
     say(f"simulating the same{those_who_left}")
@@ -184,7 +187,7 @@ def serve(
         port: to listen at.
         names: host names and addresses by which clients reach this machine, for its certificate.
         nodes: folder of the clients' public keys, *.pub; needed if encrypted.
-        held: folder with what the server holds (`deployment.dealing`); None for what the config says.
+        held: folder with what the server holds (`deployment.dealing`).
         encrypted: False for connections without TLS and keys, on loopback only.
         say: receives lines.
 
@@ -210,7 +213,12 @@ def serve(
     if workdir.is_finished(place / RUN, experiment.config.to_dict()):
         say(f"{place / RUN} is finished")
         return 0
+    if held is None:
+        raise UsageError("--held is missing: the server's folder, with shared.json and test.npz")
+    server_run.check(experiment.config, server_data.read(held))
     place = place.absolute()
+    with workdir.open_workdir(place / RUN, experiment.config.to_dict()):
+        pass  # it can be written, and is this config's
     network = place / NETWORK
     with Processes(network) as processes:
         server = _server(network, host, port, names, encrypted=encrypted)
@@ -294,11 +302,14 @@ def take_part(
             "node", command, environment=local.environment(home, cache, "supernode")
         )
         say(f"node of {folder} for {server}; its output is in {node.log}")
-        is_connected = False
+        is_connected, next_line = False, time.monotonic() + _BETWEEN_LINES
         while not (ended := processes.newly_ended()):
             if not is_connected and "SuperNode ID" in node.log.read_text(errors="replace"):
                 is_connected = True
                 say(f"connected to {server}")
+            if not is_connected and time.monotonic() > next_line:
+                next_line += _BETWEEN_LINES
+                say(f"no connection to {server} yet; is the server started, and the port right?")
             time.sleep(_POLL_SECONDS)
     raise DeploymentError(ended[0])
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Thread
 
 from jaxfed.flower.deployment.control import Controls, Status
-from jaxfed.flower.deployment.output import readable
+from jaxfed.flower.deployment.output import Traceback, readable
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
 
 Say = Callable[[str], None]
@@ -69,11 +69,12 @@ def follow(
 
 def _pass_on(control: Controls, run: int, say: Say) -> None:
     """Pass the lines of a run on, whole, without those that Flower writes about itself."""
-    rest = ""
+    rest, traceback = "", Traceback(say)
     with suppress(Exception):  # the SuperLink is gone; `follow` says so
         for piece in control.output(run):
             *lines, rest = (rest + piece).split("\n")
             for line in filter(None, map(readable, lines)):
-                say(line)
+                traceback.say(line)
     if readable(rest):
-        say(readable(rest))
+        traceback.say(readable(rest))
+    traceback.end()

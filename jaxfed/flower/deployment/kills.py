@@ -55,6 +55,22 @@ def killing(
     return look
 
 
+def kills_never_met(kills: Sequence[Kill], file: Path) -> None:
+    """Refuse kills at stages that a finished run did not have.
+
+    Raises:
+        UsageError: a run without a stage that a kill names.
+    """
+    had = dict.fromkeys(line["stage"] for line in stages.lines(file))
+    own = [name for name in had if not name.endswith(" ended") and name != stages.END]
+    for node, stage in kills:
+        if stage not in had:
+            raise UsageError(
+                f"--kill={node}@{stage}: nobody was killed, the run had no such stage; use one of "
+                f"{', '.join(own)}, and --overwrite"
+            )
+
+
 def departed(place: Path) -> tuple[dict[int, list[int]], str]:
     """Return the clients that left each round of a workdir, and a line on those that had sent something.
 

@@ -13,6 +13,10 @@ from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 STAGES, METRICS = "stages.jsonl", "metrics.jsonl"
 _ENDED = " ended"  # behind the name of a stage in its last line
 _COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_RAISED = "ServerApp raised an exception"
+_FOR_USERS = re.compile(
+    r"jaxfed\.(?:\w+\.)+(?:UsageError|Unresumable|BeyondMemory|TooFewClients): "
+)
 _OF_FLOWER = re.compile(r"(INFO|DEBUG) *:|Successfully installed jaxfed-app ")
 
 
@@ -20,6 +24,26 @@ def readable(line: str) -> str:
     """Return a line of a run's output without codes of colors; "" for one of Flower's own reports."""
     plain = _COLORS.sub("", line).rstrip()
     return "" if _OF_FLOWER.match(plain.lstrip()) else plain
+
+
+class Traceback:
+    """Lines of a run without the traceback of an error that is one line, which the run's status repeats."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._held = say, list[str]()
+
+    def say(self, line: str) -> None:
+        """Say a line, or hold it from the first line of a traceback on."""
+        if self._held or _RAISED in line:
+            self._held.append(line)
+        else:
+            self._say(line)
+
+    def end(self) -> None:
+        """Say what was held, unless one of these lines is of an error for users."""
+        if not any(map(_FOR_USERS.match, self._held)):
+            for line in self._held:
+                self._say(line)
 
 
 class StageLines:

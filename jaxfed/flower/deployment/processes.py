@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -32,6 +33,8 @@ MARK = "JAXFED_FLOWER"
 _RECORD, _LOCK = "processes.json", ".lock"
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.05
+_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_EXIT = re.compile(r"Exit Code: [1-9]\d*\n(.*?)(?:\nFor more information|\Z)", re.DOTALL)
 _PATIENCE_SECONDS = 4.0  # for a process that ends by itself after SIGTERM
 
 
@@ -46,11 +49,14 @@ class Started(NamedTuple):
     process: subprocess.Popen[bytes]
     log: Path
 
-    def last_line(self) -> str:
-        """Return the last line of its output that is not empty."""
-        text = self.log.read_text(encoding="utf-8", errors="replace")
+    def reason(self) -> str:
+        """Return why it ended: the text of Flower's exit code, else the last error, else the last line."""
+        text = _COLORS.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else "(no output)"
+        if found := _EXIT.search("\n".join(lines)):
+            return " ".join(found[1].split())
+        errors = [line for line in lines if re.search(r"\bERROR\b", line)]
+        return next(reversed(errors or lines), "(no output)")
 
 
 class Processes:
@@ -74,8 +80,11 @@ class Processes:
         Raises:
             UsageError: another process uses it, or it cannot be written.
         """
-        self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        (self.folder / "logs").mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            (self.folder / "logs").mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.folder}: cannot be written ({error.strerror})") from error
         with ExitStack() as stack:
             try:
                 stack.enter_context(storage.lock(self.folder / _LOCK))
@@ -280,4 +289,4 @@ def _wait(group: Sequence[Started]) -> None:
 def _ended(started: Started) -> str:
     status = started.process.returncode
     how = f"signal {-status}" if status < 0 else f"status {status}"
-    return f"{started.name} ended with {how}: {started.last_line()} ({started.log})"
+    return f"{started.name} ended with {how}: {started.reason()} ({started.log})"

@@ -16,6 +16,7 @@ from jaxfed.flower.deployment import certificates, commands, comparison, control
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
 
+make_server = config_file.load_module(str(ROOT / "examples/flower/make_server.py"))
 make_client = config_file.load_module(str(ROOT / "examples/flower/make_client.py"))
 
 DIGITS = "ml_collections_configs/xclp_digits.py"
@@ -130,6 +131,52 @@ def test_too_few_keys(with_flower, tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_a_server_checks_before_it_listens(with_flower, tmp_path):
+    """What the server's process would refuse is one line at the command, and nothing has started."""
+    keys, held, place = tmp_path / "keys", tmp_path / "held", tmp_path / "w"
+    for name in "abc":
+        certificates.make_node_key(keys / f"{name}.key")
+    make_server.main(held)
+
+    def serve(*overrides, held=held):
+        commands.serve(
+            str(ROOT / "examples/flower/fedavg_digits.py"),
+            overrides,
+            place,
+            host="127.0.0.1",
+            port=1,
+            nodes=keys,
+            held=held,
+        )
+
+    with pytest.raises(UsageError, match="--held is missing"):
+        serve(held=None)
+    with pytest.raises(UsageError, match=r"none/shared\.json: cannot be read"):
+        serve(held=tmp_path / "none")
+    with pytest.raises(UsageError, match="on a network clients label their own examples"):
+        serve("algorithm=fedsem")
+    assert not place.exists()
+    (place / "run").mkdir(parents=True)
+    (place / "run" / "letter.txt").write_text("of something else")
+    with pytest.raises(UsageError, match="run"):
+        serve()
+    assert not (place / "network").exists()
+
+
+def test_a_client_without_connection_says_so(folder, with_flower, monkeypatch, tmp_path, command):
+    monkeypatch.setattr(commands, "_BETWEEN_LINES", 0.0)
+    said = []
+
+    def say(line):
+        said.append(line)
+        if line.startswith("no connection"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commands.take_part(folder, "localhost:1", root_certificate=None, key=None, say=say)
+    assert said[-1].startswith("no connection to localhost:1 yet")
+
+
 STOPPED = [
     {"stage": "turn", "round": 1},
     {"stage": "upload", "round": 1},
@@ -178,7 +225,9 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     assert try_here() == 0
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
     stages.write_text("".join(json.dumps(line) + "\n" for line in STOPPED))
-    assert try_here("1@upload", "2@turn", "0@end") == 0
+    with pytest.raises(UsageError, match=r"--kill=0@show: nobody was killed.*one of turn, upload,"):
+        try_here("0@show")
+    assert try_here("1@upload", "2@turn") == 0
     killed = [line for line in said if line.startswith("killed")]
     assert killed == ["killed node 1 at stage 'upload'", "killed node 2 at stage 'turn'"]
     assert simulated == [{}, {1: [1], 2: [0]}]

@@ -178,6 +178,10 @@ def test_a_server_and_a_client_of_two_commands(tmp_path, app, monkeypatch):
     client.mkdir(mode=0o700)
     (client / "client.toml").write_text('number = 0\nname = "north"\n')
     np.savez(client / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
+    held = tmp_path / "held"
+    held.mkdir()
+    shared = {"num_classes": 2, "class_names": ["a", "b"], "example": ["float32", 8, 8, 1]}
+    (held / "shared.json").write_text(json.dumps(shared))
     key = certificates.make_node_key(tmp_path / "keys" / "north.key").private
     place, port, said = tmp_path / "w", local.free_ports(1)[0], []
     keys = place / "network" / "keys"
@@ -189,12 +193,13 @@ def test_a_server_and_a_client_of_two_commands(tmp_path, app, monkeypatch):
         assert "node of" in node.stdout.readline()
         try:
             status = commands.serve(
-                "ml_collections_configs/xclp_digits.py",
+                "examples/flower/fedavg_digits.py",
                 ["deployment.nodes=1"],
                 place,
                 host="127.0.0.1",
                 port=port,
                 nodes=tmp_path / "keys",
+                held=held,
                 say=said.append,
             )
         except BaseException:

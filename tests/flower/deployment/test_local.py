@@ -13,7 +13,7 @@ import stand_in_flower
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.deployment import local, processes
-from jaxfed.flower.deployment.processes import DeploymentError, Processes
+from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
@@ -108,6 +108,31 @@ def test_what_ends_at_the_start_is_one_line(tmp_path, clients, option, line):
         with pytest.raises(DeploymentError, match=line):
             started.start()
     assert not alive(mark)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "INFO: up\n\x1b[91mERROR \x1b[0m: Exit Code: 305\nNo connection.\n[SSL] bad name\n"
+            "For more information, visit: <x>\nINFO: Finished\n",
+            "No connection. [SSL] bad name",
+        ),
+        ("12 ERROR address already in use\nINFO down\n", "12 ERROR address already in use"),
+        ("one\ntwo\n\n", "two"),
+        ("", "(no output)"),
+    ],
+)
+def test_the_reason_of_an_end_is_found_in_the_output(tmp_path, output, reason):
+    log = tmp_path / "log"
+    log.write_text(output)
+    assert Started("node", None, log).reason() == reason
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"), Processes(tmp_path / "file" / "x"):
+        pass
 
 
 def test_who_is_missing_is_named_in_time(tmp_path, clients, monkeypatch):

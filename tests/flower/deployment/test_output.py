@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from jaxfed.flower.deployment import output
 
 ENDED = {"round": 2, "stage": "update ended", "replies": 2, "lost": 1, "seconds": 2.9}
@@ -12,6 +14,29 @@ def test_lines_of_flower_are_left_out():
     assert output.readable("Successfully installed jaxfed-app to /x.") == ""
     assert output.readable("\x1b[93mWARNING \x1b[0m:   late") == "WARNING :   late"
     assert output.readable("round 1  \x1b[1mloss\x1b[0m 0.5") == "round 1  loss 0.5"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_for_users"),
+    [
+        ("jaxfed.errors.UsageError: clients 1 of 3 are missing", True),
+        ("jaxfed.flower.server.exchange.TooFewClients: 1 of 3", True),
+        ("ValueError: a slip", False),
+    ],
+)
+def test_a_traceback_of_an_error_for_users_is_left_out(error, is_for_users):
+    lines = [
+        "ERROR :     ServerApp raised an exception",
+        '  File "server.py"',
+        error,
+        "Exit Code: 201",
+    ]
+    said = []
+    traceback = output.Traceback(said.append)
+    for line in ("round 1", *lines):
+        traceback.say(line)
+    traceback.end()
+    assert said == ["round 1", *([] if is_for_users else lines)]
 
 
 def test_a_line_for_each_stage(tmp_path):
