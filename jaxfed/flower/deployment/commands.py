@@ -151,7 +151,8 @@ def try_here(
     those_who_left = " without those who left" * bool(left)
     say(f"simulating the same{those_who_left}")
     simulate(experiment.config, place / SIMULATION, left)
-    found = compare(place / RUN, place / SIMULATION, experiment.config.algorithm)
+    places, method = (place / RUN, place / SIMULATION), experiment.config.algorithm
+    found = compare(*places, method, nodes=place / NODES)
     closing = [
         seconds_text(place / RUN),
         str(traffic(place / RUN, number)),

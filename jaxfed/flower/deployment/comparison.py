@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.flower.client.labels_file import LABELS
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own
+_TRAINING = (
+    "labeled",
+    "unlabeled",
+)  # roles of a client's training points, in the order of train.npz
 
 
 class Difference(NamedTuple):
@@ -42,11 +48,14 @@ class Difference(NamedTuple):
         return f"{states}; {labels}"
 
 
-def compare(first: Path, second: Path, method: str, *, repeat: int = 0) -> Difference:
+def compare(
+    first: Path, second: Path, method: str, *, repeat: int = 0, nodes: Path | None = None
+) -> Difference:
     """Compare the last states and the predictions of a method in two workdirs.
 
     The first one is that of a server, whose state has no rows for its clients' own states, and none of their
-    models if each has its own.
+    models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if these
+    are here: row i of a client's train.npz is its example i in the simulation.
     """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
@@ -60,11 +69,14 @@ def compare(first: Path, second: Path, method: str, *, repeat: int = 0) -> Diffe
             (_difference(here.get(n), there.get(n)) for n in {*here, *there}), default=0.0
         )
     tables = [_labels(path, method, repeat) for path in (first, second)]
+    if nodes is not None and not tables[0]:  # a server has no labels of its clients' points
+        tables = [_labels_at_clients(nodes), _labels_of_clients(second, method, repeat)]
     labels = None
-    if all(tables):  # a server has no labels of its clients' points
-        rows = [dict(table or {}) for table in tables]
-        labels = sum(rows[0].get(point) != rows[1].get(point) for point in {*rows[0], *rows[1]})
-    return Difference(largest, len(here), labels, len(tables[0] or {}))
+    if all(tables):
+        here_labels, there_labels = tables
+        points = {*here_labels, *there_labels}
+        labels = sum(here_labels.get(point) != there_labels.get(point) for point in points)
+    return Difference(largest, len(here), labels, len(tables[0]))
 
 
 def _last_state(workdir: Path, method: str, repeat: int) -> dict[str, np.ndarray]:
@@ -89,10 +101,37 @@ def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
     return float("inf") if np.isnan(gaps).any() else float(gaps.max())
 
 
-def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str] | None:
-    """Return the label of each point, by its client and its number; None without predictions."""
+def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str]:
+    """Return the label of each point, by its client and its number; {} without predictions."""
+    rows = _predictions(workdir, method, repeat)
+    return {(row["client"], row["index"]): row["label"] for row in rows}
+
+
+def _labels_of_clients(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str]:
+    """Return the label of each of the clients' training points, by its client and its place there."""
+    found: dict[tuple[str, str], str] = {}
+    next_place: Counter[str] = Counter()
+    for row in _predictions(workdir, method, repeat):
+        if row["role"] in _TRAINING:
+            found[row["client"], str(next_place[row["client"]])] = row["label"]
+            next_place[row["client"]] += 1
+    return found
+
+
+def _labels_at_clients(nodes: Path) -> dict[tuple[str, str], str]:
+    """Return the labels in the clients' folders, by client and row."""
+    found: dict[tuple[str, str], str] = {}
+    for file in nodes.glob(f"*/{LABELS}"):
+        with file.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                found[file.parent.name, row["index"]] = row["label"]
+    return found
+
+
+def _predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, str]]:
+    """Return the rows of a method's predictions; [] if it has none."""
     file = Workdir(workdir).predictions(method, repeat)
     if not file.is_file():
-        return None
+        return []
     with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
-        return {(row["client"], row["index"]): row["label"] for row in csv.DictReader(stream)}
+        return list(csv.DictReader(stream))

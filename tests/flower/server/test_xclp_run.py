@@ -11,6 +11,7 @@ from network_deployment import Deployment, config_of, state_of
 from jaxfed.api.run import run as simulate
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data
+from jaxfed.flower.deployment import comparison
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
@@ -43,6 +44,14 @@ def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
         assert labels_of(folder).tolist() == expected
         assert len(expected)
         assert_in_a_file(folder, [row for row in rows if int(row["client"]) == client])
+    places, nodes = (there.place, tmp_path / "simulation"), there.folders[0].parent
+    found = comparison.compare(*places, "xclp", nodes=nodes)
+    assert (found.labels, found.num_labels) == (0, len(rows))
+    file = there.folders[1] / "labels.csv"
+    text = file.read_text()
+    file.write_text(text.replace("\n0,", "\n0,7", 1))
+    assert comparison.compare(*places, "xclp", nodes=nodes).labels == 1
+    assert comparison.compare(*places, "xclp").labels is None
 
 
 def assert_in_a_file(folder, expected):
