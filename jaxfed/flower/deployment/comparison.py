@@ -54,8 +54,8 @@ def compare(
     """Compare the last states and the predictions of a method in two workdirs.
 
     The first one is that of a server, whose state has no rows for its clients' own states, and none of their
-    models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if these
-    are here: row i of a client's train.npz is its example i in the simulation.
+    models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if
+    these are here: row i of a client's train.npz is its example i in the simulation.
     """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
