@@ -57,10 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what `sample` leaves out of a test's cases: of N cases, number 0, N / n, 2 N / n, ..."""
+    """Mark as slow what `sample` leaves out of a test's cases: of N cases, number 0, N / n, 2 N / n, ...
+
+    Cases that are slow by themselves do not count.
+    """
     cases: dict[tuple[pytest.Item | None, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample"):
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
             cases.setdefault((item.parent, item.name.split("[")[0]), []).append(item)
     for same in cases.values():
         (number,) = same[0].get_closest_marker("sample").args

@@ -148,8 +148,8 @@ def frozen(value):
     return value
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.sample(6)
 def test_what_a_caller_gives_is_as_it_was(name):
     call, arguments = CALLS[name]
     given = [frozen(copy.deepcopy(a) if isinstance(a, ConfigDict) else a) for a in arguments]

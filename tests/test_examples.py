@@ -40,6 +40,7 @@ def test_own_method(tmp_path):
     assert "results are in" in run("-m", "launch.run", config, f"--workdir={tmp_path / 'run'}")
 
 
+@pytest.mark.slow
 def test_own_data(tmp_path, monkeypatch, capsys):
     arguments = ["--config=examples/own_data.py:smoke", f"--workdir={tmp_path / 'run'}"]
     assert invoke(arguments, monkeypatch, capsys) == (0, "")

@@ -126,6 +126,7 @@ def test_rounds_are_those_of_the_transcription():
     assert max(norms) > MAX_NORM > min(norms)
 
 
+@pytest.mark.slow
 def test_clients_label_with_their_own_statistics():
     """At rate 0 nothing moves but running statistics, which clients keep."""
     held, federation = clients_and_server()

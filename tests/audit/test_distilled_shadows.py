@@ -201,6 +201,7 @@ def areas(seed):
     }
 
 
+@pytest.mark.slow
 def test_shadow_students_find_more():
     """Of no attack less than shadows that learn labels themselves, of all together more; means over seeds."""
     with threadpool_limits(1):

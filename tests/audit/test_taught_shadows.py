@@ -70,6 +70,7 @@ def mean(found, attack, shadows):
     return np.mean([areas_of[attack, shadows].auc for areas_of in found])
 
 
+@pytest.mark.slow
 def test_taught_shadows_find_more():
     """Of no attack less, of those that know both kinds of models clearly more; means over seeds."""
     found = [areas(seed) for seed in range(SEEDS)]

@@ -35,6 +35,7 @@ def test_forests_in_processes_stand_beside_the_same_ones_in_turn(short, monkeypa
     assert row["agreement"] == {"one after another": "the same votes"}
 
 
+@pytest.mark.slow
 def test_shadow_models_together_are_those_in_turn(short, monkeypatch):
     for name, size in {"SHADOWS": 3, "TARGETS": 20, "HELD_OUT": 20, "STEPS": 2, "BATCH": 8}.items():
         monkeypatch.setattr(shadow_models, name, size)
@@ -84,6 +85,7 @@ def test_rounds_are_the_same_at_every_place_of_scaling(monkeypatch):
     assert per_example == pytest.approx(1e6 * row["median_seconds"]["jaxfed"] / 9)
 
 
+@pytest.mark.slow
 def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     monkeypatch.setattr(scaling, "SAMPLES", 1)
     monkeypatch.setitem(scaling.UNEQUAL, "fedavg", (30, 300, 5))

@@ -73,9 +73,9 @@ def test_components_are_those_of_scipy(parts):
     np.testing.assert_array_equal(component_sums(found.root, ones), counts)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.gpu
 @pytest.mark.parametrize("alpha", [0.5, 0.99, 0.9999, 1.0])
-@pytest.mark.sample(7)
 def test_solves_beside_the_leading_eigenvectors(parts, alpha):
     graph, w = parts
     n, (_, leading) = len(w), dense_leading(w, graph)

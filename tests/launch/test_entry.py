@@ -139,6 +139,7 @@ def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
         config_file.load(path)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "arguments", "key"),
     [

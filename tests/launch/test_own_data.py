@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from invoking import invoke
 from on_demand import on_demand
@@ -38,6 +40,13 @@ def write_patients(place):
     (place / "patients.csv").write_text("\n".join(rows) + "\n")
 
 
+def write_patients_parquet(place):
+    write_patients(place)
+    pyarrow.parquet.write_table(
+        pyarrow.csv.read_csv(place / "patients.csv"), place / "patients.parquet"
+    )
+
+
 def write_arrays(place):
     rng = np.random.default_rng(0)
     y = np.arange(150) % 3
@@ -57,6 +66,7 @@ def write_photos(place):
 # name -> what writes it, clients, points of unknown class
 DATA = {
     "patients.csv": (write_patients, 3, 60),
+    "patients.parquet": (write_patients_parquet, 3, 60),
     "arrays.npz": (write_arrays, 5, 60),
     "photos": (write_photos, 20, 0),
 }
@@ -66,7 +76,7 @@ def test_every_kind_has_a_command():
     assert page_commands().keys() == DATA.keys()
 
 
-@pytest.mark.parametrize("name", on_demand(DATA, at_once=DATA.keys() - {"photos"}))
+@pytest.mark.parametrize("name", on_demand(DATA, at_once={"patients.csv", "arrays.npz"}))
 def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsys):
     write, num_clients, num_unknown = DATA[name]
     write(tmp_path)
@@ -94,6 +104,7 @@ def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsy
         assert "(unknown)" not in held["class_names"]
 
 
+@pytest.mark.slow
 def test_the_readmes_six_methods(tmp_path, monkeypatch, capsys):
     """README's command as it is, but for one repeat of few rounds."""
     text = Path("README.md").read_text()

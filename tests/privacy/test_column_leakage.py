@@ -61,6 +61,7 @@ def received_columns(monkeypatch, influence, num_labeled):
     return columns, truth, len(parts[0]), graphs[0][: len(truth)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [

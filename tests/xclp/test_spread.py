@@ -50,8 +50,8 @@ def meshes(monkeypatch):
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
-@pytest.mark.sample(2)
 def test_labels_over_two_devices_are_those_of_one(meshes, switches):
     vectors, labels = clients()
     p = Parameters(num_classes=3, num_bits=512, **switches)

@@ -42,8 +42,8 @@ def assert_same(state, far):
 NETWORKS = {"networks", "mixed"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=CASES.keys() - NETWORKS))
-@pytest.mark.sample(3)
 def test_a_network_gives_the_labels_of_the_simulation(case):
     state, far, expected, found, _ = both("fedct", COHORT, CASES[case], rounds=3)
     assert_same(state, far)
@@ -79,9 +79,9 @@ def noise_of_the_simulation(monkeypatch):
     return drew
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sums", ["plaintext", "masked"])
 @pytest.mark.parametrize("release", ["xor", "randomized_response"])
-@pytest.mark.sample(2)
 def test_noisy_labels_give_the_simulations_consensus(noise_of_the_simulation, release, sums):
     noise = (f"fedct.release={release}", "fedct.epsilon=30", "fedct.rows=3", f"fedct.sums={sums}")
     state, far, expected, found, _ = both("fedct", COHORT, (*TREE, *noise), rounds=2)

@@ -35,6 +35,7 @@ def digits(*changes):
     return config_file.load(str(ROOT / CONFIG), [*public, *small, *learner, *changes])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sums", ["plaintext", "masked"])
 def test_methods_send_what_their_rounds_count(sums):
     costs = answer_costs(digits(f"fedct.sums={sums}", "pate.teacher_rounds=2"))

@@ -83,6 +83,7 @@ def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_pat
     assert (fedct["factor"] is None) == (learner == "decision_tree")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

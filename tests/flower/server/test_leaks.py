@@ -118,6 +118,7 @@ def key(data):
     return {"planted": client_step.stored_secret(data.folder)}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("step", "planted"),
     [
@@ -168,6 +169,7 @@ Y = RNG.integers(-1, 6, 40)
 CODES = RNG.integers(0, 2**32, (5, 8), dtype=np.uint32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("x", [IMAGES, IMAGES / 7, RNG.normal(size=(40, 9)).astype(np.float32)])
 def test_every_encoding_is_found_and_nothing_else(x):
     private = Private(x, Y, 6, {"secret": b"open sesame"}, np.r_[CODES, np.zeros_like(CODES)])

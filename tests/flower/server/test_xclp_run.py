@@ -30,6 +30,7 @@ def labels_of(folder):
     return np.frombuffer(state["label"], np.int32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("row_sums", ["masked", "masked_resilient"])
 def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
     config = config_of("xclp", *SECURE, f"xclp.row_sums={row_sums}")

@@ -20,9 +20,9 @@ TARGETS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("word_bits", [32, 13, 10])
-@pytest.mark.sample(7)
 def test_is_a_stable_sort(monkeypatch, name, word_bits):
     """Shorter words have a digit or several: 3 bits of 13, of 300 edges."""
     monkeypatch.setattr(counting_sort, "_WORD_BITS", word_bits)

@@ -2,20 +2,28 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from event_files import read, steps
-from invoking import invoke
+from invoking import ROOT
 from small_workdirs import make_run, make_sweep
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.tracking import tracker
 from jaxfed.reports.documents.event_files import write_event_files
-from launch import report
 
 WITH_TENSORBOARD = pytest.mark.skipif(
     not tracker.find_spec("tensorboard"), reason="pip install -r requirements-trackers.txt"
 )
+
+
+def reported(*arguments):
+    """Exit status and standard error of launch.report, in a process: two launchers have a flag --out."""
+    command = [sys.executable, "-m", "launch.report", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
 
 
 def test_without_tensorboard_one_line_says_what_to_install(tmp_path, monkeypatch):
@@ -27,7 +35,7 @@ def test_without_tensorboard_one_line_says_what_to_install(tmp_path, monkeypatch
 
 
 @WITH_TENSORBOARD
-def test_of_runs_and_sweeps(tmp_path, monkeypatch, capsys):
+def test_of_runs_and_sweeps(tmp_path):
     work, out = tmp_path / "work", tmp_path / "tb"
     accuracies = {"xclp": (0.2, 0.3), "fedavg": (0.1, 0.2)}
     make_run(work / "a" / "one", accuracies, rounds=3)
@@ -36,7 +44,7 @@ def test_of_runs_and_sweeps(tmp_path, monkeypatch, capsys):
     make_sweep(work / "bits", [("L64", {"xclp.num_bits": 64}, {"xclp": (0.5,)})], {})
     arguments = [str(work), f"--tensorboard={out}"]
     for _ in range(2):  # a second call replaces the files of the first
-        assert invoke(arguments, monkeypatch, capsys, report.main) == (0, "")
+        assert reported(*arguments) == (0, "")
     found = read(out)
     assert set(found) == {
         *("one/xclp-0", "one/xclp-1", "one/fedavg-0", "one/fedavg-1", "one-2/xclp-0"),
@@ -76,7 +84,7 @@ def test_times_are_those_of_the_run(tmp_path):
         ([], "give a workdir of launch.run or launch.sweep"),
     ],
 )
-def test_mistakes(arguments, message, tmp_path, monkeypatch, capsys):
+def test_mistakes(arguments, message, tmp_path):
     given = [*arguments, f"--tensorboard={tmp_path / 'tb'}"]
-    assert invoke(given, monkeypatch, capsys, report.main) == (2, f"jaxfed: {message}\n")
+    assert reported(*given) == (2, f"jaxfed: {message}\n")
     assert not (tmp_path / "tb").exists()

@@ -124,6 +124,7 @@ def test_launch_report(tmp_path):
     assert (tmp_path / "here" / "report.html").is_file()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -57,8 +57,8 @@ def real_rounds(name):
     return np.mean(up[1:]), np.mean(down[1:]), float(metrics["local_steps"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["fedavg", "fixmatch", "scaffold", "protofssl"])
-@pytest.mark.sample(2)
 def test_bytes_and_steps_are_those_of_real_rounds(name):
     costs = counted(name)
     assert (costs.upload_bytes, costs.download_bytes, costs.steps) == real_rounds(name)

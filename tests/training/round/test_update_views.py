@@ -77,6 +77,7 @@ def test_the_server_sees_changes_before_its_noise():
     assert np.abs(seen[0][1].answers(X) - seen[1][1].answers(X)).max() > 0.1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["fedavg", "protofssl"])
 def test_gradient_norms_are_of_all_numbers_of_the_message(name):
     algorithm = METHODS[name]()

@@ -76,13 +76,13 @@ SWITCHES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("influence", ["labels", "columns"])
 @pytest.mark.parametrize(
     ("protocols", "switches"),
     [*((own, {}) for own in PROTOCOLS), *((MASKED, own) for own in SWITCHES)],
     ids=str,
 )
-@pytest.mark.sample(7)
 def test_labels_are_those_in_the_clear(protocols, switches, influence):
     secure = {**protocols, **switches, "influence": influence}
     found = later_of(result_of(**secure), **secure)

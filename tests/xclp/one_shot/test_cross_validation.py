@@ -210,6 +210,7 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
     np.testing.assert_array_equal(found.label, plain[best].round(start, cohort, KEY)[0].label)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "search", "times"),
     [
@@ -218,7 +219,6 @@ def test_it_is_the_loop_over_settings_and_folds(name, overrides):
         ("pooled_lp", "cosine_knn", 1),
     ],
 )
-@pytest.mark.sample(2)
 def test_neighbors_are_searched_once(name, search, times, monkeypatch):
     searches = []
     exact = getattr(knn, search)
