@@ -148,6 +148,7 @@ def test_an_ensemble_of_a_mixture_is_a_mixture():
     assert heard == [[0, 0, 2, 2]] * 4
 
 
+@pytest.mark.slow
 def test_networks_are_students_to_the_bit():
     federation = federation_of([12, 12])
     federation = replace(federation, public=federation.test[:9], test=federation.test[9:])

@@ -49,6 +49,7 @@ def test_an_image_behind_an_invertible_network_is_found(features):
     assert attack.psnr(by_decoder, x).min() > 35
 
 
+@pytest.mark.slow
 def test_any_models_embeddings_are_attacked():
     """Of a CNN before any training: both attacks come nearer than a guess."""
     model = MODELS["cnn"](SHAPE, None, channels=(8,), hidden=64)

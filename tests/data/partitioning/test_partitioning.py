@@ -56,6 +56,7 @@ def counts(part, y):
     return np.array([class_counts(y, indices, NUM_CLASSES) for indices in part])
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
 @pytest.mark.parametrize("name", SCHEMES)
 @given(
@@ -82,6 +83,7 @@ def test_every_example_is_used_once(name, skew, n, num_new, fraction, seed):
         assert labeled.dtype == unlabeled.dtype == np.int64
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
 @pytest.mark.parametrize("name", SCHEMES)
 @settings(max_examples=20)

@@ -64,11 +64,11 @@ def test_the_command_prints_and_writes(tmp_path):
     assert f"{(2 * row['as_run']['upload_bytes']) / 1e6:.4g}" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "told"),
     [("network", "FedCT's paper: 67"), ("decision_tree", "No method here trains a network")],
 )
-@pytest.mark.sample(1)
 def test_of_clients_that_answer_it_prints_bytes_beside_the_papers_factor(tmp_path, learner, told):
     """Of trees without a factor: nobody would send a network's parameters."""
     out = tmp_path / "costs.json"

@@ -118,6 +118,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 def test_forks_compute_after_imports_that_are_learned():
     """No import starts a device; OpenBLAS and OpenMP work in a fork, as their threads start again there."""
     done = subprocess.run(

@@ -89,6 +89,7 @@ def test_operations_of_a_local_update_by_hand():
     assert expected < costs.operations < expected + elementwise
 
 
+@pytest.mark.slow
 def test_operations_grow_with_steps_and_with_passes():
     def total(name, epochs):
         return counted(name, 1, batches=Batches("paired", size=2, epochs=epochs)).operations

@@ -20,6 +20,7 @@ def both(name="fedavg_xclp", settings=(), rounds=2, **which):
     return network_in_process.both(name, COHORT, (*SECURE, *settings), rounds=rounds, **which)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
