@@ -168,9 +168,8 @@ def _step(
         timings.COMPILE: float(sum(compiled)),
     }
     stored = pytrees.to_record(new)
-    if (
-        stored.get(client_step.ONCE) is True
-    ):  # another method would send other content under the same masks
+    # In a session another method would send other content under the same masks.
+    if stored.get(client_step.ONCE) is True:
         stored[_DESCRIBED] = described
     return stored, {
         **records.prefixed(found, REPLY),

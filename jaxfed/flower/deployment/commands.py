@@ -26,9 +26,10 @@ from jaxfed.flower.deployment.control import Control, RunSettings, Status, check
 from jaxfed.flower.deployment.dealing import deal
 from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
-from jaxfed.flower.deployment.output import STAGES, StageLines, seconds_text, traffic
+from jaxfed.flower.deployment.output import StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
 from jaxfed.flower.server import server_data, server_run
+from jaxfed.flower.server.stages import STAGES
 
 Say = Callable[[str], None]
 Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]

@@ -62,7 +62,7 @@ def kills_never_met(kills: Sequence[Kill], file: Path) -> None:
         UsageError: a run without a stage that a kill names.
     """
     had = dict.fromkeys(line["stage"] for line in stages.lines(file))
-    own = [name for name in had if not name.endswith(" ended") and name != stages.END]
+    own = [name for name in had if not name.endswith(stages.ENDED) and name != stages.END]
     for node, stage in kills:
         if stage not in had:
             raise UsageError(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxfed.flower.messages.timings import PARTS, TRANSPORT
+from jaxfed.flower.server.stages import ENDED, STAGES
 
-STAGES, METRICS = "stages.jsonl", "metrics.jsonl"
-_ENDED = " ended"  # behind the name of a stage in its last line
+METRICS = "metrics.jsonl"
 _COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAISED = "ServerApp raised an exception"
 _FOR_USERS = re.compile(
@@ -20,9 +20,14 @@ _FOR_USERS = re.compile(
 _OF_FLOWER = re.compile(r"(INFO|DEBUG) *:|Successfully installed jaxfed-app ")
 
 
+def uncolored(text: str) -> str:
+    """Return a program's output without codes of colors."""
+    return _COLORS.sub("", text)
+
+
 def readable(line: str) -> str:
     """Return a line of a run's output without codes of colors; "" for one of Flower's own reports."""
-    plain = _COLORS.sub("", line).rstrip()
+    plain = uncolored(line).rstrip()
     return "" if _OF_FLOWER.match(plain.lstrip()) else plain
 
 
@@ -70,7 +75,7 @@ class StageLines:
 def stage_text(line: dict[str, Any]) -> str:
     """Return the text of a line of stages.jsonl; "" if no stage ends with it."""
     name = str(line.get("stage", ""))
-    if not name.endswith(_ENDED):
+    if not name.endswith(ENDED):
         return ""
     lost = f", {line['lost']} lost" * bool(line["lost"])
     parts = [
@@ -78,7 +83,7 @@ def stage_text(line: dict[str, Any]) -> str:
     ]
     longest = f" (at most: {', '.join(parts)})" * bool(parts)
     return (
-        f"round {line['round']}, {name.removesuffix(_ENDED)}: {line['replies']} replies{lost} in "
+        f"round {line['round']}, {name.removesuffix(ENDED)}: {line['replies']} replies{lost} in "
         f"{line['seconds']:.1f} s{longest}"
     )
 

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple, Self
 from jaxfed.errors import UsageError
 from jaxfed.flower.client.client_data import PRIVATE_FILE, PRIVATE_FOLDER, write_private
 from jaxfed.flower.deployment.guarded import PARENT
+from jaxfed.flower.deployment.output import uncolored
 from jaxfed.host import storage
 
 MARK = "JAXFED_FLOWER"
 _RECORD, _LOCK = "processes.json", ".lock"
 _PROC = Path("/proc")
 _POLL_SECONDS = 0.05
-_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EXIT = re.compile(r"Exit Code: [1-9]\d*\n(.*?)(?:\nFor more information|\Z)", re.DOTALL)
 _PATIENCE_SECONDS = 4.0  # for a process that ends by itself after SIGTERM
 
@@ -51,7 +51,7 @@ class Started(NamedTuple):
 
     def reason(self) -> str:
         """Return why it ended: the text of Flower's exit code, else the last error, else the last line."""
-        text = _COLORS.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
+        text = uncolored(self.log.read_text(encoding="utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if found := _EXIT.search("\n".join(lines)):
             return " ".join(found[1].split())

@@ -37,7 +37,7 @@ from jaxfed.flower.server import admission, known_clients
 from jaxfed.flower.server.admission import Admitted, Expected, Returning
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
-from jaxfed.flower.server.stages import END, Stages
+from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
 
 NO_CENSUS = Census(1, 1, FeatureSums(np.zeros(1), np.zeros(1), 1))
@@ -231,7 +231,7 @@ class ClientCalls:
         for key, value in found.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
-        self._stages.write(round=number, stage=f"{answers.step} ended", **found, why=why)
+        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why)
 
 
 def _read(form: Any, check: Callable[[int, Any], None], client: int, content: Record) -> Any:

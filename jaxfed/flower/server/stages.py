@@ -22,7 +22,7 @@ from jaxfed.host import storage
 
 STAGES = "stages.jsonl"
 END = "end"
-_ENDED = " ended"
+ENDED = " ended"  # behind the name of a stage in its last line
 
 
 class Stages:
@@ -89,7 +89,7 @@ def departures(place: Path) -> dict[int, dict[str, list[int]]]:
     """Return the clients that left each round: {round: {stage: clients, ascending}}."""
     found: dict[int, dict[str, list[int]]] = {}
     for line in lines(place / STAGES):
-        stage, ended, _ = str(line["stage"]).rpartition(_ENDED)
+        stage, ended, _ = str(line["stage"]).rpartition(ENDED)
         if ended and isinstance(line.get("why"), dict):
             found.setdefault(line["round"], {})[stage] = sorted(map(int, line["why"]))
     return {
