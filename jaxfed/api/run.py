@@ -126,8 +126,12 @@ def _run(
 ) -> Result:
     console = None if progress else Console(quiet=True)
     with RunProgress(settings.to_dict(), console) as shown:
-        how: dict[str, Any] = {"overwrite": overwrite, "given": given, "trackers": trackers}
-        conduct(settings, place, shown, Interruption(), **how)
+        conduct(
+            *(settings, place, shown, Interruption()),
+            overwrite=overwrite,
+            given=given,
+            trackers=trackers,
+        )
     if progress:
         present(shown, place, is_temporary=owns_workdir)
     return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)
