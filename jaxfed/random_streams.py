@@ -18,6 +18,7 @@ class Stream(IntEnum):
     AUDIT_TARGETS = 0x74617267  # members and non-members that an audit asks about
     BATCH_ORDER = 0x6F726473  # order of a client's batches over rounds
     BATCH_STATISTICS = 0x73746174  # BatchNorm statistics that clients measure
+    BEFORE_STEPS = 0x62666F72  # a client's predictions before its first step
     CLIENT_GROUPS = 0x67727073  # groups of clients that take turns in rounds
     CONTROL = 0x6374726C  # the gradient of SCAFFOLD's option I
     DROPOUT = 0x6C656176  # clients that leave a round of FedCT

@@ -43,6 +43,8 @@ _OWN: dict[str, Place] = {
     "scaffold": _in("scaffold"),
     "feddyn": _in("feddyn"),
     "fixmatch": _in("fixmatch"),
+    "sage": _in("sage"),
+    "fedlabel": _in("fedlabel"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),
     "fedsiam": _in("fedsiam"),

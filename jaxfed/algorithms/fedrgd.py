@@ -38,8 +38,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.random_streams import Stream
 from jaxfed.rules import SHARE, at_least, keywords
-from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.consistency import fixmatch
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
@@ -77,7 +77,7 @@ def fedrgd(
 
     Cost: the server keeps S models, and a round makes one for each client of its group's.
     """
-    loss = losses.fixmatch(
+    loss = fixmatch(
         training.model,
         weak=training.local.augment,
         strong=None if self_training else training.local.strong_augment_for("fedrgd"),

@@ -4,8 +4,12 @@
     mean as FedAvg
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
-`jaxfed.training.local.losses.fixmatch`.) The augmentation of `Training` is the weak one, its strong
+`jaxfed.training.local.consistency.fixmatch`.) The augmentation of `Training` is the weak one, its strong
 augmentation the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
+
+  * `labeled_by="own"`: the model in training labels (FixMatch-LPL in the papers of SAGE and ProxyFL).
+  * `labeled_by="received"`: the model that the server sent labels, frozen for the round (FixMatch-GPL).
+  * `thresholds`: "fixed", or by class as in FlexMatch and FreeMatch (`jaxfed.training.local.thresholds`).
 
 Labels at the server: it trains on them, weakly augmented, and the clients on the second term alone.
 
@@ -14,17 +18,24 @@ Leaves a client: its model's change.
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
-from jaxfed.training.local import losses
+from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords, one_of
+from jaxfed.training.local.consistency import LabeledBy, Term, confident
+from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
 from jaxfed.training.needs import EVERYWHERE, needs
-from jaxfed.training.round.client_round import plain_update
-from jaxfed.training.round.labels_at_server import plain_part
-from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.two_views import Begin, two_view_training, two_view_update
 from jaxfed.training.specification import Training
 
 
-@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, mu=NOT_NEGATIVE)
+@keywords(
+    threshold=SHARE,
+    unlabeled_weight=NOT_NEGATIVE,
+    mu=NOT_NEGATIVE,
+    labeled_by=one_of(("own", "received")),
+    thresholds=one_of(("fixed", *THRESHOLDS)),
+)
 @needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
 def fixmatch(
     *,
@@ -32,31 +43,38 @@ def fixmatch(
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     mu: float = 0.0,
+    labeled_by: LabeledBy = "own",
+    thresholds: Thresholds = "fixed",
 ) -> FederatedAlgorithm:
     """FedAvg on FixMatch's loss; FedProx with mu > 0.
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        threshold: confidence in [0, 1] that an unlabeled example takes to count.
+        threshold: confidence in [0, 1] that an unlabeled example takes to count; "freematch" sets its own.
         unlabeled_weight: of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
         mu: proximal weight.
+        labeled_by: model that labels: "own", the one in training; "received", the server's of this round.
+        thresholds: "fixed", or of each class: "flexmatch", "freematch".
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
+
+    Cost: "received" takes one more forward pass of each batch; thresholds by class one over a client's data
+    in each round.
     """
-    loss = losses.fixmatch(
-        training.model,
-        weak=training.local.augment,
-        strong=training.local.strong_augment_for("fixmatch"),
-        threshold=threshold,
-        unlabeled_weight=unlabeled_weight,
-        pointwise=training.local.pointwise,
-    )
-    if mu:
-        loss = losses.proximal(loss, mu)
-    return federated_training(
+
+    def term_of(begin: Begin) -> Term:
+        least: Any = threshold
+        if thresholds != "fixed":
+            least = THRESHOLDS[thresholds](*begin.predictions(), threshold)
+        return confident(least, labeled_by=labeled_by, pointwise=training.local.pointwise)
+
+    update = two_view_update(
         training,
-        plain_update(training, loss),
-        pseudo_label="unlabeled",
-        server_part=plain_part(training),
+        "fixmatch",
+        term_of,
+        asks_received=labeled_by == "received",
+        unlabeled_weight=unlabeled_weight,
+        mu=mu,
     )
+    return two_view_training(training, update)

@@ -46,11 +46,11 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.federation.ragged import by_extent
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData, extent
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Augment,
@@ -59,7 +59,6 @@ from jaxfed.training.local.losses import (
     Pointwise,
     augmented_logits,
     mean_where,
-    taken,
 )
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -70,8 +69,6 @@ from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
-
-_LABELED_AT_ONCE = 256
 
 
 @keywords(threshold=SHARE, mix_weight=NOT_NEGATIVE, mix_alpha=POSITIVE, max_norm=POSITIVE)
@@ -159,17 +156,7 @@ def labeled(
 ) -> tuple[ClientData, jax.Array]:
     """The client's data with labels by the model; weight 1 on D_fix, whose members are bool [N]."""
 
-    def classify(number: jax.Array) -> jax.Array:
-        x = taken(data.x, number[None])
-        x = x if weak is None else weak(jax.random.fold_in(key, number), x)
-        return model.apply(state, x)[0].astype(jnp.float32)
-
-    def of_length(length: int) -> jax.Array:
-        numbers = jnp.arange(length)
-        own = jax.lax.map(classify, numbers, batch_size=min(_LABELED_AT_ONCE, length))
-        return jnp.pad(own, ((0, len(data.mask) - length), (0, 0)))
-
-    logits = by_extent(data.x, extent(data), of_length)
+    logits = client_logits(model, state, data, key, weak)
     is_sure = data.mask & (jnp.max(jax.nn.softmax(logits), axis=-1) >= threshold)
     label = jnp.where(data.mask, jnp.argmax(logits, axis=-1).astype(jnp.int32), -1)
     return data._replace(label=label, weight=is_sure.astype(jnp.float32)), is_sure

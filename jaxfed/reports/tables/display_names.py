@@ -27,6 +27,8 @@ _ALGORITHMS = {
     "fedprox": "FedProx",
     "scaffold": "SCAFFOLD",
     "fixmatch": "FixMatch",
+    "sage": "SAGE",
+    "fedlabel": "FedLabel",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",

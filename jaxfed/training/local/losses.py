@@ -20,7 +20,6 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.federation.ragged import Ragged
-from jaxfed.models.wrapping import as_float
 from jaxfed.training.local.microbatching import examples_at_once, few_at_a_time
 
 if TYPE_CHECKING:
@@ -154,49 +153,6 @@ def _augmented(
     """Return augment(x), and the key for the network's own draws."""
     augment_key, model_key = jax.random.split(key)
     return (x if augment is None else augment(augment_key, x)), model_key
-
-
-def fixmatch(
-    model: Model,
-    *,
-    weak: Augment | None,
-    strong: Augment | None,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    pointwise: Pointwise = softmax_cross_entropy,
-) -> Loss:
-    """FixMatch (Sohn et al., NeurIPS 2020, eqs. 3 and 4), with p_i = softmax(f(weak(x_i))) held fixed:
-
-        1 / |B_L| sum_{i in B_L} l(f(weak(x_i)), y_i)
-          + unlabeled_weight / |B_U| sum_{i in B_U} 1[max p_i >= threshold] l(f(strong(x_i)), argmax p_i)
-
-    Both views of a batch go through the network together, as in the authors' code: batch statistics
-    cover both. Its moving average of parameters for evaluation is not part of the loss.
-
-    Without a strong augmentation the same weak view takes its place: self-training.
-    """
-
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        del anchor
-        weak_key, strong_key, model_key = jax.random.split(key, 3)
-        weak_x = batch.x if weak is None else weak(weak_key, batch.x)
-        views = as_float(weak_x)
-        if strong is not None:
-            views = jnp.concatenate([views, strong(strong_key, batch.x)])
-        logits, state = model.train_apply(state, views, model_key)
-        weak_logits, strong_logits = logits, logits
-        if strong is not None:
-            weak_logits, strong_logits = jnp.split(logits, 2)
-        probability = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
-        is_sure = (jnp.max(probability, axis=-1) >= threshold).astype(jnp.float32)
-        own_label = jnp.argmax(probability, axis=-1).astype(jnp.int32)
-        supervised = labeled_mean(pointwise(weak_logits, batch.label), batch)
-        consistency = unlabeled_mean(is_sure * pointwise(strong_logits, own_label), batch)
-        return supervised + unlabeled_weight * consistency, state
-
-    return loss
 
 
 def labeled_mean(value: jax.Array, batch: Batch) -> jax.Array:

@@ -12,7 +12,6 @@ from flax import nnx
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import in_precision, normalized
 from jaxfed.training.local import losses
-from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.server import aggregate
@@ -71,63 +70,6 @@ def test_the_batch_is_weighted_and_divided_by_its_rows():
     value, _ = losses.weighted_loss(model)(state, state, batch, KEY)
     each = -log_probability(np.asarray(model.apply(state, x), np.float64), np.asarray(batch.label))
     assert float(value) == pytest.approx(float(each @ np.asarray(batch.weight)) / 4, rel=1e-5)
-
-
-def test_fixmatch_by_formula():
-    """Two labeled rows; of two unlabeled ones the surer counts, by its own label, strongly augmented."""
-    model = mlp((4,), 3, hidden=())
-    state = model.init(KEY)
-    x = np.random.default_rng(1).standard_normal((5, 4))
-    batch = Batch(
-        x=jnp.asarray(x, jnp.float32),
-        label=jnp.array([0, 2, 0, 0, 1]),
-        weight=jnp.array([1.0, 1, 0, 0, 0]),
-        used=jnp.array([True, True, True, True, False]),
-        is_labeled=jnp.array([True, True, False, False, True]),
-    )
-    kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
-
-    def log_softmax(inputs):
-        logits = inputs @ kernel + bias
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-
-    weak, strong = log_softmax(x + 1), log_softmax(2 * x)
-    surest = 2 + np.exp(weak[2:4]).max(axis=1).argmax()
-    threshold = np.sort(np.exp(weak[2:4]).max(axis=1)).mean()
-    loss = losses.fixmatch(
-        model,
-        weak=lambda key, rows: rows + 1,
-        strong=lambda key, rows: 2 * rows,
-        threshold=threshold,
-        unlabeled_weight=0.3,
-    )
-    supervised = -(weak[0, 0] + weak[1, 2]) / 2
-    consistency = -strong[surest, weak[surest].argmax()] / 2
-    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
-    assert float(value) == pytest.approx(supervised + 0.3 * consistency, rel=1e-5)
-    step = np.exp(weak[:2]) - np.eye(3)[[0, 2]]
-    expected = (x[:2] + 1).T @ step / 2
-    step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
-    expected += 0.3 * np.outer(2 * x[surest], step) / 2
-    np.testing.assert_allclose(gradient["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_fixmatch_of_bytes_is_that_of_images():
-    """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
-    images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
-    model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
-    loss = losses.fixmatch(model, weak=None, strong=compose(("flip",)), threshold=0.0)
-    state = model.init(KEY)
-    batch = Batch(
-        x=jnp.asarray(images),
-        label=jnp.array([0, 2, 0, 0, 1]),
-        weight=jnp.array([1.0, 1, 0, 0, 0]),
-        used=jnp.array([True, True, True, True, False]),
-        is_labeled=jnp.array([True, True, False, False, True]),
-    )
-    of_bytes, _ = loss(state, state, batch, KEY)
-    of_images, _ = loss(state, state, batch._replace(x=jnp.float32(images) / 255), KEY)
-    assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
 
 
 def test_the_proximal_gradient_is_mu_times_the_way():

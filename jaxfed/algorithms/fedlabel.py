@@ -1,0 +1,78 @@
+"""FedLabel (Cho, Joshi, Dimitriadis, ICLR 2023 workshop): each example is labeled by the surer of two models.
+
+With p_L and p_G of an unlabeled example by the model in training and by the received one
+(`jaxfed.training.local.consistency`), p* is the one with the larger maximum, p' the other one:
+
+    term = 1[max p* >= tau] CE(f(strong(x)), argmax p*)
+           + 1[max p* >= tau, argmax p* = argmax p'] lambda (max p' / max p*) KL(p', softmax(f(strong(x))))
+
+Where both agree, the second prediction teaches too, in proportion to its confidence. No code by the authors
+is known; SAGE's has this method among its options, with lambda = 1.
+
+Labels at the server: it trains on them, and clients on the term alone.
+
+Leaves a client: its model's change.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.training.local.consistency import Term, Views, divergence
+from jaxfed.training.local.losses import Pointwise
+from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.training.round.two_views import two_view_training, two_view_update
+from jaxfed.training.specification import Training
+
+
+@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, agreement_weight=NOT_NEGATIVE)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+def fedlabel(
+    *,
+    training: Training,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    agreement_weight: float = 1.0,
+) -> FederatedAlgorithm:
+    """FedAvg on FedLabel's loss.
+
+    Args:
+        training: the training specification; its `local.strong_augment` is needed.
+        threshold: tau, confidence in [0, 1] of the surer model for an example to count.
+        unlabeled_weight: of the whole term.
+        agreement_weight: lambda.
+
+    Raises:
+        UsageError: a number out of range, or no strong augmentation.
+
+    Cost: FixMatch's, and one more forward pass over the weak view.
+    """
+    term = surer(threshold, agreement_weight, training.local.pointwise)
+    update = two_view_update(
+        training,
+        "fedlabel",
+        lambda begin: term,
+        asks_received=True,
+        unlabeled_weight=unlabeled_weight,
+    )
+    return two_view_training(training, update)
+
+
+def surer(threshold: float, agreement_weight: float, pointwise: Pointwise) -> Term:
+    """FedLabel's term of an unlabeled example."""
+
+    def term(views: Views) -> jax.Array:
+        own_wins = jnp.max(views.own, axis=-1) >= jnp.max(views.received, axis=-1)
+        winner = jnp.where(own_wins[:, None], views.own, views.received)
+        loser = jnp.where(own_wins[:, None], views.received, views.own)
+        label = jnp.argmax(winner, axis=-1).astype(jnp.int32)
+        agrees = label == jnp.argmax(loser, axis=-1)
+        share = jnp.max(loser, axis=-1) / jnp.max(winner, axis=-1)
+        second = jnp.where(agrees, share * divergence(views.strong, loser), 0)
+        value = pointwise(views.strong, label) + agreement_weight * second
+        return (jnp.max(winner, axis=-1) >= threshold).astype(jnp.float32) * value
+
+    return term

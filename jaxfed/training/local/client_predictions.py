@@ -1,0 +1,56 @@
+"""Predictions of one model for all examples of one client: what a client knows before its first step.
+
+    p_i = softmax(f(weak(x_i))),   f in evaluation mode
+
+Thresholds of FlexMatch, FreeMatch and (FL)^2, a client's estimate of its classes, and labels that stay for a
+round are made of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.ragged import by_extent
+from jaxfed.training.local.client_data import ClientData, extent, usable
+from jaxfed.training.local.losses import Augment, taken
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+_AT_ONCE = 256
+
+
+def client_logits(
+    model: Model, state: nnx.State, data: ClientData, key: jax.Array, weak: Augment | None
+) -> jax.Array:
+    """Logits float32 [N, C] for each of the client's examples, on one weak view; 0 on padding behind them.
+
+    An example's view depends on its number and the key alone. Cost: one forward pass over the client's data.
+    """
+
+    def classify(number: jax.Array) -> jax.Array:
+        x = taken(data.x, number[None])
+        x = x if weak is None else weak(jax.random.fold_in(key, number), x)
+        return model.apply(state, x)[0].astype(jnp.float32)
+
+    def of_length(length: int) -> jax.Array:
+        numbers = jnp.arange(length)
+        own = jax.lax.map(classify, numbers, batch_size=min(_AT_ONCE, length))
+        return jnp.pad(own, ((0, len(data.mask) - length), (0, 0)))
+
+    return by_extent(data.x, extent(data), of_length)
+
+
+def is_unlabeled(data: ClientData) -> jax.Array:
+    """bool [N]: the client's examples that train without a given label."""
+    return usable(data) & ~data.is_labeled
+
+
+def mean_over(values: jax.Array, member: jax.Array) -> jax.Array:
+    """Mean of float32 [N, ...] over members, bool [N]; 0 without any."""
+    counted = jnp.where(member.reshape(-1, *(1,) * (values.ndim - 1)), values, 0)
+    return jnp.sum(counted, axis=0) / jnp.maximum(jnp.sum(member), 1).astype(jnp.float32)

@@ -1,0 +1,162 @@
+"""Consistency of two views of unlabeled examples: the loss of FixMatch and its relatives.
+
+    1 / |B_L| sum_{i in B_L} l(f(weak(x_i)), y_i)  +  unlabeled_weight / |B_U| sum_{i in B_U} term_i
+
+f is the model in training, g the model that the client received in this round, frozen. Methods differ in
+term_i, a function of
+
+    p_L = softmax(f(weak(x_i))),   p_G = softmax(g(weak(x_i))),   f(strong(x_i))
+
+with p_L and p_G held fixed. `consistency` makes a loss of a term; a method of one's own is a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.models.wrapping import as_float
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    labeled_mean,
+    softmax_cross_entropy,
+    unlabeled_mean,
+)
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+LabeledBy = Literal["own", "received"]
+
+
+class Views(NamedTuple):
+    """Predictions for a batch, which a term is computed from.
+
+    Fields:
+        own: float32 [B, C], p_L: by the model in training, held fixed.
+        received: float32 [B, C], p_G: by the received model in evaluation mode; p_L if it was not asked for.
+        strong: [B, C], logits of the model in training on the strong view; differentiated.
+        batch: the batch; terms of labeled and unused examples are not counted.
+    """
+
+    own: jax.Array
+    received: jax.Array
+    strong: jax.Array
+    batch: Batch
+
+
+Term = Callable[[Views], jax.Array]  # float32 [B]
+
+
+def consistency(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment | None,
+    term: Term,
+    asks_received: bool = False,
+    unlabeled_weight: float = 1.0,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """Build the loss at the top of this file from a term.
+
+    Both views of a batch go through the network together, as in FixMatch's code: batch statistics cover both.
+
+    Args:
+        model: pure functions of a state.
+        weak: the weak augmentation; None: examples as they are.
+        strong: the strong augmentation; None: the same weak view takes its place (self-training).
+        term: the loss of each unlabeled example.
+        asks_received: True if `term` uses `Views.received`, for one more forward pass over the weak view.
+        unlabeled_weight: of the second sum.
+        pointwise: l.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        weak_key, strong_key, model_key = jax.random.split(key, 3)
+        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
+        inputs = weak_x
+        if strong is not None:
+            inputs = jnp.concatenate([inputs, strong(strong_key, batch.x)])
+        logits, state = model.train_apply(state, inputs, model_key)
+        weak_logits, strong_logits = logits, logits
+        if strong is not None:
+            weak_logits, strong_logits = jnp.split(logits, 2)
+        own = received = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
+        if asks_received:
+            received = jax.nn.softmax(model.apply(anchor, weak_x).astype(jnp.float32))
+        terms = term(Views(own, received, strong_logits, batch))
+        supervised = labeled_mean(pointwise(weak_logits, batch.label), batch)
+        return supervised + unlabeled_weight * unlabeled_mean(terms, batch), state
+
+    return loss
+
+
+def confident(
+    threshold: float | jax.Array,
+    *,
+    labeled_by: LabeledBy = "own",
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Term:
+    """FixMatch's term (Sohn et al., NeurIPS 2020, eq. 4): 1[max p >= threshold] l(f(strong(x)), argmax p).
+
+    Args:
+        threshold: for all classes alike, or float32 [C]: for each predicted class.
+        labeled_by: "own": p = p_L; "received": p = p_G.
+        pointwise: l.
+    """
+
+    def term(views: Views) -> jax.Array:
+        p = views.own if labeled_by == "own" else views.received
+        label = jnp.argmax(p, axis=-1).astype(jnp.int32)
+        least = jnp.asarray(threshold, jnp.float32)
+        is_sure = jnp.max(p, axis=-1) >= (least[label] if least.ndim else least)
+        return is_sure.astype(jnp.float32) * pointwise(views.strong, label)
+
+    return term
+
+
+def fixmatch(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment | None,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    pointwise: Pointwise = softmax_cross_entropy,
+) -> Loss:
+    """FixMatch's loss, eqs. 3 and 4: `consistency` with the term `confident`.
+
+    FixMatch's moving average of parameters for evaluation is not part of the loss.
+    """
+    return consistency(
+        model,
+        weak=weak,
+        strong=strong,
+        term=confident(threshold, pointwise=pointwise),
+        unlabeled_weight=unlabeled_weight,
+        pointwise=pointwise,
+    )
+
+
+def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """-sum_c target_c log softmax(logits)_c, float32 [...], of logits and probabilities [..., C].
+
+    Its gradient by the logits is that of KL(target, softmax(logits)), which differs by target's entropy.
+    """
+    return -jnp.sum(target * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
+
+
+def divergence(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """KL(target, softmax(logits)), float32 [...], of logits and probabilities [..., C]; 0 log 0 = 0."""
+    entropy = -jnp.sum(jax.scipy.special.xlogy(target, target), axis=-1)
+    return soft_cross_entropy(logits, target) - entropy

@@ -1,0 +1,136 @@
+"""Consistency of two views: FixMatch by formula, and terms by NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.models.mlp import mlp
+from jaxfed.models.wrapping import normalized
+from jaxfed.training.local.augmentation import compose
+from jaxfed.training.local.consistency import (
+    Views,
+    confident,
+    consistency,
+    divergence,
+    fixmatch,
+    soft_cross_entropy,
+)
+from jaxfed.training.local.losses import Batch
+
+KEY = jax.random.key(0)
+
+
+def test_fixmatch_by_formula():
+    """Two labeled rows; of two unlabeled ones the surer counts, by its own label, strongly augmented."""
+    model = mlp((4,), 3, hidden=())
+    state = model.init(KEY)
+    x = np.random.default_rng(1).standard_normal((5, 4))
+    batch = Batch(
+        x=jnp.asarray(x, jnp.float32),
+        label=jnp.array([0, 2, 0, 0, 1]),
+        weight=jnp.array([1.0, 1, 0, 0, 0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.array([True, True, False, False, True]),
+    )
+    kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
+
+    def log_softmax(inputs):
+        logits = inputs @ kernel + bias
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    weak, strong = log_softmax(x + 1), log_softmax(2 * x)
+    surest = 2 + np.exp(weak[2:4]).max(axis=1).argmax()
+    threshold = np.sort(np.exp(weak[2:4]).max(axis=1)).mean()
+    loss = fixmatch(
+        model,
+        weak=lambda key, rows: rows + 1,
+        strong=lambda key, rows: 2 * rows,
+        threshold=threshold,
+        unlabeled_weight=0.3,
+    )
+    supervised = -(weak[0, 0] + weak[1, 2]) / 2
+    consistency = -strong[surest, weak[surest].argmax()] / 2
+    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
+    assert float(value) == pytest.approx(supervised + 0.3 * consistency, rel=1e-5)
+    step = np.exp(weak[:2]) - np.eye(3)[[0, 2]]
+    expected = (x[:2] + 1).T @ step / 2
+    step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
+    expected += 0.3 * np.outer(2 * x[surest], step) / 2
+    np.testing.assert_allclose(gradient["head"]["kernel"][...], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fixmatch_of_bytes_is_that_of_images():
+    """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
+    images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
+    model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
+    loss = fixmatch(model, weak=None, strong=compose(("flip",)), threshold=0.0)
+    state = model.init(KEY)
+    batch = Batch(
+        x=jnp.asarray(images),
+        label=jnp.array([0, 2, 0, 0, 1]),
+        weight=jnp.array([1.0, 1, 0, 0, 0]),
+        used=jnp.array([True, True, True, True, False]),
+        is_labeled=jnp.array([True, True, False, False, True]),
+    )
+    of_bytes, _ = loss(state, state, batch, KEY)
+    of_images, _ = loss(state, state, batch._replace(x=jnp.float32(images) / 255), KEY)
+    assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
+
+
+def test_the_received_model_predicts_the_weak_view():
+    """p_G is by the anchor, p_L by the model in training; both on the weak view, without a gradient."""
+    model = mlp((4,), 3, hidden=(5,))
+    state, anchor = model.init(KEY), model.init(jax.random.key(1))
+    x = jax.random.normal(KEY, (4, 4))
+    batch = Batch(x, jnp.zeros(4, int), jnp.ones(4), jnp.ones(4, bool), jnp.zeros(4, bool))
+    seen = {}
+
+    def term(views):
+        seen.update(own=views.own, received=views.received, strong=views.strong)
+        return jnp.sum(views.own + views.received, axis=-1)
+
+    def loss(state):
+        shifted = consistency(
+            model,
+            weak=lambda key, rows: rows + 1,
+            strong=lambda key, rows: 2 * rows,
+            term=term,
+            asks_received=True,
+        )
+        return shifted(state, anchor, batch, KEY)[0]
+
+    value = loss(state)
+    assert float(value) == pytest.approx(2)
+    np.testing.assert_allclose(seen["own"], jax.nn.softmax(model.apply(state, x + 1)), rtol=1e-5)
+    np.testing.assert_allclose(
+        seen["received"], jax.nn.softmax(model.apply(anchor, x + 1)), rtol=1e-5
+    )
+    np.testing.assert_allclose(seen["strong"], model.apply(state, 2 * x), rtol=1e-5)
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(jax.grad(loss)(state)))
+
+
+def test_a_threshold_of_each_class_and_either_label():
+    own = jnp.array([[0.7, 0.3], [0.4, 0.6], [0.45, 0.55]])
+    received = jnp.array([[0.2, 0.8], [0.9, 0.1], [0.65, 0.35]])
+    views = Views(own, received, jnp.log(jnp.array([[0.5, 0.5]] * 2 + [[0.1, 0.9]])), None)
+    least = jnp.array([0.7, 0.6])
+    by_own, by_received = (confident(least, labeled_by=name)(views) for name in ("own", "received"))
+    np.testing.assert_allclose(by_own, [np.log(2), np.log(2), 0], rtol=1e-5)
+    np.testing.assert_allclose(by_received, [np.log(2), np.log(2), 0], rtol=1e-5)
+    np.testing.assert_allclose(confident(0.55)(views)[2], -np.log(0.9), rtol=1e-5)
+    np.testing.assert_allclose(
+        confident(0.65, labeled_by="received")(views)[2], -np.log(0.1), rtol=1e-5
+    )
+
+
+def test_divergence_and_cross_entropy_by_hand():
+    """KL((1/2, 1/2, 0), (1/4, 1/2, 1/4)) = log(2) / 2, and its gradient is q - p."""
+    target, q = np.array([0.5, 0.5, 0]), np.array([0.25, 0.5, 0.25])
+    logits = jnp.log(jnp.asarray(q, jnp.float32))
+    assert float(divergence(logits, jnp.asarray(target))) == pytest.approx(np.log(2) / 2, rel=1e-5)
+    assert float(soft_cross_entropy(logits, jnp.asarray(target))) == pytest.approx(
+        1.5 * np.log(2), rel=1e-5
+    )
+    gradient = jax.grad(divergence)(logits, jnp.asarray(target))
+    np.testing.assert_allclose(gradient, q - target, atol=1e-6)
