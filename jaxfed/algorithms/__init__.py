@@ -44,6 +44,7 @@ _OWN: dict[str, Place] = {
     "feddyn": _in("feddyn"),
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
+    "sage_xclp": _in("sage", pseudo_label="xclp"),
     "fedlabel": _in("fedlabel"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),

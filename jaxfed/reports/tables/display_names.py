@@ -28,6 +28,7 @@ _ALGORITHMS = {
     "scaffold": "SCAFFOLD",
     "fixmatch": "FixMatch",
     "sage": "SAGE",
+    "sage_xclp": "SAGE + XCLP",
     "fedlabel": "FedLabel",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
