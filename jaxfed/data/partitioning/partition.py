@@ -12,8 +12,8 @@ The following are met to within one of their expectation: a client's size, its n
 labels of each class over all clients. With `Iid` all else is random, as if the examples were shuffled and
 cut; with other schemes a client's number of examples of each class is met too. Labeled, unlabeled and new
 points are distributed independently: the classes of a client's labels say nothing about its other points.
-(If labels are drawn from a client's examples, as with schemes other than `Iid`, its unlabeled examples are
-the rest.)
+(If labels are drawn from a client's examples, as with schemes other than `Iid` unless `skew` is
+"independent", its unlabeled examples are the rest.)
 
 No step rejects samples, so nothing hangs, however small a Dirichlet parameter is.
 """
@@ -68,6 +68,9 @@ def partition(
             - "labeled": a client's labels follow its weights, to within one of each class. The rest is
               distributed as with `Iid`, up to the `sizes`. The split files of XCLP's code are of this kind.
             - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
+            - "independent": labels follow one draw of the scheme's weights, all else a second one, as in
+              papers since FedDure ("internal heterogeneity"). Sizes follow the first draw; each class has its
+              share of the labels. (The weights of `Table` are the same in both draws.)
         new_y: int `[n_new]`, classes of held-out examples, distributed by the same expected shares as the
             unlabeled part, into `new`. `Natural` and `Subclasses` need their column for them, too.
         seed: seed of `np.random.default_rng`; the same arguments give the same partition.
