@@ -45,6 +45,7 @@ _OWN: dict[str, Place] = {
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
     "fedlabel": _in("fedlabel"),
+    "feddb": _in("feddb"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),
     "fedsiam": _in("fedsiam"),

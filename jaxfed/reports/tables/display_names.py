@@ -29,6 +29,7 @@ _ALGORITHMS = {
     "fixmatch": "FixMatch",
     "sage": "SAGE",
     "fedlabel": "FedLabel",
+    "feddb": "FedDB",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
