@@ -1,4 +1,4 @@
-r"""Federated semi-supervised learning of 2023 to 2026: methods that label with networks, and XCLP beside them.
+r"""Federated semi-supervised learning of 2023 to 2026: labels by networks, and XCLP beside them.
 
     python -m launch.run --config=ml_collections_configs/fssl.py --workdir=runs/fssl_digits
     export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist, cifar10 and cifar100
@@ -17,6 +17,7 @@ of each client the labeled and the unlabeled examples are independent Dirichlet 
     flexmatch         thresholds by class, of FlexMatch
     freematch         thresholds by class, of FreeMatch
     fedlabel          labels of the surer of the two models
+    feddb             labels and a mean that are corrected for the classes that a client predicts too often
     sage              labels of both, weighed by how far their confidences are apart
     sage_xclp         SAGE, with XCLP's labels where neither model is sure
     fedavg_xclp       XCLP's labels, weighted by their confidence
@@ -35,7 +36,7 @@ from jaxfed.config import base
 
 AT_CLIENTS = (
     *("fedavg", "fixmatch", "fixmatch_gpl", "flexmatch", "freematch", "fedlabel"),
-    *("sage_xclp", "fedavg_xclp"),
+    *("feddb", "sage_xclp", "fedavg_xclp"),
 )
 ROUNDS = {"cifar10": 300, "cifar100": 500, "fashion_mnist": 150}  # of `paper`
 ALPHAS = {"dirichlet_01": 0.1, "dirichlet_05": 0.5, "dirichlet_1": 1.0}
@@ -66,7 +67,7 @@ def get_config(variant: str = "") -> ConfigDict:
     federation = config.federation
     federation.num_clients = 20
     federation.partition, federation.dirichlet_alpha = "dirichlet", 0.5
-    federation.skew = "both"
+    federation.skew = "independent"
     federation.labeled_fraction = 0.1
     federation.min_size = 10
     federation.test = "central"
@@ -106,7 +107,7 @@ def _cifar(config: ConfigDict, name: str) -> None:
 def _images(config: ConfigDict, name: str, train_size: int) -> None:
     config.dataset.name = name
     config.dataset.train_size, config.dataset.test_size = train_size, 2000
-    config.rounds = 100
+    config.rounds = 60
     config.model = ConfigDict({"name": "cnn"})
 
 
@@ -119,7 +120,6 @@ def _server(config: ConfigDict) -> None:
     config.federation.labels_at = "server"
     config.federation.skew = "both"
     config.training.server_epochs = 5
-    config.training.strong_augmentation = config.training.strong_augmentation or ("cutout:8",)
     config.baselines = (*(name for name in AT_CLIENTS if name != "fedavg_xclp"), "semifl")
     config.semifl = ConfigDict({"training": {"server_momentum": 0.5}})
 
