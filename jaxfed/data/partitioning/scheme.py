@@ -148,6 +148,7 @@ SCHEMES: Registry[type[Scheme]] = Registry(
         "iid": Place(f"{_ROOM}.class_schemes", "Iid"),
         "dirichlet": Place(f"{_ROOM}.class_schemes", "Dirichlet"),
         "dirichlet_mixture": Place(f"{_ROOM}.class_schemes", "DirichletMixture"),
+        "dirichlet_pairs": Place(f"{_ROOM}.pairs", "DirichletPairs"),
         "classes_per_client": Place(f"{_ROOM}.class_schemes", "Classes"),
         "subclasses": Place(f"{_ROOM}.owner_schemes", "Subclasses"),
         "table": Place(f"{_ROOM}.class_schemes", "Table"),

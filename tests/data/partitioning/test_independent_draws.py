@@ -9,6 +9,7 @@ from jaxfed.data import (
     Classes,
     Dirichlet,
     DirichletMixture,
+    DirichletPairs,
     Iid,
     Labels,
     Sizes,
@@ -128,3 +129,83 @@ def test_one_draw_deals_the_same_bits_as_ever(skew, digest):
             for indices in role:
                 found.update(indices.tobytes() + b"|")
     assert found.hexdigest()[:16] == digest
+
+
+# alpha: labeled from unlabeled inside a client, unlabeled of a client from all. Means of SAGE's code over
+# seeds 0 to 99, and the single deal of its seed 0.
+SAGE = {0.1: ((0.495, 0.433), (0.473, 0.433)), 0.5: ((0.419, 0.333), (0.425, 0.322))}
+SAGE[1.0] = ((0.360, 0.272), (0.387, 0.296))
+
+
+@pytest.mark.parametrize("alpha", SAGE)
+def test_pairs_are_as_far_apart_as_in_the_released_code(alpha):
+    tables = dealt(DirichletPairs(alpha), seeds=60)
+    labeled, unlabeled = tables.swapaxes(0, 1)
+    found = np.array(
+        [
+            distance(labeled, unlabeled).mean(axis=1),
+            distance(unlabeled, unlabeled.sum(axis=1, keepdims=True)).mean(axis=1),
+        ]
+    )
+    mean_of_code, deal_of_code = SAGE[alpha]
+    np.testing.assert_allclose(found.mean(axis=1), mean_of_code, atol=0.03)
+    assert np.abs((found.mean(axis=1) - deal_of_code) / found.std(axis=1)).max() < 2
+    np.testing.assert_array_equal(labeled.sum(axis=2), 250)
+    np.testing.assert_array_equal(unlabeled.sum(axis=2), 2250)
+    np.testing.assert_array_equal(labeled.sum(axis=1), 500)
+
+
+def test_pairs_deal_labeled_and_unlabeled_separately_unless_one_part_is_iid():
+    scheme = DirichletPairs(0.1)
+    both, independent, labeled, unlabeled = (
+        dealt(scheme, 2, skew=skew) for skew in ("both", "independent", "labeled", "unlabeled")
+    )
+    np.testing.assert_array_equal(both, independent)
+    even = np.ones(10)
+    assert distance(labeled[:, 1], even).max() < 0.1 < 0.3 < distance(labeled[:, 0], even).mean()
+    assert (
+        distance(unlabeled[:, 0], even).max() < 0.15 < 0.3 < distance(unlabeled[:, 1], even).mean()
+    )
+
+
+def test_a_client_of_a_pair_that_is_full_gets_no_more():
+    """Whole classes of 100 go to one client each; after five it is full."""
+    for seed in range(20):
+        rest = DirichletPairs(1e-9)._split(np.full(10, 100), np.random.default_rng(seed))
+        assert sorted(rest) == [0] * 5 + [100] * 5
+
+
+def test_a_pair_is_drawn_again_while_a_client_has_less_than_half_of_its_share():
+    rng = np.random.default_rng(0)
+    rests = [DirichletPairs(0.1)._split(np.full(2, 100), rng).sum() for _ in range(200)]
+    assert min(rests) >= 50
+    assert max(rests) <= 150
+
+
+def test_a_pair_that_no_draw_makes_even_takes_the_most_even_draw():
+    whole = 10**6
+    rests = [
+        int(DirichletPairs(1e-4)._split(np.array([whole]), np.random.default_rng(seed)).sum())
+        for seed in range(10)
+    ]
+    assert sum(0 < rest < whole for rest in rests) > 5
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 1e300])
+@pytest.mark.parametrize(("num_clients", "num_classes"), [(1, 1), (2, 1), (7, 2), (31, 10)])
+def test_pairs_of_any_data_are_dealt(alpha, num_clients, num_classes):
+    """One class of a tiny alpha goes to one client in every draw: the draws end."""
+    y = np.random.default_rng(0).integers(num_classes, size=300)
+    part = partition(y, num_clients=num_clients, scheme=DirichletPairs(alpha), seed=1)
+    sizes = np.array([len(indices) for indices in part.labeled])
+    assert sizes.sum() == 300
+    assert np.ptp(sizes) <= 1
+
+
+def test_pairs_keep_sizes_and_smallest_sizes_that_are_asked_for():
+    y = np.arange(600) % 6
+    sizes = Sizes("power_law", parameter=1.5, min_size=9)
+    part = partition(y, num_clients=9, scheme=DirichletPairs(0.5), sizes=sizes)
+    held = [len(labeled) for labeled in part.labeled]
+    assert min(held) >= 9
+    assert max(held) > 150
