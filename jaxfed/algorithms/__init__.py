@@ -52,6 +52,7 @@ _OWN: dict[str, Place] = {
     "protofssl": _in("protofssl"),
     "fedrgd": _in("fedrgd"),
     "semifl": _in("semifl"),
+    "fl2": _in("fl2"),
     "fedct": _in("fedct"),
     "local_learning": _in("local_learning"),
     "centralized": _in("centralized"),

@@ -37,6 +37,7 @@ _ALGORITHMS = {
     "protofssl": "ProtoFSSL",
     "fedrgd": "FedRGD",
     "semifl": "SemiFL",
+    "fl2": "(FL)^2",
     "fedct": "FedCT",
     "dp_fedavg": "DP-FedAvg, of clients",
     "dp_fedavg_records": "DP-FedAvg, of records",
