@@ -30,6 +30,7 @@ _ALGORITHMS = {
     "sage": "SAGE",
     "fedlabel": "FedLabel",
     "feddb": "FedDB",
+    "cbafed": "CBAFed",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
