@@ -46,6 +46,7 @@ _OWN: dict[str, Place] = {
     "sage": _in("sage"),
     "fedlabel": _in("fedlabel"),
     "feddb": _in("feddb"),
+    "rscfed": _in("rscfed"),
     "cbafed": _in("cbafed"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),

@@ -30,6 +30,7 @@ _ALGORITHMS = {
     "sage": "SAGE",
     "fedlabel": "FedLabel",
     "feddb": "FedDB",
+    "rscfed": "RSCFed",
     "cbafed": "CBAFed",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
