@@ -269,9 +269,14 @@ def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> 
 
 
 def group(key: jax.Array, weights: jax.Array, size: int) -> jax.Array:
-    """bool [K]: so many of the clients with a positive weight, all of them if there are no more."""
-    draw = jnp.where(weights > 0, jax.random.uniform(key, weights.shape), jnp.inf)
-    return (jnp.argsort(jnp.argsort(draw)) < size) & (weights > 0)
+    """bool [K]: so many of the clients with a positive weight, all of them if there are no more.
+
+    Clients with weight 0 change no draw: on a network they may be missing.
+    """
+    is_in = weights > 0
+    place = jnp.maximum(jnp.cumsum(is_in) - 1, 0)
+    draw = jnp.where(is_in, jax.random.uniform(key, weights.shape)[place], jnp.inf)
+    return (jnp.argsort(jnp.argsort(draw)) < size) & is_in
 
 
 def distance_weights(deltas: nnx.State, weights: jax.Array, beta: float) -> jax.Array:

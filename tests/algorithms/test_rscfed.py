@@ -143,6 +143,8 @@ def test_groups_are_of_all_sets_alike():
     assert np.all(np.sum(drawn, axis=1) == 2)
     np.testing.assert_allclose(np.mean(drawn, axis=0), [0.5, 0, 0.5, 0.5, 0.5], atol=0.05)
     np.testing.assert_array_equal(group(KEY, weights, 9), weights > 0)
+    without = group(jax.random.key(5), weights[jnp.array([0, 2, 3, 4])], 2)
+    np.testing.assert_array_equal(np.delete(group(jax.random.key(5), weights, 2), 1), without)
 
 
 def test_weights_stay_a_mean_where_all_exponentials_are_0():
