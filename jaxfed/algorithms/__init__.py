@@ -47,6 +47,7 @@ _OWN: dict[str, Place] = {
     "sage_xclp": _in("sage", pseudo_label="xclp"),
     "fedlabel": _in("fedlabel"),
     "feddb": _in("feddb"),
+    "rscfed": _in("rscfed"),
     "cbafed": _in("cbafed"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, clients_with, double, rounds_of, training_of
+from small_training import KEY, RATE, assert_same, clients_with, double, rounds_of, training_of
 
 from jaxfed.algorithms.feddb import aggregation_weights, debiased, feddb
 from jaxfed.errors import UsageError
@@ -12,9 +12,16 @@ from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views
 from jaxfed.training.local.losses import softmax_cross_entropy
+from jaxfed.training.server.aggregate import by_labeled_examples
 
 TAU, WEIGHT = 0.5, 0.8
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has
+
+
+def federation_with(given):
+    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+    held = clients_with(given)
+    return held, Federation.from_clients(held, test=test, num_classes=3)
 
 
 def excess(a, q):
@@ -87,9 +94,7 @@ def test_debiasing_by_a_loop():
 
 def test_two_rounds_are_the_equations():
     """Clients with both kinds of examples, with one kind, and with none."""
-    held = clients_with([([0, 1], 5), ([2, 0, 1], 0), ([], 6), ([], 0)])
-    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
-    federation = Federation.from_clients(held, test=test, num_classes=3)
+    held, federation = federation_with([([0, 1], 5), ([2, 0, 1], 0), ([], 6), ([], 0)])
     training = training_of(WHOLE, strong_augment=double)
     algorithm = feddb(training=training, threshold=TAU, unlabeled_weight=WEIGHT)
     states = rounds_of(algorithm, federation, 2)
@@ -121,10 +126,16 @@ def test_two_rounds_are_the_equations():
     assert relabeled
 
 
+def test_a_client_that_the_weighting_leaves_out_is_not_in_the_mean():
+    _, federation = federation_with([([0, 1], 5), ([], 6)])
+    training = training_of(WHOLE, strong_augment=double, weighting=by_labeled_examples)
+    states = rounds_of(feddb(training=training), federation, 1)
+    alone = rounds_of(feddb(training=training), federation, 1, [[0]])
+    assert_same(states[1].model, alone[1].model)
+
+
 def test_it_sends_the_mean_prediction_beside_the_model():
-    held = clients_with([([0, 1], 5), ([2, 0], 2)])
-    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
-    federation = Federation.from_clients(held, test=test, num_classes=3)
+    _, federation = federation_with([([0, 1], 5), ([2, 0], 2)])
     algorithm = feddb(training=training_of(WHOLE, strong_augment=double))
     state = algorithm.init(KEY, federation)
     _, metrics = algorithm.round(state, federation.cohort(), KEY)

@@ -1,5 +1,7 @@
 """(FL)^2 against its equations, in NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,17 +137,16 @@ def test_the_label_of_an_unsure_example_is_kept_out():
     assert 0 < sum(sure) < np.sum(np.array(expected) >= 0) < 10
 
 
-def test_a_client_that_is_sure_of_everything_has_the_least_weight():
-    """1 - tau is 0 there; it is not left out, nor is the step lost where all are so."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((12, 4)).astype(np.float32)
-    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1)
-    held = [(1e5 * x[:6], np.full(6, -1)), (1e5 * x[6:], np.full(6, -1))]
-    federation = Federation.from_clients(held, server=(x, y), test=(x, y), num_classes=3)
-    algorithm = fl2(training=training_with(federation))
+def test_clients_that_are_sure_of_everything_have_a_mean():
+    """1 - tau is 0 for all of them; none is left out, and numbers stay finite."""
+    _, federation = clients_and_server()
+    training = training_with(federation)
+    saturated = jax.tree.map(lambda leaf: 1e4 * leaf, training.model.init(KEY))
+    algorithm = fl2(training=dataclasses.replace(training, initial_model=saturated))
     state = algorithm.init(KEY, federation)
     state, metrics = algorithm.round(state, federation.cohort(), KEY)
-    assert metrics["clients"] == 2
+    assert metrics["threshold"] == 1
+    assert metrics["clients"] == 3
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.model))
 
 

@@ -31,6 +31,7 @@ _ALGORITHMS = {
     "sage_xclp": "SAGE + XCLP",
     "fedlabel": "FedLabel",
     "feddb": "FedDB",
+    "rscfed": "RSCFed",
     "cbafed": "CBAFed",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
