@@ -46,6 +46,7 @@ _OWN: dict[str, Place] = {
     "sage": _in("sage"),
     "sage_xclp": _in("sage", pseudo_label="xclp"),
     "fedlabel": _in("fedlabel"),
+    "proxyfl": _in("proxyfl"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),
     "fedsiam": _in("fedsiam"),

@@ -30,6 +30,7 @@ _ALGORITHMS = {
     "sage": "SAGE",
     "sage_xclp": "SAGE + XCLP",
     "fedlabel": "FedLabel",
+    "proxyfl": "ProxyFL",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
