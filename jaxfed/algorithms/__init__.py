@@ -42,6 +42,8 @@ _OWN: dict[str, Place] = {
     "fedprox": _in("fedprox"),
     "scaffold": _in("scaffold"),
     "feddyn": _in("feddyn"),
+    "fedper": _in("fedper"),
+    "fedrep": _in("fedper", "fedrep"),
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
     "sage_xclp": _in("sage", pseudo_label="xclp"),

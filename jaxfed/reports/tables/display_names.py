@@ -26,6 +26,8 @@ _ALGORITHMS = {
     "fedsem": "FedSem",
     "fedprox": "FedProx",
     "scaffold": "SCAFFOLD",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
     "fixmatch": "FixMatch",
     "sage": "SAGE",
     "sage_xclp": "SAGE + XCLP",
