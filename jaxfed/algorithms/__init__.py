@@ -49,6 +49,7 @@ _OWN: dict[str, Place] = {
     "sage_xclp": _in("sage", pseudo_label="xclp"),
     "fedlabel": _in("fedlabel"),
     "proxyfl": _in("proxyfl"),
+    "fedloke": _in("fedloke"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),
     "fedsiam": _in("fedsiam"),

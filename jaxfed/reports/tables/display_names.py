@@ -33,6 +33,7 @@ _ALGORITHMS = {
     "sage_xclp": "SAGE + XCLP",
     "fedlabel": "FedLabel",
     "proxyfl": "ProxyFL",
+    "fedloke": "FedLoKe",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",
