@@ -30,7 +30,7 @@ ALL = "unlabeled"  # the source that lets unlabeled examples take part, without 
 
 
 class Begin(NamedTuple):
-    """What a client has before its first step.
+    """A client before its first step.
 
     Fields:
         training: the training specification.
@@ -104,7 +104,7 @@ def two_view_update(
 
 
 def begin_of(training: Training, shared: Shared, client: Client, key: jax.Array) -> Begin:
-    """Return what the client has before its first step; its key is none of the steps'."""
+    """Return the client before its first step; its key is none of the steps'."""
     own_key = jax.random.fold_in(key, Stream.BEFORE_STEPS)
     return Begin(training, with_statistics(shared.model, client.statistics), client.data, own_key)
 
