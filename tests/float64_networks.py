@@ -13,8 +13,8 @@ def convolved(x, layer, stride=1, padding=None):
     return out + layer.get("bias", 0)
 
 
-def _batch_norm(x, layer):
-    return (x - layer["mean"]) / np.sqrt(layer["var"] + 1e-5) * layer["scale"] + layer["bias"]
+def _batch_norm(x, layer, epsilon=1e-5):
+    return (x - layer["mean"]) / np.sqrt(layer["var"] + epsilon) * layer["scale"] + layer["bias"]
 
 
 def _group_norm(x, layer, groups, epsilon):
@@ -86,13 +86,33 @@ def resnet18(w, x, stem="imagenet", pool="mean", normalize_features=False):
         x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
         views = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
         x = views[:, ::2, ::2].max(axis=(4, 5))
-    for i in range(8):
-        block, stride = w["blocks"][i], 2 if i in (2, 4, 6) else 1
+    for i in range(len(w["blocks"])):
+        block = w["blocks"][i]
+        stride = 2 if "shortcut" in block else 1
         h = unit(_relu(unit(x, block["first"], stride)), block["second"])
         x = _relu(h + (unit(x, block["shortcut"], stride) if stride == 2 else x))
     x = x.max((1, 2)) if pool == "max" else x.mean((1, 2))
     if normalize_features:
         x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return x, _dense(x, w["head"]) if "head" in w else x
+
+
+def wide_resnet(w, x, code="semifl"):
+    def active(x, layer):
+        z = _batch_norm(x, layer, 1e-5 if code == "semifl" else 1e-3)
+        return np.maximum(z, 0 if code == "semifl" else 0.1 * z)
+
+    x = convolved(x, w["stem"])
+    per_group = len(w["blocks"]) // 3
+    for i in range(3 * per_group):
+        block, stride = w["blocks"][i], 2 if i in (per_group, 2 * per_group) else 1
+        a = active(x, block["norms"][0])
+        h = convolved(a, block["convs"][0], stride)
+        h = convolved(active(h, block["norms"][1]), block["convs"][1])
+        if i % per_group == 0:
+            x = convolved(a if code == "semifl" or i == 0 else x, block["shortcut"], stride)
+        x = x + h
+    x = active(x, w["norm"]).mean((1, 2))
     return x, _dense(x, w["head"]) if "head" in w else x
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from jaxfed.data.partitioning.labeling import Labels
     from jaxfed.data.partitioning.owner_schemes import Natural, Subclasses
+    from jaxfed.data.partitioning.pairs import DirichletPairs
     from jaxfed.data.partitioning.partition import class_counts, partition
     from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
     from jaxfed.data.partitioning.sizes import Sizes
@@ -32,6 +33,7 @@ __all__ = [
     "Dataset",
     "Dirichlet",
     "DirichletMixture",
+    "DirichletPairs",
     "Iid",
     "Labels",
     "Natural",
@@ -57,6 +59,7 @@ _FILES = {
         ["FEDMATCH_TABLE", "Classes", "Dirichlet", "DirichletMixture", "Iid", "Table"],
         "partitioning.class_schemes",
     ),
+    "DirichletPairs": "partitioning.pairs",
     **dict.fromkeys(["Natural", "Subclasses"], "partitioning.owner_schemes"),
 }
 __getattr__ = imported_on_use(__name__, _FILES)

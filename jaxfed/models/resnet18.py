@@ -1,4 +1,4 @@
-"""ResNet-18, with the stem of ImageNet or of CIFAR.
+"""ResNet-18, with the stem of ImageNet or of CIFAR, and the ResNet-8 of SAGE and ProxyFL.
 
 K. He, X. Zhang, S. Ren, J. Sun. "Deep residual learning for image recognition". CVPR 2016. A stem,
 then eight blocks of two 3 x 3 convolutions, of 64, 64, 128, 128, 256, 256, 512 and 512 channels; the
@@ -9,6 +9,9 @@ first block of 128, 256 and 512 halves the image:
 XCLP trains it on Mini-ImageNet of 84 x 84 with the ImageNet stem (A.2; D = 512). ProtoFSSL's
 ResNet-18, and its ResNet-17 without the last layer, have the CIFAR stem and a 4 x 4 max-pool at the
 end. All else is from ProtoFSSL's code, as the paper does not specify it.
+
+The ResNet-8 of SAGE (CVPR 2025) and ProxyFL for images of 32 x 32 has the CIFAR stem and three blocks of 64,
+128 and 256 channels. `resnet8` is another network, of ProtoFSSL (`jaxfed.models.resnet9`).
 """
 
 from __future__ import annotations
@@ -83,11 +86,46 @@ def resnet18(
             raise UsageError(f"unknown {option} {value!r}; allowed: {', '.join(allowed)}")
     *_, channels = image_shape("resnet18", input_shape)
 
-    def build(rngs: nnx.Rngs) -> _ResNet18:
+    def build(rngs: nnx.Rngs) -> _ResNet:
         layers = Layers(
             rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
         )
-        return _ResNet18(layers, channels, num_classes, stem, pool, normalize_features)
+        return _ResNet(layers, channels, num_classes, stem, pool, normalize_features)
+
+    return from_module(build)
+
+
+def cifar_resnet8(
+    input_shape: Sequence[int],
+    num_classes: int | None,
+    *,
+    norm: Norm = "batch",
+    groups: int = 32,
+    momentum: float = 0.9,
+    convolution: Convolution = "auto",
+) -> Model:
+    """Build the ResNet-8 of SAGE and ProxyFL.
+
+    Args:
+        input_shape: (H, W, c); (32, 32, 3) in the papers.
+        num_classes: C; None leaves out the classifier.
+        norm: "batch" as in the papers, "group" or "none".
+        groups: of "group".
+        momentum: of the running statistics.
+        convolution: see `jaxfed.models.layers.find_convolution`.
+
+    Raises:
+        UsageError: no images; an unknown option.
+
+    Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image of 32 x 32.
+    """
+    *_, channels = image_shape("cifar_resnet8", input_shape)
+
+    def build(rngs: nnx.Rngs) -> _ResNet:
+        layers = Layers(
+            rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
+        )
+        return _ResNet(layers, channels, num_classes, "cifar", blocks=(64, 128, 256))
 
     return from_module(build)
 
@@ -113,25 +151,26 @@ class _BasicBlock(nnx.Module):
         return jax.nn.relu(h + (self.shortcut(x, frozen) if hasattr(self, "shortcut") else x))
 
 
-class _ResNet18(nnx.Module):
+class _ResNet(nnx.Module):
     def __init__(
         self,
         layers: Layers,
         in_channels: int,
         num_classes: int | None,
         stem: Stem,
-        pool: Pool,
-        normalize_features: bool,
+        pool: Pool = "mean",
+        normalize_features: bool = False,
+        blocks: Sequence[int] = _CHANNELS,
     ):
         size, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.stem = Unit(layers.conv(in_channels, 64, size, stride), layers.norm(64))
         self.stem_pool = overlapping_max_pool if stem == "imagenet" else identity
         self.blocks = nnx.List(
-            _BasicBlock(layers, into, out) for into, out in pairwise((64, *_CHANNELS))
+            _BasicBlock(layers, into, out) for into, out in pairwise((64, *blocks))
         )
         self.pool = jnp.max if pool == "max" else jnp.mean
         self.normalize_features = normalize_features
-        self.head = replace(layers, kernel_init=PYTORCH_INIT).classifier(512, num_classes)
+        self.head = replace(layers, kernel_init=PYTORCH_INIT).classifier(blocks[-1], num_classes)
 
     def features(self, x: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
         """Mean or maximum over pixels of the last activation."""

@@ -224,7 +224,7 @@ def test_roles_are_independent_and_have_the_expected_counts(name):
 @pytest.mark.parametrize(
     "labels", [Labels(fraction=0.5), Labels(number=450)], ids=["fraction", "number"]
 )
-@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 def test_three_examples_a_client_of_five_classes(skew, labels):
     """All classes have as many labels, though no client can have its share of a class."""
     y = np.repeat(np.arange(10), 90)
@@ -245,7 +245,7 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
 
 
 @pytest.mark.parametrize("scheme", [Iid(), Dirichlet(1e6), Table(np.ones((1, 10)))])
-@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 @pytest.mark.parametrize("quantity", ["equal", "lognormal", "power_law", "dirichlet"])
 def test_weights_that_are_alike_tell_nothing_of_new_points(scheme, skew, quantity):
     tables = [

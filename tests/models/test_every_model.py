@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from float64_networks import cnn, cnn13, fedct, linear_mlp, mlp, resnet9, resnet18
+from float64_networks import cnn, cnn13, fedct, linear_mlp, mlp, resnet9, resnet18, wide_resnet
 from small_networks import (
     BATCH,
     CIFAR,
@@ -46,6 +46,11 @@ COUNTS = [
     ("resnet18", MINI, 100, {}, 11_689_512 - 900 * 513, 9_600, "the same, 100 classes"),
     ("resnet18", CIFAR, 10, {"stem": "cifar"}, 11_173_962, 9_600, "CIFAR stem, as published since"),
     ("resnet17", CIFAR, 10, {}, 11_173_962 - 5_130, 9_600, "the same without the last layer"),
+    ("cifar_resnet8", CIFAR, 10, {}, 1_227_594, 2_688, "SAGE's and ProxyFL's released code"),
+    ("cifar_resnet8", CIFAR, 100, {}, 1_227_594 + 90 * 257, 2_688, "the same, 100 classes"),
+    ("wrn28_2", CIFAR, 10, {}, 1_467_610, 3_616, "FixMatch, as published since"),
+    ("wrn28_2", CIFAR, 10, {"code": "fixmatch"}, 1_467_610, 3_616, "the same"),
+    ("wrn28_8", CIFAR, 100, {}, 23_401_012, 14_368, "SemiFL on CIFAR-100, layer by layer"),
     # Convolutions and classifier 3,117,696; biases and gains 2 * 2,058; norms 2 * 2,048. No paper's.
     ("cnn13", CIFAR, 10, {}, 3_117_696 + 4_116 + 4_096, 4_096, "layer by layer"),
     ("cnn13", CIFAR, 100, {}, 3_125_908 + 90 * 130, 4_096, "layer by layer"),
@@ -59,7 +64,8 @@ COUNTS = [
     ("efficientnet_b0", MINI, 1000, {}, 5_288_548, 42_016, "Tan and Le's released network"),
 ]
 
-IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "fedct_mri", "efficientnet_b0")
+IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "wrn28_2", "wrn28_8")
+IMAGE_NETWORKS += ("fedct_mri", "efficientnet_b0")
 HEADLESS = ("resnet8", "resnet17")
 HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
 
@@ -75,6 +81,7 @@ SMALL = [
     ("resnet9", (8, 9, 3), {"pools": (2, 2, 2, 1)}, resnet9, {}),
     ("resnet8", (8, 8, 1), {"pools": (2, 2, 2, 1), "norm": "group"}, resnet9, {"norm": "group"}),
     ("resnet18", (21, 20, 3), {}, resnet18, {}),
+    ("cifar_resnet8", (9, 8, 3), {}, resnet18, {"stem": "cifar"}),
     ("fedct_cifar10", (9, 8, 3), {}, fedct, {"every_norm": True, "norm_last": True}),
     ("fedct_mri", (10, 7, 3), {}, fedct, {"every_norm": True, "norm_last": False}),
 ]
@@ -90,6 +97,8 @@ MORE = [
     ),
     ("resnet17", (16, 16, 3), {}, resnet18, {"stem": "cifar", "pool": "max"}),
     ("fedct_svhn", (8, 8, 3), {}, fedct, {"every_norm": False, "norm_last": True}),
+    ("wrn28_2", (12, 9, 3), {}, wide_resnet, {}),
+    ("wrn28_2", (8, 8, 1), {"code": "fixmatch"}, wide_resnet, {"code": "fixmatch"}),
 ]
 
 
@@ -238,6 +247,7 @@ def test_the_form_of_convolution_does_not_change_results():
         ("resnet9", CIFAR, {"pools": (2, 2)}, "4 positive"),
         ("resnet18", CIFAR, {"stem": "mnist"}, "imagenet, cifar"),
         ("resnet18", CIFAR, {"pool": "sum"}, "mean, max"),
+        ("wrn28_2", CIFAR, {"code": "simclr"}, "semifl, fixmatch"),
         ("fedct_svhn", (7, 8, 3), {}, "8 x 8"),
         ("efficientnet_b0", GREY, {}, "3 channels"),
     ],

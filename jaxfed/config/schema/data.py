@@ -128,7 +128,8 @@ FEDERATION = in_section(
         "skew": Setting(
             "both",
             one_of(get_args(Skew)),
-            "examples that follow the scheme; the others are distributed at random",
+            "examples that follow the scheme; the others are distributed at random; 'independent': "
+            "labeled and unlabeled examples follow two draws of it",
         ),
         "labels_at": Setting(
             "clients",

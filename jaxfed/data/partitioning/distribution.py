@@ -20,7 +20,7 @@ from jaxfed.data.partitioning.sizes import Sizes
 from jaxfed.data.partitioning.stratified import chosen_of_each
 from jaxfed.errors import UsageError
 
-Skew = Literal["both", "labeled", "unlabeled"]
+Skew = Literal["both", "labeled", "unlabeled", "independent"]
 
 
 class Examples(NamedTuple):
@@ -50,6 +50,9 @@ def distributed(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distribute examples to clients by a scheme's weights.
 
+    With `skew="independent"` a first draw of the weights determines the clients' sizes and the classes of
+    their labels, and a second one of the same `rng` the classes of all else.
+
     Returns:
         The client of each example, bool [n] for those with a label, and the client of each new point.
 
@@ -68,20 +71,30 @@ def distributed(
         )
     totals = np.bincount(classes, minlength=num_columns)
     new_totals = np.bincount(new_classes, minlength=num_columns)
-    weights = scheme.weights((totals + new_totals > 0)[:num_classes], num_clients, rng)
+    occurs = (totals + new_totals > 0)[:num_classes]
+    weights = scheme.weights(occurs, num_clients, rng)
     targets = sizes.targets(scheme, num_clients, num_examples, rng)
     weights = scheme.adjusted(weights, totals[:num_classes], targets, rng)
     weights = _widened(weights, num_columns)
+    is_independent = skew == "independent" or (skew == "both" and scheme.is_independent)
+    is_independent = is_independent and not scheme.is_uniform
     is_even = scheme.is_uniform or skew == "labeled"  # all but the labels
     mix = np.ones_like(weights) if is_even else weights
     shares = filled(expected(mix, totals, targets), np.full(num_clients, min_size))
-    if not scheme.is_uniform and skew == "both":
+    if not scheme.is_uniform and skew == "both" and not is_independent:
         owner = owners_of(classes, round_at_random(shares, rng), rng)
         is_labeled = labels_of_owners(labels, owner, examples, num_clients, rng)
     else:
         whole = apportion(shares.sum(axis=1), num_examples, rng)
-        follow = skew == "labeled" and not scheme.is_uniform
-        label_weights = weights[:, :num_classes] if follow else None
+        label_weights = None
+        if is_independent:
+            label_weights = shares[:, :num_classes]
+            weights = scheme.weights(occurs, num_clients, rng)
+            weights = scheme.adjusted(weights, totals[:num_classes], targets, rng)
+            weights = _widened(weights, num_columns)
+            shares = expected(weights, totals, shares.sum(axis=1))
+        elif skew == "labeled" and not scheme.is_uniform:
+            label_weights = weights[:, :num_classes]
         labeled = planned_labels(labels, whole, totals[:num_classes], label_weights, rng)
         labeled = _widened(labeled, num_columns)
         rest = _rest(labeled, whole, totals, None if is_even else weights, min_size, rng)

@@ -12,8 +12,8 @@ The following are met to within one of their expectation: a client's size, its n
 labels of each class over all clients. With `Iid` all else is random, as if the examples were shuffled and
 cut; with other schemes a client's number of examples of each class is met too. Labeled, unlabeled and new
 points are distributed independently: the classes of a client's labels say nothing about its other points.
-(If labels are drawn from a client's examples, as with schemes other than `Iid`, its unlabeled examples are
-the rest.)
+(If labels are drawn from a client's examples, as by `skew="both"` with most schemes, its unlabeled examples
+are the rest.)
 
 No step rejects samples, so nothing hangs, however small a Dirichlet parameter is.
 """
@@ -57,17 +57,22 @@ def partition(
             Statements about labels concern the other examples.
         num_clients: M. With `Natural` it may be None: one client for each client id.
         scheme: class proportions of the clients, or each example's client: `Iid`, `Dirichlet`,
-            `DirichletMixture`, `Classes`, `Table`, `Subclasses` or `Natural`, each documented in its class.
+            `DirichletMixture`, `DirichletPairs`, `Classes`, `Table`, `Subclasses` or `Natural`, each
+            documented in its class.
             `jaxfed.data.partitioning.scheme` shows how to write another.
         sizes: numbers of the clients' examples; not with `Subclasses` and `Natural`, which fix them.
         labels: numbers of the clients' labels.
         skew: part that follows the scheme; the other is iid. (No difference with `Iid`; not with `Subclasses`
             and `Natural`.)
 
-            - "both": labels are drawn evenly from the client's examples, as the papers say.
+            - "both": labels are drawn evenly from the client's examples, as the papers say. (`DirichletPairs`
+              deals them separately: as "independent".)
             - "labeled": a client's labels follow its weights, to within one of each class. The rest is
               distributed as with `Iid`, up to the `sizes`. The split files of XCLP's code are of this kind.
             - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
+            - "independent": labels follow one draw of the scheme's weights, all else a second one, as in
+              papers since FedDure ("internal heterogeneity"). Sizes follow the first draw; each class has its
+              share of the labels. (The weights of `Table` are the same in both draws.)
         new_y: int `[n_new]`, classes of held-out examples, distributed by the same expected shares as the
             unlabeled part, into `new`. `Natural` and `Subclasses` need their column for them, too.
         seed: seed of `np.random.default_rng`; the same arguments give the same partition.

@@ -56,11 +56,14 @@ class Scheme:
         rules: field -> allowed values, checked when the scheme is made.
         is_uniform: True if all clients have the same proportions; examples are then shuffled and cut.
         has_random_sizes: True if the weights determine the clients' sizes too, unless `Sizes` are given.
+        is_independent: True if `skew="both"` means two draws, one for the labeled examples and one for the
+            others, as `skew="independent"` does with every scheme.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     is_uniform: ClassVar[bool] = False
     has_random_sizes: ClassVar[bool] = False
+    is_independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the fields by `rules`.
@@ -145,6 +148,7 @@ SCHEMES: Registry[type[Scheme]] = Registry(
         "iid": Place(f"{_ROOM}.class_schemes", "Iid"),
         "dirichlet": Place(f"{_ROOM}.class_schemes", "Dirichlet"),
         "dirichlet_mixture": Place(f"{_ROOM}.class_schemes", "DirichletMixture"),
+        "dirichlet_pairs": Place(f"{_ROOM}.pairs", "DirichletPairs"),
         "classes_per_client": Place(f"{_ROOM}.class_schemes", "Classes"),
         "subclasses": Place(f"{_ROOM}.owner_schemes", "Subclasses"),
         "table": Place(f"{_ROOM}.class_schemes", "Table"),

@@ -1,6 +1,7 @@
 """Figure of the partition: examples of each class at each client, as bubbles or heat maps."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -24,6 +26,9 @@ from jaxfed.reports.figures.style import (
 )
 
 Counts = npt.NDArray[np.int64]
+
+UNKNOWN = "(unknown)"
+"""Name of the column of examples whose class is unknown."""
 
 _MAX_BUBBLES = 400
 _MAX_NAMED = 25
@@ -43,7 +48,8 @@ def partition_figure(
 
     Few clients and classes are drawn as bubbles with areas proportional to counts: labeled data in front of
     all training data. Many are drawn as heat maps, one for each kind. The server's examples and public ones
-    have separate bar panels with their own scale.
+    have separate bar panels with their own scale. A line below has the `mean_distances`, without examples of
+    a class named `UNKNOWN`.
 
     Args:
         labeled: counts, int [num_clients, num_classes].
@@ -61,12 +67,54 @@ def partition_figure(
     bars = {whose: np.atleast_2d(counts) for whose, counts in (apart or {}).items()}
     draw = _bubbles if num_clients * num_classes <= _MAX_BUBBLES else _heat_maps
     figure = draw(kinds, bars, names)
+    is_known = np.array([name != UNKNOWN for name in names], bool)
+    _add_distances(figure, kinds["labeled"][:, is_known], kinds["unlabeled"][:, is_known])
     if client_names and num_clients <= _MAX_NAMED:
         for ax in figure.axes:
             if ax.get_xlabel() == "Client":
                 texts = [plain(name, 18) for name in client_names]
                 ax.set_xticks(range(num_clients), texts, rotation=45, ha="right")
     return figure
+
+
+def mean_distances(labeled: npt.ArrayLike, unlabeled: npt.ArrayLike) -> tuple[float, float]:
+    """Return two mean total variation distances of class shares, over clients.
+
+    The distance of shares p and q is half the sum of abs(p_c - q_c): 0 if they are equal, 1 if no class is in
+    both.
+
+    Args:
+        labeled: counts, int [num_clients, num_classes].
+        unlabeled: the same for examples without labels.
+
+    Returns:
+        The distance of a client's examples from those of all clients, over clients with examples; and of its
+        labeled from its unlabeled examples, over clients with both. NaN if there is no such client.
+    """
+    parts = np.asarray(labeled, float), np.asarray(unlabeled, float)
+    held = parts[0] + parts[1]
+    everybody = np.broadcast_to(held.sum(axis=0), held.shape)
+    means = []
+    for one, other in ((held, everybody), parts):
+        has_both = (one.sum(axis=1) > 0) & (other.sum(axis=1) > 0)
+        p, q = (part[has_both] / part[has_both].sum(axis=1, keepdims=True) for part in (one, other))
+        distances = np.abs(p - q).sum(axis=1) / 2
+        means.append(float(distances.mean()) if len(distances) else math.nan)
+    return means[0], means[1]
+
+
+def _add_distances(figure: Figure, labeled: Counts, unlabeled: Counts) -> None:
+    """Add the mean distances below the axes, as far as there are clients to tell them by."""
+    texts = ("a client from all", "labeled from unlabeled in a client")
+    values = mean_distances(labeled, unlabeled)
+    shown = [f"{t} {v:.2f}" for t, v in zip(texts, values, strict=True) if not math.isnan(v)]
+    if shown:
+        text = f"Mean total variation distance: {', '.join(shown)}"
+        text = textwrap.fill(text, int(12 * figure.get_figwidth()))
+        below = figure.legends or [
+            figure.legend([], [], loc="outside lower center", frameon=False, labelcolor=INK)
+        ]
+        below[0].set_title(text, prop=FontProperties(size=9))
 
 
 def _bubbles(

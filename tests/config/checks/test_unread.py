@@ -49,7 +49,7 @@ def given(spec, *overrides, audited=False):
         (
             DIGITS,
             ["federation.dirichlet_alpha=1"],
-            "partition to 'dirichlet' or 'dirichlet_mixture'",
+            "partition to 'dirichlet' or 'dirichlet_mixture' or 'dirichlet_pairs'",
         ),
         (DIGITS, ["federation.skew=labeled"], "federation.partition='iid'"),
         (DIGITS, ["federation.quantity_parameter=2"], "federation.quantity='default'"),
@@ -199,6 +199,7 @@ SITUATIONS = {
     **{scheme: {"federation.partition": scheme} for scheme in ("iid", "dirichlet", "table")},
     "classes": {"federation.partition": "classes_per_client"},
     "mixture": {"federation.partition": "dirichlet_mixture"},
+    "pairs": {"federation.partition": "dirichlet_pairs"},
     "natural": {"federation.partition": "natural"},
     "number": {"federation.num_labeled": 30},
     "each": {"federation.labeled_per_class": 2},

@@ -8,6 +8,7 @@ from jaxfed.data import (
     Classes,
     Dirichlet,
     DirichletMixture,
+    DirichletPairs,
     Iid,
     Labels,
     Natural,
@@ -28,6 +29,7 @@ SCHEMES = {
     "dirichlet, min_size": {"scheme": Dirichlet(1e-3), "sizes": Sizes(min_size=3)},
     "dirichlet_mixture": {"scheme": DirichletMixture(0.1, share=0.5)},
     "mixture, equal": {"scheme": DirichletMixture(1e-3), "sizes": Sizes("equal")},
+    "dirichlet_pairs": {"scheme": DirichletPairs(0.1)},
     "classes": {"scheme": Classes(3)},
     "table": {"scheme": Table()},
     "power law": {"sizes": Sizes("power_law", 1.5)},
@@ -57,7 +59,7 @@ def counts(part, y):
 
 
 @pytest.mark.sample(14)
-@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 @pytest.mark.parametrize("name", SCHEMES)
 @given(
     n=st.integers(60, 400),
@@ -84,7 +86,7 @@ def test_every_example_is_used_once(name, skew, n, num_new, fraction, seed):
 
 
 @pytest.mark.sample(14)
-@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 @pytest.mark.parametrize("name", SCHEMES)
 @settings(max_examples=20)
 @given(
@@ -233,7 +235,7 @@ def test_natural_clients_keep_their_examples():
         np.testing.assert_array_equal(np.sort(held), np.flatnonzero(clients == client))
 
 
-@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 def test_min_size_is_met(skew):
     y = classes(500)
     part = partition(
@@ -266,7 +268,7 @@ def test_extreme_quantities_are_dealt(quantity, parameter):
     assert sum(map(len, part.labeled)) == 300
 
 
-@pytest.mark.parametrize("skew", ["both", "unlabeled"])
+@pytest.mark.parametrize("skew", ["both", "unlabeled", "independent"])
 @pytest.mark.parametrize("quantity", ["default", "equal"])
 @pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 5e-3, 1e9])
 def test_extreme_dirichlet_alphas_are_dealt(skew, quantity, alpha):
@@ -358,9 +360,13 @@ MISTAKES = {
         lambda: {"scheme": Natural(IDS), "skew": "labeled"},
         "skew='labeled': Natural fixes the client of each example; use 'both'",
     ),
+    "natural and two draws": (
+        lambda: {"scheme": Natural(IDS), "skew": "independent"},
+        "skew='independent': Natural fixes the client of each example; use 'both'",
+    ),
     "infinite skew": (lambda: {"sizes": Sizes("dirichlet", np.inf)}, r"Sizes\.parameter=inf"),
     "quantity": (lambda: {"sizes": Sizes("uniform")}, r"Sizes\.quantity='uniform'.*'equal'"),
-    "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled'"),
+    "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled', 'independent'"),
     "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
 }
 
