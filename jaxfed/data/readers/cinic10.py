@@ -27,11 +27,10 @@ _WHOLE = 90_000
 
 
 def read(folder: Path) -> Dataset:
-    """uint8 [90000, 32, 32, 3] twice: the publishers' train and test; grey images among them are repeated over
-    RGB.
+    """uint8 [90000, 32, 32, 3] twice: the publishers' train and test.
 
-    Their `valid`, 90,000 more, is not read, as in SAGE's code. A split that is not
-    whole, as after an interrupted extraction, is logged.
+    Grey images among them are repeated over RGB. Their `valid`, 90,000 more, is not read, as in SAGE's code.
+    A split that is not whole, as after an interrupted extraction, is logged.
 
     Raises:
         UsageError: a class has no images, or one cannot be read.
