@@ -6,7 +6,14 @@ from functools import partial
 from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
 from benchmarks.methods import deployment, experiment, labeling, labeling_cost, later_points, start
 from benchmarks.protocols import row_sums, secure_hamming
-from benchmarks.rounds import fedavg_round, learners, protofssl_round, scaling, shadow_models
+from benchmarks.rounds import (
+    fedavg_round,
+    fssl_round,
+    learners,
+    protofssl_round,
+    scaling,
+    shadow_models,
+)
 from benchmarks.timing.contest import Contest
 
 # name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
@@ -31,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "start": start.first_result,
     "deployment": deployment.deployment,
     "protofssl_round": protofssl_round.protofssl_round,
+    "fssl_round": fssl_round.fssl_round,
     "learners": learners.learners,
     "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,

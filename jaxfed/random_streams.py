@@ -41,6 +41,7 @@ class Stream(IntEnum):
     SHADOW_PARTS = 0x70617274  # parts of data that distilled shadow models learn from
     SHADOW_VOTES = 0x766F7465  # votes of distilled shadow models
     STUDENTS = 0x73747564  # students of distilled shadow models
+    SUB_CONSENSUS = 0x73756263  # groups of clients whose models RSCFed averages
     SUBSAMPLE = 0x73697A65  # the subsample of a data set
     TEACHER = 0x74636872  # the teacher that stage 1 ends with
     UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads

@@ -49,6 +49,7 @@ AUDITS = ("audit.py:smoke",)
 RUNS = (
     "audit.py:every_method,smoke",
     "labels_at_server.py:smoke",
+    "fssl.py:smoke",
     "fedct.py:network,fedmd,pate,dd,fedavg,dp_fedavg,dp_fedavg_records,smoke",
     "protofssl.py:smoke",
     "protofssl.py:authors,smoke",

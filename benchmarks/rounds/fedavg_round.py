@@ -46,7 +46,7 @@ def fedavg_round(with_peers: bool) -> Iterator[Contest]:
             case={"model": name, "clients": 10, "examples": num_examples, "batch": 50},
             ours=ours,
             peers=peers,
-            agreement=partial(_equally_good, federation),
+            agreement=partial(equally_good, federation),
             work=Work(6 * _MULTIPLY_ADDS[name] * 10 * num_examples, "matmul_f32_flops"),
             targets={peer: targets[peer] for peer in peers} if on_cpu() else {},
         )
@@ -158,7 +158,7 @@ def put(parameters: Parameters, state: Any) -> None:
         variable[...] = jnp.asarray(parameters[".".join(str(part) for part in path)])
 
 
-def _equally_good(federation: Federation, ours: Parameters, theirs: Parameters) -> str:
+def equally_good(federation: Federation, ours: Parameters, theirs: Parameters) -> str:
     """Check that losses on all examples are equal up to the effect of the examples' order."""
     x, y = jnp.asarray(_normalized(federation, federation.x)), jnp.asarray(federation.y)
     both = jax.tree.map(jnp.asarray, (ours, theirs))

@@ -25,7 +25,13 @@ from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords, one_of
 from jaxfed.training.local.consistency import LabeledBy, Term, confident
 from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
 from jaxfed.training.needs import EVERYWHERE, needs
-from jaxfed.training.round.two_views import Begin, two_view_training, two_view_update
+from jaxfed.training.round.two_views import (
+    ALL,
+    Begin,
+    two_view_training,
+    two_view_update,
+    with_source,
+)
 from jaxfed.training.specification import Training
 
 
@@ -36,7 +42,7 @@ from jaxfed.training.specification import Training
     labeled_by=one_of(("own", "received")),
     thresholds=one_of(("fixed", *THRESHOLDS)),
 )
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@needs(labels_at=EVERYWHERE, two_views=True)
 def fixmatch(
     *,
     training: Training,
@@ -45,6 +51,7 @@ def fixmatch(
     mu: float = 0.0,
     labeled_by: LabeledBy = "own",
     thresholds: Thresholds = "fixed",
+    pseudo_label: str = ALL,
 ) -> FederatedAlgorithm:
     """FedAvg on FixMatch's loss; FedProx with mu > 0.
 
@@ -55,6 +62,8 @@ def fixmatch(
         mu: proximal weight.
         labeled_by: model that labels: "own", the one in training; "received", the server's of this round.
         thresholds: "fixed", or of each class: "flexmatch", "freematch".
+        pseudo_label: source of labels for examples of which no network has the confidence `threshold`:
+            "xclp", say, weighs them by its own; "unlabeled": they do not count.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
@@ -67,7 +76,8 @@ def fixmatch(
         least: Any = threshold
         if thresholds != "fixed":
             least = THRESHOLDS[thresholds](*begin.predictions(), threshold)
-        return confident(least, labeled_by=labeled_by, pointwise=training.local.pointwise)
+        term = confident(least, labeled_by=labeled_by, pointwise=training.local.pointwise)
+        return with_source(term, pseudo_label, threshold, training)
 
     update = two_view_update(
         training,
@@ -77,4 +87,4 @@ def fixmatch(
         unlabeled_weight=unlabeled_weight,
         mu=mu,
     )
-    return two_view_training(training, update)
+    return two_view_training(training, update, pseudo_label=pseudo_label)

@@ -1,4 +1,4 @@
-"""SAGE (Liu, Tan, Yang, Xu, Zheng, Huang, CVPR 2025): labels of two models, weighed by their difference.
+"""SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): labels of two models, weighed by their confidence.
 
 Client k trains w_k, starting from the received w. With p_L and p_G of an unlabeled example by w_k and by w
 (`jaxfed.training.local.consistency`),
@@ -18,9 +18,12 @@ Said otherwise in the authors' code:
     (`training.client_optimizer`), as in the paper.
   * Labeled examples are in the unlabeled set too, and count twice in the clients' weights. Here they are not.
 
+`sage_xclp`: XCLP's labels where neither model is sure, over the graph of the round's cohort
+(`jaxfed.training.local.consistency.graph_where_unsure`). It is of this package, not of either paper.
+
 Labels at the server: it trains on them, and clients on the term alone.
 
-Leaves a client: its model's change.
+Leaves a client: its model's change; with XCLP, the messages of its Algorithm 1 as well.
 """
 
 from __future__ import annotations
@@ -34,18 +37,19 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.local.consistency import Term, Views, divergence
 from jaxfed.training.needs import EVERYWHERE, needs
-from jaxfed.training.round.two_views import two_view_training, two_view_update
+from jaxfed.training.round.two_views import ALL, two_view_training, two_view_update, with_source
 from jaxfed.training.specification import Training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, kappa=NOT_NEGATIVE)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@needs(labels_at=EVERYWHERE, two_views=True)
 def sage(
     *,
     training: Training,
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     kappa: float = math.log(2) / 0.05,
+    pseudo_label: str = ALL,
 ) -> FederatedAlgorithm:
     """FedAvg on SAGE's loss.
 
@@ -54,13 +58,15 @@ def sage(
         threshold: tau, confidence in [0, 1] that one of the two models needs for an example to count.
         unlabeled_weight: of the second term.
         kappa: speed at which the local model loses its say; 0 believes it wherever it is sure.
+        pseudo_label: source of labels for examples of which neither model is sure: "xclp", say, weighs them
+            by its own confidence; "unlabeled": they do not count.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
 
     Cost: FixMatch's, and one more forward pass over the weak view.
     """
-    term = corrected(threshold, kappa)
+    term = with_source(corrected(threshold, kappa), pseudo_label, threshold, training)
     update = two_view_update(
         training,
         "sage",
@@ -68,7 +74,7 @@ def sage(
         asks_received=True,
         unlabeled_weight=unlabeled_weight,
     )
-    return two_view_training(training, update)
+    return two_view_training(training, update, pseudo_label=pseudo_label)
 
 
 def corrected(threshold: float, kappa: float) -> Term:

@@ -43,7 +43,6 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models.wrapping import as_float
@@ -97,14 +96,7 @@ def semifl(
     Cost: a step is two passes over B examples; a round one forward pass over a client's data.
     """
     strong = training.local.strong_augment_for("semifl")
-    if training.server.examples is None:
-        raise UsageError(
-            "this method needs labels at the server",
-            key="examples",
-            owner="ServerTraining",
-            value=None,
-            allowed="give the server's examples",
-        )
+    training.server.require_labels()
     plain = training.local.optimizer
     batches = replace(training.local.batches, scheme="beside_all")
     training = training.with_local(

@@ -125,6 +125,26 @@ def confident(
     return term
 
 
+def graph_where_unsure(
+    term: Term, threshold: float, pointwise: Pointwise = softmax_cross_entropy
+) -> Term:
+    """A term that falls back on the round's pseudo-labels (XCLP's, say) where no network is sure:
+
+        term_i                                 if max p_L >= threshold or max p_G >= threshold
+        weight_i l(f(strong(x_i)), label_i)    else
+
+    label_i and weight_i, its confidence, are the batch's; a source of labels sets them once a round. A graph
+    that is unsure too has little weight.
+    """
+
+    def either(views: Views) -> jax.Array:
+        surest = jnp.maximum(jnp.max(views.own, axis=-1), jnp.max(views.received, axis=-1))
+        by_graph = views.batch.weight * pointwise(views.strong, views.batch.label)
+        return jnp.where(surest >= threshold, term(views), by_graph)
+
+    return either
+
+
 def fixmatch(
     model: Model,
     *,

@@ -17,7 +17,7 @@ from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
-from jaxfed.training.local.consistency import Term, consistency
+from jaxfed.training.local.consistency import Term, consistency, graph_where_unsure
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, finished, local_steps
@@ -26,9 +26,11 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 
+ALL = "unlabeled"  # the source that lets unlabeled examples take part, without a label
+
 
 class Begin(NamedTuple):
-    """What a client has before its first step.
+    """A client before its first step.
 
     Fields:
         training: the training specification.
@@ -102,13 +104,26 @@ def two_view_update(
 
 
 def begin_of(training: Training, shared: Shared, client: Client, key: jax.Array) -> Begin:
-    """Return what the client has before its first step; its key is none of the steps'."""
+    """Return the client before its first step; its key is none of the steps'."""
     own_key = jax.random.fold_in(key, Stream.BEFORE_STEPS)
     return Begin(training, with_statistics(shared.model, client.statistics), client.data, own_key)
 
 
-def two_view_training(training: Training, local_update: LocalUpdate) -> FederatedAlgorithm:
-    """FedAvg with this update on all examples, labeled or not, wherever the labels are."""
+def two_view_training(
+    training: Training, local_update: LocalUpdate, *, pseudo_label: str = ALL
+) -> FederatedAlgorithm:
+    """FedAvg with this update on all examples, labeled or not, wherever the labels are.
+
+    With another source of labels, its labels are in the batches of unlabeled examples (`with_source`); an
+    example that it does not label takes no part.
+    """
     return federated_training(
-        training, local_update, pseudo_label="unlabeled", server_part=plain_part(training)
+        training, local_update, pseudo_label=pseudo_label, server_part=plain_part(training)
     )
+
+
+def with_source(term: Term, pseudo_label: str, threshold: float, training: Training) -> Term:
+    """The term, with labels of this source where no network is sure; "unlabeled" has none."""
+    if pseudo_label == ALL:
+        return term
+    return graph_where_unsure(term, threshold, training.local.pointwise)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.server.aggregate import Aggregate, by_examples, server_optimizer
@@ -38,3 +39,18 @@ class ServerTraining:
     weighting: Callable[[ClientData], jax.Array] = by_examples
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
+
+    def require_labels(self) -> None:
+        """Check that the server has labels.
+
+        Raises:
+            UsageError: it has none.
+        """
+        if self.examples is None:
+            raise UsageError(
+                "this method needs labels at the server",
+                key="examples",
+                owner="ServerTraining",
+                value=None,
+                allowed="give the server's examples",
+            )

@@ -50,7 +50,8 @@ def simulate(config, place, left):
 @pytest.mark.parametrize(
     ("name", "clients", "rounds", "seed"),
     [
-        ("fedavg", 3, 10, 1),
+        ("fedavg", 3, 4, 1),
+        pytest.param("fedavg", 3, 10, 1, marks=pytest.mark.slow),
         pytest.param("scaffold", 4, 10, 2, marks=pytest.mark.slow),
         *(
             pytest.param(name, clients, 30, seed, marks=pytest.mark.slow)

@@ -14,6 +14,7 @@ from jaxfed.training.local.consistency import (
     consistency,
     divergence,
     fixmatch,
+    graph_where_unsure,
     soft_cross_entropy,
 )
 from jaxfed.training.local.losses import Batch
@@ -134,3 +135,14 @@ def test_divergence_and_cross_entropy_by_hand():
     )
     gradient = jax.grad(divergence)(logits, jnp.asarray(target))
     np.testing.assert_allclose(gradient, q - target, atol=1e-6)
+
+
+def test_the_graph_labels_where_no_network_is_sure():
+    own = jnp.array([[0.9, 0.1], [0.6, 0.4], [0.6, 0.4]])
+    received = jnp.array([[0.5, 0.5], [0.5, 0.5], [0.05, 0.95]])
+    strong = jnp.log(jnp.array([[0.2, 0.8]] * 3))
+    label, weight = jnp.array([1, 1, 0]), jnp.array([0.5, 0.25, 1.0])
+    batch = Batch(None, label, weight, jnp.ones(3, bool), jnp.zeros(3, bool))
+    term = graph_where_unsure(lambda views: jnp.array([7.0, 8.0, 9.0]), 0.8)
+    found = term(Views(own, received, strong, batch))
+    np.testing.assert_allclose(found, [7, -0.25 * np.log(0.8), 9], rtol=1e-5)

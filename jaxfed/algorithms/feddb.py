@@ -1,0 +1,141 @@
+"""FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and a mean without the prior's bias.
+
+q_k is the mean prediction of a model for client k's unlabeled examples: an estimate of the label prior that
+the model has learned. p_G are predictions of the received model w (`jaxfed.training.local.consistency`).
+
+    client   p' = (p_G / q_k) / sum_c (p_G / q_k)_c,      q_k by w
+             term = 1[max p' >= tau] CE(f(strong(x)), argmax p')
+    server   q_k by the trained w_k;   w <- sum_k a_k w_k,
+             a on the simplex for a small  L(a) = 1/C |sum_k a_k q_k - 1/C|^2:
+             a <- 1/K;   100 times   a <- softmax(a - 1.9 (grad L(a) + 0.9 a))
+
+The server's steps are SGD with rate 1, weight decay 0.9 and Nesterov's momentum 0.9, a new optimizer in each:
+so it is in the authors' code, and the momentum has no memory; it is a factor 1.9. The limit is the least of
+1.9 L(a) + 0.355 |a|^2 + sum_k a_k log a_k. Equal weights have the least of the last two terms, so L(a) is
+never above theirs, and a stays near them where clients are many.
+
+Said otherwise than in the authors' code, or left open:
+
+  * In the code a client moves q_k on at each step, by half, to the mean prediction for that batch, and sends
+    the last one. Here it is that of the trained model for all its unlabeled examples.
+  * The code labels once, without augmentation; its batches hold sure examples only. Here the same frozen
+    model labels the weak view of each step, and unsure examples have the term 0.
+  * It cuts gradients to norm 1. Its server's momentum is `training.server_optimizer`.
+  * A client without unlabeled examples, as all are in rounds on given labels alone, has q_k of its labeled
+    ones. `training.weighting` only decides who is in the mean.
+
+Labels at the server: it trains on them before the clients, and clients on the term alone.
+
+Leaves a client: its model's change, and q_k, C numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import usable
+from jaxfed.training.local.client_predictions import mean_over
+from jaxfed.training.local.consistency import Term, Views, confident
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import Pointwise
+from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.training.round.client_round import Client, Shared
+from jaxfed.training.round.two_views import Begin, begin_of, two_view_training, two_view_update
+from jaxfed.training.server.aggregate import Aggregate, weighted_sum
+from jaxfed.training.specification import Training
+
+_STEPS, _RATE, _MOMENTUM, _DECAY = 100, 1.0, 0.9, 0.9
+
+
+@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+def feddb(
+    *, training: Training, threshold: float = 0.95, unlabeled_weight: float = 1.0
+) -> FederatedAlgorithm:
+    """FedAvg with FedDB's labels and aggregation weights.
+
+    Args:
+        training: the training specification; its `local.strong_augment` is needed.
+        threshold: tau, confidence in [0, 1] of the debiased prediction for an example to count.
+        unlabeled_weight: of the term.
+
+    Raises:
+        UsageError: a number out of range, or no strong augmentation.
+
+    Cost: FixMatch's, one more forward pass over the weak view, and two over a client's data in each round.
+    """
+    training = training.with_server(aggregate=debiased_mean(training.server.aggregate))
+    update = two_view_update(
+        training,
+        "feddb",
+        lambda begin: debiased(mean_prediction(begin), threshold, training.local.pointwise),
+        asks_received=True,
+        unlabeled_weight=unlabeled_weight,
+    )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        found = update(shared, client, key, batches=batches)
+        trained = jax.tree.map(jnp.add, shared.model, found.delta)
+        q = mean_prediction(begin_of(training, shared, client, key)._replace(model=trained))
+        return found._replace(
+            weight=jnp.where(found.weight > 0, q, 0),
+            sent={"mean_predictions": jnp.int32(4 * len(q))},
+        )
+
+    return two_view_training(training, local_update)
+
+
+def mean_prediction(begin: Begin) -> jax.Array:
+    """q_k, float32 [C], of the client's unlabeled examples, else of its labeled ones; 0 without any."""
+    p, unlabeled = begin.predictions()
+    return mean_over(p, jnp.where(jnp.any(unlabeled), unlabeled, usable(begin.data)))
+
+
+def debiased(q: jax.Array, threshold: float, pointwise: Pointwise) -> Term:
+    """FedDB's term of an unlabeled example, with the prior q, float32 [C]."""
+    term = confident(threshold, labeled_by="received", pointwise=pointwise)
+
+    def of_views(views: Views) -> jax.Array:
+        scaled = views.received / jnp.maximum(q, jnp.finfo(jnp.float32).tiny)[None]
+        return term(views._replace(received=scaled / jnp.sum(scaled, axis=-1, keepdims=True)))
+
+    return of_views
+
+
+def debiased_mean(inner: Aggregate) -> Aggregate:
+    """The server's step; weights are q_k, [K, C], and 0 for a client that is not in the mean.
+
+    `inner` takes the step with the weights a.
+    """
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
+    ) -> tuple[nnx.State, Any]:
+        return inner.apply(model, deltas, aggregation_weights(weights), state)
+
+    return Aggregate(inner.init, apply)
+
+
+def aggregation_weights(q: jax.Array) -> jax.Array:
+    """a, float32 [K], of q, [K, C]; 0 where a row is 0."""
+    is_in = jnp.any(q > 0, axis=1)
+    classes = q.shape[1]
+
+    def step(_: jax.Array, a: jax.Array) -> jax.Array:
+        excess = weighted_sum(a, q) - 1 / classes
+        slope = 2 / classes * weighted_sum(excess, q.T) + _DECAY * a
+        moved = a - _RATE * (1 + _MOMENTUM) * slope
+        return jnp.where(is_in, jax.nn.softmax(jnp.where(is_in, moved, -1e30)), 0)
+
+    counts = is_in.astype(jnp.float32)
+    equal = counts / jnp.maximum(jnp.sum(counts), 1)
+    return jax.lax.fori_loop(0, _STEPS, step, equal)

@@ -1,0 +1,164 @@
+"""FedLoKe (Zhang, Wu, Lyu, Huang, Xie, CIKM 2023): a model that stays at a client teaches one that travels.
+
+Client k keeps a resident model v_k. In a round it receives w, and trains both from
+
+    w_k <- w,   v_k <- mu v_k + (1 - mu) w                                                               (2)
+
+With p_w, p_v the softmax of each on the weak view, H the entropy, and r = min(1, t / T_u) in round
+t = 0, 1, ...:
+
+    L(w_k) = 1/|B_L| sum l(f_w(strong(x)), y) + r/|B_U| sum 1[H(p_v) < delta] KL(p_v, softmax f_w(strong(u)))
+    L(v_k) = 1/|B_L| sum l(f_v(weak(x)), y)   + r/|B_U| sum 1[H(p_w) < delta] KL(p_w, softmax f_v(strong(u)))
+
+(9 to 16). Labels p are those of the models in training at each step, held fixed. Both divisors count all
+unlabeled examples, sure or not. The server averages the w_k as FedAvg.
+
+Said otherwise in the authors' code, or left open:
+
+  * Each resident model starts from random weights of its own in the paper; in the code, and here, from the
+    initial model.
+  * The code cuts each number of the gradients to [-0.1, 0.1], and averages clients uniformly.
+  * One optimizer takes both models' steps; one that measures the whole gradient's length measures both.
+
+Leaves a client: the received model's change. The resident model stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.consistency import divergence
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    labeled_mean,
+    unlabeled_mean,
+)
+from jaxfed.training.needs import needs
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.two_views import ALL
+from jaxfed.training.server.server_state import together, with_statistics
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+@keywords(average=SHARE, max_entropy=NOT_NEGATIVE, rampup_rounds=at_least(0))
+@needs(pseudo_label=ALL, two_views=True)
+def fedloke(
+    *,
+    training: Training,
+    average: float = 0.9,
+    max_entropy: float = 0.1,
+    rampup_rounds: int = 200,
+) -> FederatedAlgorithm:
+    """FedLoKe with labels at clients.
+
+    Args:
+        training: the training specification; its `local.strong_augment` is needed.
+        average: mu, share of the resident model that a new round leaves; the paper tries 0.5, 0.7 and 0.9.
+        max_entropy: delta, in nats; a prediction below it teaches the other model.
+        rampup_rounds: T_u; 0: full weight from the first round on.
+
+    Raises:
+        UsageError: a number out of range, no strong augmentation, or clients that keep their optimizers.
+
+    Cost: twice FixMatch's; a state has one more model for each client.
+    """
+    strong = training.local.strong_augment_for("fedloke")
+    if training.local.client_optimizer == "kept":
+        raise UsageError(
+            "fedloke trains two models at once, and keeps no optimizer of both",
+            key="client_optimizer",
+            owner="LocalTraining",
+            value="kept",
+            allowed="use 'fresh'",
+        )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        received = with_statistics(shared.model, client.statistics)
+        resident = jax.tree.map(
+            lambda own, new: average * own + (1 - average) * new, client.state, received
+        )
+        share = jnp.float32(1)
+        if rampup_rounds:
+            share = jnp.minimum(shared.round.astype(jnp.float32) / rampup_rounds, 1)
+        loss = mutual_loss(
+            training.model,
+            weak=training.local.augment,
+            strong=strong,
+            max_entropy=max_entropy,
+            unlabeled_weight=share,
+            pointwise=training.local.pointwise,
+        )
+        start = together(received=received, resident=resident)
+        trained = local_steps(
+            training, shared, client, key, loss=loss, batches=batches, start=start
+        )
+        travels = trained._replace(state=trained.state["received"])
+        update = finished(training, shared, client, travels)
+        return update._replace(client_state=trained.state["resident"])
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label=ALL,
+        init_client=lambda model, federation: model,
+    )
+
+
+def mutual_loss(
+    model: Model,
+    *,
+    weak: Augment | None,
+    strong: Augment,
+    max_entropy: float,
+    unlabeled_weight: jax.Array,
+    pointwise: Pointwise,
+) -> Loss:
+    """L(w_k) + L(v_k) of states {received, resident}; both views go through a network together."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        weak_key, strong_key, *model_keys = jax.random.split(key, 4)
+        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
+        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        travels, received = model.train_apply(state["received"], inputs, model_keys[0])
+        stays, resident = model.train_apply(state["resident"], inputs, model_keys[1])
+        (own_weak, own_strong), (weak_logits, strong_logits) = (
+            jnp.split(logits, 2) for logits in (stays, travels)
+        )
+        value = labeled_mean(
+            pointwise(strong_logits, batch.label) + pointwise(own_weak, batch.label), batch
+        )
+        taught = _lesson(own_weak, strong_logits, max_entropy)
+        taught += _lesson(weak_logits, own_strong, max_entropy)
+        value += unlabeled_weight * unlabeled_mean(taught, batch)
+        return value, together(received=received, resident=resident)
+
+    return loss
+
+
+def _lesson(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
+    """1[H(p) < delta] KL(p, softmax(student)), float32 [B], with p = softmax(teacher) held fixed."""
+    p = jax.lax.stop_gradient(jax.nn.softmax(teacher.astype(jnp.float32)))
+    entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
+    return (entropy < max_entropy).astype(jnp.float32) * divergence(student, p)

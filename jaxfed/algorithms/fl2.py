@@ -1,0 +1,193 @@
+"""(FL)^2 (Lee, Le, Shin, Lee, NeurIPS 2024): labels at the server, thresholds and weights of each client.
+
+In every round the server trains on its labels and sends the resulting model w. Client k labels its examples
+once with w, in evaluation mode, and trains on those that reach the threshold of their class:
+
+    p_i = softmax(f_w(weak(x_i))),   m_i = max p_i,   y_i = argmax p_i
+    tau_k = mean_i m_i,   tau_kc = tau_k q_c / max_c q_c,   q = mean_i p_i     (FreeMatch's, of this client)
+    D = {i: m_i >= tau_kc, c = y_i};   in a batch B of D, B+ are those with m_i >= 0.95
+
+    l(v)  = mean_{i in B} CE(f_v(strong(x_i)), y_i)
+    v*    = v + rho T^2 g / |T g|,   g = grad mean_{i in B+} CE(f_v(strong(x_i)), y_i)
+    s(u)  = 1/|B| sum_{i in B+} KL(softmax f_v(strong(x_i)), softmax f_u(strong(x_i)))
+    v_k  <- v_k - eta (grad l(v_k) + grad s(v_k*))
+    w    <- sum_k a_k v_k,   a_k in proportion to 1 - tau_k
+
+T is 1 (SAM), or |v| + 0.01 for all parameters but biases (ASAM, Kwon et al., ICML 2021): `adaptive`. ASAM is
+the default, for the authors' values of rho, 0.1 and 1 (CIFAR-100), are for it. g, T and softmax f_v in s are
+held fixed. A client that is unsure has low thresholds, and counts more.
+
+Said otherwise than in the authors' code, or left open:
+
+  * The reference in s is the strong view, as in the code by default (`use_weak: False`).
+  * The code cuts gradients to norm 1, and keeps clients' momentum over rounds (`training.client_optimizer`).
+    Its server's momentum is `training.server_optimizer`, its static BatchNorm `training.batch_statistics`
+    "static", and the rounds that the server trains alone first are `training.labeled_only_rounds`.
+  * The code's round ends with the server's training. Here it begins with it, as SemiFL's does.
+  * A client with D empty is not in the mean, nor sends its model. a_k is at least in proportion to 1e-6, so
+    that clients that are sure of everything still have a mean.
+
+A round's metrics have `sure`, |D| over the number of a client's unlabeled examples, and `threshold`, tau_k;
+they are means over the clients, as a_k weighs them.
+
+Leaves a client: its model's change, and tau_k.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.communication import num_bytes_of
+from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_predictions import mean_over
+from jaxfed.training.local.consistency import divergence
+from jaxfed.training.local.local_update import ClientUpdate, rebuilt
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.training.local.thresholds import freematch
+from jaxfed.training.needs import needs
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.two_views import Begin, begin_of
+from jaxfed.training.server.clipped_mean import norm
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+_LEAST_WEIGHT = 1e-6
+_LEAST_SIZE = 0.01  # ASAM's eta
+_TINY = 1e-16  # of a gradient so short that its square is 0 there is no perturbation
+
+
+@keywords(sure_threshold=SHARE, rho=NOT_NEGATIVE, sharpness_weight=NOT_NEGATIVE)
+@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
+def fl2(
+    *,
+    training: Training,
+    sure_threshold: float = 0.95,
+    rho: float = 0.1,
+    adaptive: bool = True,
+    sharpness_weight: float = 1.0,
+) -> FederatedAlgorithm:
+    """(FL)^2.
+
+    Args:
+        training: the training specification; `server.examples` and `local.strong_augment` are needed.
+        sure_threshold: confidence in [0, 1] of the examples B+.
+        rho: size of the perturbation.
+        adaptive: True for ASAM, False for SAM.
+        sharpness_weight: of s; 1 in the paper.
+
+    Raises:
+        UsageError: a number out of range, labels at clients, or no strong augmentation.
+
+    Cost: a step is three passes over its batch; a round one forward pass over a client's data.
+    """
+    training.server.require_labels()
+    loss = sharpness_aware(
+        training.model,
+        strong=training.local.strong_augment_for("fl2"),
+        rho=rho,
+        adaptive=adaptive,
+        sharpness_weight=sharpness_weight,
+        pointwise=training.local.pointwise,
+    )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        data, tau, sure = labeled(begin_of(training, shared, client, key), sure_threshold)
+        client = client._replace(data=data)
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
+        update = finished(training, shared, client, trained)
+        is_in = jnp.any(usable(data)) & (update.weight > 0)
+        num_bytes = num_bytes_of(nnx.filter_state(shared.model, nnx.Param))
+        return update._replace(
+            weight=jnp.where(is_in, jnp.maximum(1 - tau, _LEAST_WEIGHT), 0),
+            sent={
+                "parameters": jnp.where(is_in, jnp.int32(num_bytes), 0),
+                "thresholds": jnp.where(is_in, jnp.int32(4), 0),
+            },
+            metrics={**update.metrics, "sure": sure, "threshold": tau},
+        )
+
+    return federated_training(
+        training, local_update, pseudo_label="unlabeled", server_part=plain_part(training)
+    )
+
+
+def labeled(begin: Begin, sure_threshold: float) -> tuple[ClientData, jax.Array, jax.Array]:
+    """Return the client's data with D labeled, tau_k, and the share of D.
+
+    Examples outside of D have label -1; weight is 1 for those of B+, else 0.
+    """
+    p, member = begin.predictions()
+    label, confidence = jnp.argmax(p, axis=-1).astype(jnp.int32), jnp.max(p, axis=-1)
+    is_in = member & (confidence >= freematch(p, member)[label])
+    data = begin.data._replace(
+        label=jnp.where(is_in, label, -1),
+        weight=(is_in & (confidence >= sure_threshold)).astype(jnp.float32),
+    )
+    return data, mean_over(confidence, member), mean_over(is_in.astype(jnp.float32), member)
+
+
+def sharpness_aware(
+    model: Model,
+    *,
+    strong: Augment,
+    rho: float,
+    adaptive: bool,
+    sharpness_weight: float,
+    pointwise: Pointwise,
+) -> Loss:
+    """l(v) + sharpness_weight s(v + (v* - v)), with v* - v held fixed: its gradient is the step's."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        strong_key, model_key = jax.random.split(key)
+        x = strong(strong_key, batch.x)
+        parameters, statistics = nnx.split_state(state, nnx.Param, ...)
+
+        def logits_at(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
+            merged = nnx.merge_state(parameters, rebuilt(statistics))
+            return model.train_apply(merged, x, model_key)
+
+        def of_sure(parameters: nnx.State) -> jax.Array:
+            terms = pointwise(logits_at(parameters)[0], batch.label)
+            return mean_where(terms, batch.weight > 0)
+
+        fixed = jax.lax.stop_gradient(parameters)
+        shift = perturbation(fixed, jax.grad(of_sure)(fixed), rho, adaptive=adaptive)
+        logits, state = logits_at(parameters)
+        perturbed, _ = logits_at(jax.tree.map(jnp.add, parameters, shift))
+        reference = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
+        sharpness = mean_where(batch.weight * divergence(perturbed, reference), batch.used)
+        value = mean_where(pointwise(logits, batch.label), batch.used)
+        return value + sharpness_weight * sharpness, state
+
+    return loss
+
+
+def perturbation(
+    parameters: nnx.State, gradient: nnx.State, rho: float, *, adaptive: bool
+) -> nnx.State:
+    """rho T^2 g / |T g|, of the form of the parameters; 0 where g is 0."""
+
+    def scaled(path: tuple, g: jax.Array, v: jax.Array) -> jax.Array:
+        is_bias = "bias" in jax.tree_util.keystr(path)
+        return g * (jnp.abs(v) + _LEAST_SIZE) if adaptive and not is_bias else g
+
+    once = jax.tree_util.tree_map_with_path(scaled, gradient, parameters)
+    twice = jax.tree_util.tree_map_with_path(scaled, once, parameters)
+    factor = rho / (norm(once) + _TINY)
+    return jax.tree.map(lambda leaf: factor * leaf, twice)

@@ -1,0 +1,198 @@
+"""ProxyFL (Chen, Wang, CVPR 2026, arXiv 2602.21078): the classifier's rows stand for classes, as proxies.
+
+The server aggregates as FedAvg, and then tunes the classifier's rows W_c against the clients' rows w_mc
+(`jaxfed.algorithms.proxyfl.proxy_tuning`, eq. 2):
+
+    W <- W - eta grad sum_c 1/M sum_m -log softmax_c'(-|W_c - w_mc'|)_c           Q steps, from the mean
+
+Client m receives this model, and a prior of classes P (`jaxfed.algorithms.proxyfl.class_prior`, eq. 5).
+p_G is by the received model, frozen, p_L by the one in training (`jaxfed.algorithms.proxyfl.proxy_pool`):
+
+    L = 1/|B_L| sum_{B_L} l(f(weak(x)), y)
+        + unlabeled_weight 1/|B_hc| sum_{B_hc} l(f(strong(u)), argmax p_G)                              (9)
+        + contrast_weight [ 1/|B_hc| sum_{B_hc} l_i + 1/|B_lc| sum_{B_lc} l_i ]                         (8)
+
+B_hc are a batch's unlabeled examples with max p_G >= tau, B_lc the others. l_i contrasts the features of
+example i with the row of its class or, if p_G is not sure, with the rows of all classes that p_G finds more
+likely than the prior does. Its negatives are the batch's examples that share no class with it.
+
+Details that the paper leaves open:
+
+  * d is the Euclidean distance, and (2) has the mean over clients in place of the sum: a step does not grow
+    with their number. The kernel's columns move, the bias stays the mean.
+  * The weights p_L in s_i are probabilities, held fixed. An example whose set is empty does not count.
+  * Clients count P_m before their first step, by the received model on one weak view of each example.
+
+Said otherwise in the authors' code:
+
+  * The prior is a moving average, P <- 0.99 P + 0.01 of the round's pooled counts in batches of the last
+    epoch. The paper has the round's mean alone, which is `prior_average` 0 here.
+  * The tuning's softmax is over the global rows for each client's row, in shuffled batches of ten, at rate
+    0.01; the own distance has a margin added, the largest distance of a row of the mean to its nearest.
+  * (8) has inner products, the code cosines, of features and rows that have passed through two more
+    layers. Here they are cosines of features and rows as they are; `similarity` "dot" is (8) to the letter,
+    and needs short features.
+  * Negatives with a cosine below 0 are left out, strong views take part as examples of their own, p_G
+    weighs the rows, an example that p_L is sure of is sure too, and means are over all unlabeled rows.
+
+Labels at the server: it trains on them, and clients on the terms of unlabeled examples.
+
+Leaves a client: its model's change, and C shares of classes among its labels and sure predictions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.algorithms.proxyfl.class_prior import class_shares, prior_sent, prior_store, share_bytes
+from jaxfed.algorithms.proxyfl.proxy_pool import Similarity, class_sets, contrast
+from jaxfed.algorithms.proxyfl.proxy_tuning import with_tuned_proxies
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.models.head import Path, dense_head, leaf_of
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    labeled_mean,
+    mean_where,
+)
+from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import Messages
+from jaxfed.training.round.two_views import ALL, begin_of
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+@keywords(
+    threshold=SHARE,
+    unlabeled_weight=NOT_NEGATIVE,
+    contrast_weight=NOT_NEGATIVE,
+    similarity=one_of(get_args(Similarity)),
+    prior_average=SHARE,
+    tuning_steps=at_least(0),
+    tuning_rate=NOT_NEGATIVE,
+)
+@needs(pseudo_label=ALL, labels_at=EVERYWHERE, two_views=True)
+def proxyfl(
+    *,
+    training: Training,
+    threshold: float = 0.95,
+    unlabeled_weight: float = 1.0,
+    contrast_weight: float = 1.0,
+    similarity: Similarity = "cosine",
+    prior_average: float = 0.0,
+    tuning_steps: int = 100,
+    tuning_rate: float = 0.005,
+) -> FederatedAlgorithm:
+    """ProxyFL.
+
+    Args:
+        training: the training specification; its `local.strong_augment` is needed, and a network whose head
+            is one dense layer.
+        threshold: tau, confidence in [0, 1] that the received model needs to be sure of an example.
+        unlabeled_weight: of the pseudo-labels' term.
+        contrast_weight: of the contrastive term.
+        similarity: "cosine", as in the authors' code, or "dot", as (8) is written in the paper.
+        prior_average: beta, share of the former prior that a round leaves; 0 in the paper, 0.99 in the code.
+        tuning_steps: Q; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
+        tuning_rate: eta.
+
+    Raises:
+        UsageError: a number out of range, no strong augmentation, or a network with another head.
+
+    Cost: FixMatch's, one more forward pass over the weak view and over a client's data, and at the server
+    Q C^2 D per client.
+    """
+    strong = training.local.strong_augment_for("proxyfl")
+    kernel, _, num_classes = dense_head(training.model, "proxyfl")
+    tuned = with_tuned_proxies(training.server.aggregate, kernel, tuning_steps, tuning_rate)
+    training = training.with_server(aggregate=tuned)
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        p, is_unlabeled = begin_of(training, shared, client, key).predictions()
+        shares = class_shares(client.data, p, is_unlabeled, threshold)
+        loss = proxy_loss(
+            training.model,
+            kernel,
+            client.received,
+            weak=training.local.augment,
+            strong=strong,
+            threshold=threshold,
+            unlabeled_weight=unlabeled_weight,
+            contrast_weight=contrast_weight,
+            similarity=similarity,
+            pointwise=training.local.pointwise,
+        )
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
+        update = finished(training, shared, client, trained)
+        return update._replace(upload=shares, sent={"class_shares": share_bytes(shares)})
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label=ALL,
+        messages=Messages(prior_sent),
+        hooks=(prior_store(num_classes, prior_average),),
+        server_part=plain_part(training),
+    )
+
+
+def proxy_loss(
+    model: Model,
+    kernel: Path,
+    prior: jax.Array,
+    *,
+    weak: Augment | None,
+    strong: Augment,
+    threshold: float,
+    unlabeled_weight: float,
+    contrast_weight: float,
+    similarity: Similarity,
+    pointwise: Pointwise,
+) -> Loss:
+    """L of a batch; both views go through the network together."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        weak_key, strong_key, model_key = jax.random.split(key, 3)
+        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
+        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        features, moved = model.train_features(state, inputs, model_key)
+        weak_logits, strong_logits = jnp.split(model.head(state, features), 2)
+        received = jax.nn.softmax(model.apply(anchor, weak_x).astype(jnp.float32))
+        sets, is_sure = class_sets(received, batch, prior, threshold)
+        own = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
+        terms = contrast(
+            jnp.split(features, 2)[0].astype(jnp.float32),
+            leaf_of(state, kernel).T,
+            sets,
+            jnp.where(is_sure[:, None], 1, own),
+            batch.used,
+            similarity,
+        )
+        sure = batch.used & is_sure
+        unsure = batch.used & ~batch.is_labeled & ~is_sure & jnp.any(sets, axis=-1)
+        label = jnp.argmax(received, axis=-1).astype(jnp.int32)
+        value = labeled_mean(pointwise(weak_logits, batch.label), batch)
+        value += unlabeled_weight * mean_where(pointwise(strong_logits, label), sure)
+        value += contrast_weight * (mean_where(terms, sure) + mean_where(terms, unsure))
+        return value, moved
+
+    return loss

@@ -1,0 +1,295 @@
+"""RSCFed (Liang, Lin, Fu, Zhu, Li, CVPR 2022): a mean of sub-consensus models of random groups of clients.
+
+    server   M times: draw K of the round's clients
+                 u   = sum_i n_i w_i / sum_i n_i                              over these K
+                 a_i = n_i exp(-beta |w_i - u| / n_i) / sum_j n_j exp(-beta |w_j - u| / n_j)
+                 v   = sum_i a_i w_i
+             w <- the mean of the M models v
+    client   w_k <- w_k - eta grad [ mean_{B_L} CE(f_{w_k}(a(x)), y)
+                                     + lambda mean_{B_U} |softmax f_{w_k}(a(x)) - sharp(f_{t_k}(a'(x)))|^2 ]
+             t_k <- alpha t_k + (1 - alpha) w_k,   alpha = min(1 - 1 / (s + 1), 0.999)      (each step)
+
+a, a' are two draws of the augmentation; sharp(z) = softmax(z / T) is p^(1/T), normalized; s = 0, 1, ...
+counts the client's steps over all rounds. Each client has its teacher t_k, in evaluation mode and held fixed,
+from round to round; it begins as the first model that the client receives. n_i is the client's weight,
+`training.weighting`, by default its number of examples. beta has the size of n_i: 10^4 for thousands of
+examples. With far fewer, each v is the model of one client, the nearest to u for its n_i.
+
+Said otherwise than in the authors' code, or left open:
+
+  * In the code a client that is drawn twice in a round trains twice, each time from w. Here it trains once,
+    and the groups are drawn of the round's clients; with K or fewer of these all v are alike.
+  * |w_i - u| is over all parameters together; in the code it is the sum of each tensor's norm, statistics
+    included.
+  * The code multiplies n_i of labeled clients by 6 (SVHN, CIFAR-100) or 200 (skin lesions, where beta is
+    0.01), and has another beta for them, 100. That is not reproduced here.
+  * A teacher's running statistics are those received in this round; in the code those of its beginning.
+  * Labeled clients have the rate 0.03, unlabeled ones 0.021 in the code. Gradients are cut to norm 5.
+    Momentum is kept by each client: `training.client_optimizer`. Labeled clients train alone at first:
+    `training.labeled_only_rounds`.
+
+Labels at the server: it trains on them before the clients, and clients on the second term alone.
+
+Leaves a client: its model's change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.models.wrapping import as_float
+from jaxfed.random_streams import Stream
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import AfterStep, ClientUpdate
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    augmented_logits,
+    labeled_mean,
+    unlabeled_mean,
+)
+from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.labels_at_server import plain_part
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import Hook
+from jaxfed.training.server.aggregate import Aggregate, weighted_mean
+from jaxfed.training.server.clipped_mean import norm
+from jaxfed.training.server.server_state import ServerState, together, with_statistics
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+class Teacher(NamedTuple):
+    """A client's state between rounds: t_k, parameters alone, and s, int32 scalar."""
+
+    parameters: nnx.State
+    steps: jax.Array
+
+
+@keywords(
+    draws=at_least(1),
+    draw_size=at_least(1),
+    beta=NOT_NEGATIVE,
+    unlabeled_weight=NOT_NEGATIVE,
+    temperature=POSITIVE,
+    average=SHARE,
+)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE)
+def rscfed(
+    *,
+    training: Training,
+    draws: int = 3,
+    draw_size: int = 5,
+    beta: float = 1e4,
+    unlabeled_weight: float = 0.02,
+    temperature: float = 0.5,
+    average: float = 0.999,
+) -> FederatedAlgorithm:
+    """RSCFed.
+
+    Args:
+        training: the training specification.
+        draws: M, the number of sub-consensus models.
+        draw_size: K, the number of clients in each.
+        beta: weight of a client's distance from its group's mean; 0: none.
+        unlabeled_weight: lambda.
+        temperature: T.
+        average: the largest alpha, in [0, 1].
+
+    Raises:
+        UsageError: a number out of range.
+
+    Cost: a step has one more forward pass; each client keeps a model.
+    """
+    plain = training.local.optimizer
+    aggregate = sub_consensus(training.server.aggregate, draws, draw_size, beta)
+    training = training.with_server(aggregate=aggregate)
+    twins = training.with_local(optimizer=lambda rate: of_student(plain(rate)))
+    loss = mean_teacher(
+        training.model,
+        augment=training.local.augment,
+        unlabeled_weight=unlabeled_weight,
+        temperature=temperature,
+        pointwise=training.local.pointwise,
+    )
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        received = with_statistics(shared.model, client.statistics)
+        parameters, statistics = nnx.split_state(received, nnx.Param, ...)
+        before = client.state
+        teacher = jax.tree.map(
+            lambda own, first: jnp.where(before.steps > 0, own, first),
+            before.parameters,
+            parameters,
+        )
+        trained = local_steps(
+            twins,
+            shared,
+            client,
+            key,
+            loss=loss,
+            batches=batches,
+            start=together(student=received, teacher=nnx.merge_state(teacher, statistics)),
+            after_step=moving_average(average, before.steps),
+        )
+        found = trained._replace(state=trained.state["student"])
+        own = nnx.filter_state(trained.state["teacher"], nnx.Param)
+        return finished(training, shared, client, found)._replace(
+            client_state=Teacher(own, before.steps + trained.num_steps)
+        )
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label="unlabeled",
+        init_client=lambda model, federation: Teacher(
+            nnx.filter_state(model, nnx.Param), jnp.int32(0)
+        ),
+        hooks=(_Draws(),),
+        server_part=plain_part(training),
+    )
+
+
+def mean_teacher(
+    model: Model,
+    *,
+    augment: Augment | None,
+    unlabeled_weight: float,
+    temperature: float,
+    pointwise: Pointwise,
+) -> Loss:
+    """The client's loss, of states {student, teacher}."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        teacher_key, student_key = jax.random.split(key)
+        seen = as_float(batch.x) if augment is None else augment(teacher_key, batch.x)
+        guess = model.apply(jax.lax.stop_gradient(state["teacher"]), seen).astype(jnp.float32)
+        logits, student = augmented_logits(model, state["student"], batch.x, student_key, augment)
+        p = jax.nn.softmax(logits.astype(jnp.float32))
+        distance = jnp.sum(jnp.square(p - jax.nn.softmax(guess / temperature)), axis=-1)
+        value = labeled_mean(pointwise(logits, batch.label), batch)
+        value = value + unlabeled_weight * unlabeled_mean(distance, batch)
+        return value, together(student=student, teacher=state["teacher"])
+
+    return loss
+
+
+def moving_average(most: float, before: jax.Array) -> AfterStep:
+    """Move the teacher after each step; `before` steps were taken in earlier rounds."""
+
+    def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
+        del num_steps
+        alpha = jnp.minimum(1 - 1 / (before + step + 1).astype(jnp.float32), most)
+        student = parameters["student"]
+        teacher = jax.tree.map(
+            lambda t, w: alpha * t + (1 - alpha) * w, parameters["teacher"], student
+        )
+        return together(student=student, teacher=teacher)
+
+    return follow
+
+
+def of_student(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Apply the optimizer to the student of {student, teacher}; its state has the form of one model's."""
+
+    def update(
+        gradient: nnx.State, state: optax.OptState, parameters: Any = None
+    ) -> tuple[Any, optax.OptState]:
+        moved, state = optimizer.update(gradient["student"], state, parameters["student"])
+        still = jax.tree.map(jnp.zeros_like, gradient["teacher"])
+        return together(student=moved, teacher=still), state
+
+    return optax.GradientTransformation(lambda both: optimizer.init(both["student"]), update)
+
+
+class Drawing(NamedTuple):
+    """State of `sub_consensus`.
+
+    Fields:
+        inner: the inner step's.
+        key: typed; groups are drawn from it.
+        number: int32 scalar, rounds done.
+    """
+
+    inner: Any
+    key: jax.Array
+    number: jax.Array
+
+
+class _Draws(Hook):
+    """The run's key for the draws of groups."""
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with the key."""
+        own = jax.random.fold_in(key, Stream.SUB_CONSENSUS)
+        return state._replace(optimizer=state.optimizer._replace(key=own))
+
+
+def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> Aggregate:
+    """The server's step; weights [K] are n_i. `inner` takes it with clients' weights in the mean of all v.
+
+    The initial state holds the key of seed 0, which the method replaces. Cost: M means.
+    """
+
+    def init(model: nnx.State) -> Drawing:
+        return Drawing(inner.init(model), jax.random.key(0), jnp.int32(0))
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Drawing
+    ) -> tuple[nnx.State, Drawing]:
+        key = jax.random.fold_in(state.key, state.number)
+
+        def one(number: jax.Array) -> jax.Array:
+            drawn = group(jax.random.fold_in(key, number), weights, draw_size)
+            return distance_weights(deltas, jnp.where(drawn, weights, 0), beta)
+
+        shares = jnp.mean(jax.lax.map(one, jnp.arange(draws)), axis=0)
+        new, own = inner.apply(model, deltas, shares, state.inner)
+        return new, Drawing(own, state.key, state.number + 1)
+
+    return Aggregate(init, apply)
+
+
+def group(key: jax.Array, weights: jax.Array, size: int) -> jax.Array:
+    """bool [K]: so many of the clients with a positive weight, all of them if there are no more.
+
+    Clients with weight 0 change no draw: on a network they may be missing.
+    """
+    is_in = weights > 0
+    place = jnp.maximum(jnp.cumsum(is_in) - 1, 0)
+    draw = jnp.where(is_in, jax.random.uniform(key, weights.shape)[place], jnp.inf)
+    return (jnp.argsort(jnp.argsort(draw)) < size) & is_in
+
+
+def distance_weights(deltas: nnx.State, weights: jax.Array, beta: float) -> jax.Array:
+    """a_i, float32 [K], of n_i, which is 0 for clients outside of the group; all 0 without any.
+
+    Computed by logarithms: where all exponentials would be 0, the nearest client for its size has a_i = 1.
+    """
+    parameters = nnx.filter_state(deltas, nnx.Param)
+    mean = weighted_mean(parameters, weights)
+    apart = jax.vmap(lambda own: norm(jax.tree.map(jnp.subtract, own, mean)))(parameters)
+    is_in = weights > 0
+    size = jnp.where(is_in, weights, 1)
+    score = jnp.where(is_in, jnp.log(size) - beta * apart / size, -jnp.inf)
+    most = jnp.where(jnp.any(is_in), jnp.max(score), 0)
+    raised = jnp.exp(score - most)
+    return raised / jnp.where(jnp.any(is_in), jnp.sum(raised), 1)

@@ -1,0 +1,186 @@
+"""(FL)^2 against its equations, in NumPy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
+from small_training import KEY, RATE, double, training_of
+
+from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData
+from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.round.two_views import Begin
+
+SURE, RHO, WEIGHT = 0.6, 0.7, 0.8
+WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
+IS_BIAS = np.repeat([False, True, False, True], [32, 8, 24, 3])  # of `small_training.Net`
+
+
+def clients_and_server():
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((40, 4)).astype(np.float32)
+    held = [4 * x[:9], x[9:16], 0.2 * x[16:20], x[:0]]
+    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1)
+    return held, Federation.from_clients(
+        [(own, np.full(len(own), -1)) for own in held],
+        server=(x[20:30], y[20:30]),
+        test=(x[30:], y[30:]),
+        num_classes=3,
+    )
+
+
+def training_with(federation, **changes):
+    return training_of(
+        WHOLE,
+        strong_augment=double,
+        server_examples=federation.server_examples,
+        server_batches=WHOLE,
+        **changes,
+    )
+
+
+def shifted(v, g, adaptive):
+    """v*: each weight's own step, longer for large weights."""
+    size = np.where(IS_BIAS, 1, np.abs(v) + 0.01) if adaptive else np.ones(len(v))
+    length = np.sqrt(sum((a * b) ** 2 for a, b in zip(size, g, strict=True)))
+    return v + (RHO * size**2 * g / length if length else 0)
+
+
+def divergence(p, log_q):
+    return (p * (np.log(p) - log_q)).sum(axis=1)
+
+
+def client_by_hand(w, x, rate, adaptive):
+    """The trained model, tau_k, and the share of D; None with D empty."""
+    x = x.astype(np.float64)
+    p = softmax(logits(w, x))
+    confidence, label = p.max(axis=1), p.argmax(axis=1)
+    tau, share = confidence.mean(), p.mean(axis=0)
+    chosen = [i for i in range(len(x)) if confidence[i] >= tau * share[label[i]] / share.max()]
+    if not chosen:
+        return None
+    sure = [i for i in chosen if confidence[i] >= SURE]
+    v = w
+    for _ in range(WHOLE.epochs):
+        slope = gradient(lambda u: cross_entropy(u, 2 * x[chosen], label[chosen]), v)
+        if sure:
+            g = gradient(lambda u: cross_entropy(u, 2 * x[sure], label[sure]), v)
+            reference = softmax(logits(v, 2 * x[sure]))
+
+            def sharpness(u, reference=reference):
+                terms = divergence(reference, log_softmax(logits(u, 2 * x[sure])))
+                return terms.sum() / len(chosen)
+
+            slope = slope + WEIGHT * gradient(sharpness, shifted(v, g, adaptive))
+        v = v - rate * slope
+    return v, tau, len(chosen) / len(x), len(sure)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_two_rounds_are_the_equations(adaptive):
+    held, federation = clients_and_server()
+    algorithm = fl2(
+        training=training_with(federation),
+        sure_threshold=SURE,
+        rho=RHO,
+        adaptive=adaptive,
+        sharpness_weight=WEIGHT,
+    )
+    state = algorithm.init(KEY, federation)
+    w = weights_of(state.model)
+    x, y = federation.server_examples
+    for number in range(2):
+        state, metrics = algorithm.round(
+            state, federation.cohort(), jax.random.fold_in(KEY, number)
+        )
+        rate = RATE / (1 + number)
+        for _ in range(WHOLE.epochs):
+            w = w - rate * gradient(lambda u: cross_entropy(u, x.astype(np.float64), y), w)
+        found = [client_by_hand(w, own, rate, adaptive) for own in held if len(own)]
+        models, taus, shares, sure = map(np.array, zip(*filter(None, found), strict=True))
+        a = (1 - taus) / np.sum(1 - taus)
+        w = a @ models
+        np.testing.assert_allclose(weights_of(state.model), w, rtol=2e-4, atol=2e-5)
+        assert float(metrics["sure"]) == pytest.approx(a @ shares, rel=1e-4)
+        assert float(metrics["threshold"]) == pytest.approx(a @ taus, rel=1e-4)
+        sent = metrics["communication"]["upload"]
+        assert sent == {"parameters": len(a) * 4 * len(w), "thresholds": len(a) * 4}
+        assert np.ptp(a) > 0.05
+        assert min(shares) < 1
+        assert 0 in sure or number
+        assert max(sure) > 0
+
+
+def test_the_label_of_an_unsure_example_is_kept_out():
+    """By a loop; the weight marks B+, and padding is in neither."""
+    training = training_of(WHOLE)
+    x = np.random.default_rng(1).standard_normal((12, 4)).astype(np.float32)
+    mask = np.arange(12) < 10
+    nothing = jnp.zeros(12, jnp.int32)
+    data = ClientData(jnp.asarray(x), nothing, jnp.zeros(12), nothing > 0, jnp.asarray(mask))
+    state = training.model.init(KEY)
+    found, tau, share = labeled(Begin(training, state, data, KEY), 0.5)
+    p = softmax(logits(weights_of(state), x.astype(np.float64)))[:10]
+    least = p.max(axis=1).mean() * p.mean(axis=0) / p.mean(axis=0).max()
+    expected = [row.argmax() if row.max() >= least[row.argmax()] else -1 for row in p] + [-1, -1]
+    sure = [label >= 0 and row.max() >= 0.5 for row, label in zip(p, expected, strict=False)]
+    np.testing.assert_array_equal(found.label, expected)
+    np.testing.assert_array_equal(found.weight, [*sure, False, False])
+    assert float(tau) == pytest.approx(p.max(axis=1).mean(), rel=1e-5)
+    assert float(share) == pytest.approx(np.mean(np.array(expected[:10]) >= 0))
+    assert 0 < sum(sure) < np.sum(np.array(expected) >= 0) < 10
+
+
+def test_clients_that_are_sure_of_everything_have_a_mean():
+    """1 - tau is 0 for all of them; none is left out, and numbers stay finite."""
+    _, federation = clients_and_server()
+    training = training_with(federation)
+    saturated = jax.tree.map(lambda leaf: 1e4 * leaf, training.model.init(KEY))
+    algorithm = fl2(training=dataclasses.replace(training, initial_model=saturated))
+    state = algorithm.init(KEY, federation)
+    state, metrics = algorithm.round(state, federation.cohort(), KEY)
+    assert metrics["threshold"] == 1
+    assert metrics["clients"] == 3
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.model))
+
+
+def test_a_vanishing_gradient_perturbs_nothing():
+    """Its square is 0 in float32; divided by that the step would be endless."""
+    model = training_of(WHOLE).model
+    parameters = model.init(KEY)
+    for adaptive in (True, False):
+        for size in (0.0, 1e-25):
+            g = jax.tree.map(lambda leaf, size=size: jnp.full_like(leaf, size), parameters)
+            found = perturbation(parameters, g, 0.1, adaptive=adaptive)
+            assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
+
+
+def test_without_a_sure_example_the_loss_is_that_of_labels():
+    training = training_of(WHOLE)
+    state, x = training.model.init(KEY), jax.random.normal(KEY, (5, 4))
+    label, used = jnp.array([0, 1, 2, 0, 1]), jnp.array([True, True, True, False, False])
+    batch = Batch(x, label, jnp.zeros(5), used, jnp.zeros(5, bool))
+    loss = sharpness_aware(
+        training.model,
+        strong=double,
+        rho=0.1,
+        adaptive=True,
+        sharpness_weight=1.0,
+        pointwise=softmax_cross_entropy,
+    )
+    expected = cross_entropy(weights_of(state), 2 * np.asarray(x, np.float64)[:3], label[:3])
+    assert float(loss(state, state, batch, KEY)[0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_it_needs_labels_at_the_server_and_a_share():
+    with pytest.raises(UsageError, match=r"labels at the server.*give the server's examples"):
+        fl2(training=training_of(WHOLE, strong_augment=double))
+    _, federation = clients_and_server()
+    with pytest.raises(UsageError, match=r"fl2\.sure_threshold=2: use numbers from 0 to 1"):
+        fl2(training=training_with(federation), sure_threshold=2)

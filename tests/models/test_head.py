@@ -1,0 +1,73 @@
+"""The head's parameters in a state, of every kind of network."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.models import MODELS
+from jaxfed.models.head import dense_head, head_paths, leaf_of, with_leaf
+from jaxfed.models.model import from_module
+
+BODY = {"hidden": (8,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [("mlp", (4,), BODY), ("linear_mlp", (4,), {}), ("cnn", (28, 28, 1), {})],
+)
+def test_a_dense_head_is_found_by_what_it_reads(name, shape, options):
+    model = MODELS[name](shape, 3, **options)
+    assert head_paths(model, "m") == {("head", "kernel"), ("head", "bias")}
+    assert dense_head(model, "m").kernel == ("head", "kernel")
+
+
+def test_resnet9_has_no_bias_and_efficientnet_another_name():
+    assert head_paths(MODELS["resnet9"]((32, 32, 3), 3), "m") == {("head", "kernel")}
+    lite = MODELS["efficientnet_lite0"]((32, 32, 3), 3)
+    assert dense_head(lite, "m") == (("classifier", "kernel"), 1280, 3)
+
+
+class Renamed(nnx.Module):
+    """A head of two layers, neither of which is called one; features are as wide as no other layer."""
+
+    def __init__(self, rngs):
+        self.a, self.b = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
+        self.c = nnx.Linear(5, 3, rngs=rngs)
+
+    def features(self, x, rngs=None):
+        return jnp.tanh(self.a(x))
+
+    def head(self, features):
+        return self.c(jnp.tanh(self.b(features)))
+
+
+def test_a_deep_head_is_read_but_not_dense():
+    model = from_module(Renamed)
+    assert {path[0] for path in head_paths(model, "m")} == {"b", "c"}
+    with pytest.raises(UsageError, match=r"m needs a head of one dense layer.*b\.bias, b\.kernel"):
+        dense_head(model, "m")
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        (MODELS["mlp"]((4,), None, **BODY), "no head with parameters"),
+        (MODELS["mlp"]((4,), 3, hidden=()), "nothing below its head"),
+        (MODELS["cnn13"]((32, 32, 3), 3), "one dense layer: .*head.gain"),
+    ],
+)
+def test_other_heads_are_refused(model, wrong):
+    with pytest.raises(UsageError, match=f"model: m needs .*{wrong}"):
+        dense_head(model, "m")
+
+
+def test_a_leaf_is_read_and_replaced():
+    state = MODELS["mlp"]((4,), 3, **BODY).init(jax.random.key(0))
+    path = ("head", "kernel")
+    changed = with_leaf(state, path, leaf_of(state, path) + 1)
+    np.testing.assert_array_equal(changed["head"]["kernel"][...], state["head"]["kernel"][...] + 1)
+    changed = with_leaf(changed, path, leaf_of(state, path))
+    jax.tree.map(np.testing.assert_array_equal, changed, state)
