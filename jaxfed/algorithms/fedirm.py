@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 
 class Teacher(NamedTuple):
-    """What a client keeps: its mean teacher, and the steps that it has followed, int32."""
+    """A client's own part: its mean teacher, and the steps that it has followed, int32."""
 
     model: nnx.State
     steps: jax.Array

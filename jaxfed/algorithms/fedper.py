@@ -63,7 +63,7 @@ Steps = Callable[[Shared, Client, nnx.State, jax.Array, Batches], Trained]
 
 
 class Own(NamedTuple):
-    """What a client keeps: its head, and True once it has trained, bool."""
+    """A client's own part: its head, and True once it has trained, bool."""
 
     head: nnx.State
     has_trained: jax.Array

@@ -11,6 +11,20 @@ TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "number
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
 
 
+# Names of other frameworks -> the key here.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("clients_per_round", "fraction_fit", "client_fraction", "frac", "participation"),
+        "cohort_size",
+    ),
+    **dict.fromkeys(("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"),
+    **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "training.epochs"),
+    **dict.fromkeys(("lr", "local_lr", "client_lr"), "training.learning_rate"),
+    **dict.fromkeys(("num_users", "n_clients", "total_clients"), "federation.num_clients"),
+    **dict.fromkeys(("num_seeds", "seeds", "trials"), "num_repeats"),
+}
+
+
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves of nested mappings with dotted keys."""
     for key, value in nested.items():
@@ -43,12 +57,15 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 def nearest_keys(key: str, known: Collection[str]) -> list[str]:
     """Return known keys that an unknown one may stand for, by the first rule that finds any.
 
+    0. The key that another framework has under this name.
     1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
     2. Keys of any section with the same last word.
     3. The most similar key of its section.
     4. The most similar key of any section.
     """
     section, _, leaf = key.rpartition(".")
+    if _ELSEWHERE.get(leaf) in known:
+        return [_ELSEWHERE[leaf]]
     leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
     own = [name for name in leaves if name.rpartition(".")[0] == section]
     found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
