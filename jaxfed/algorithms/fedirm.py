@@ -11,10 +11,10 @@ each class's mean over the clients of the last round that had any. A client rece
     L_c   = 1/|B_U| sum |softmax f(a(u)) - softmax f'(a'(u))|^2
     L_IRM = mean_c [ KL(M^l_c, M^u_c) + KL(M^u_c, M^l_c) ],   lambda(t) = weight exp(-5 (1 - min(t / R, 1))^2)
 
-f' is the client's own mean teacher, a moving average of its models of all its rounds; step n = 1, 2, ... leaves
-the share min(1 - 1/n, average) of it. M^u is of the batch's reliable unlabeled examples. T passes with dropout
-have the mean prediction p; an example is reliable if the entropy of p is below h, and of class argmax p. The
-logits of v_c are those of f(a(u)); classes and M^l are held fixed.
+f' is the client's own mean teacher, a moving average of its models of all its rounds; step n = 1, 2, ...
+leaves the share min(1 - 1/n, average) of it. M^u is of the batch's reliable unlabeled examples. T passes with
+dropout have the mean prediction p; an example is reliable if the entropy of p is below h, and then of class
+argmax p. The logits of v_c are those of f(a(u)); classes and M^l are held fixed.
 
 Details: a class that either matrix lacks is left out of L_IRM. Without dropout or BatchNorm all passes are
 equal, and p is the prediction. In the paper a client has labels for all of its examples or for none; here
