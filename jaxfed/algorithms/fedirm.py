@@ -229,12 +229,13 @@ def relation_loss(
         difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
         consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
+        fixed = jax.lax.stop_gradient(state["online"])  # or all passes would have derivatives
+
         def add(number: jax.Array, total: jax.Array) -> jax.Array:
-            again, _ = model.train_apply(state["online"], x, jax.random.fold_in(passes_key, number))
+            again, _ = model.train_apply(fixed, x, jax.random.fold_in(passes_key, number))
             return total + jax.nn.softmax(again.astype(jnp.float32))
 
         p = jax.lax.fori_loop(0, passes, add, jnp.zeros_like(logits)) / passes
-        p = jax.lax.stop_gradient(p)
         entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
         is_reliable = batch.used & ~batch.is_labeled & (entropy < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
