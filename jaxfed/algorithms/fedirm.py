@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 
 class Teacher(NamedTuple):
-    """What a client keeps: its mean teacher, and the steps that it has followed, int32."""
+    """State of a client: its mean teacher, and the number of steps that it has followed, int32."""
 
     model: nnx.State
     steps: jax.Array

@@ -63,7 +63,7 @@ Steps = Callable[[Shared, Client, nnx.State, jax.Array, Batches], Trained]
 
 
 class Own(NamedTuple):
-    """What a client keeps: its head, and True once it has trained, bool."""
+    """State of a client: its head, and whether it has trained, bool."""
 
     head: nnx.State
     has_trained: jax.Array
@@ -96,7 +96,7 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 def fedrep(
     *, training: Training, head_epochs: int = 10, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """FedRep on the labels that a pseudo-labeler finds.
+    """FedRep: a client trains its head, then the shared body, on the labels that a pseudo-labeler finds.
 
     Args:
         training: the training specification, of a network with a head; its epochs are those of the body, E.
