@@ -13,7 +13,7 @@ each class's mean over the clients of the last round that had any. A client rece
 
 f' is the client's own mean teacher, a moving average of its models of all its rounds; step n = 1, 2, ...
 leaves the share min(1 - 1/n, average) of it. M^u is of the batch's reliable unlabeled examples. T passes with
-dropout have the mean prediction p; an example is reliable if the entropy of p is below h, and of class
+dropout have the mean prediction p; an example is reliable if the entropy of p is below h, and then of class
 argmax p. The logits of v_c are those of f(a(u)); classes and M^l are held fixed.
 
 Details: a class that either matrix lacks is left out of L_IRM. Without dropout or BatchNorm all passes are
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 
 class Teacher(NamedTuple):
-    """A client's own part: its mean teacher, and the steps that it has followed, int32."""
+    """State of a client: its mean teacher, and the number of steps that it has followed, int32."""
 
     model: nnx.State
     steps: jax.Array
@@ -229,12 +229,13 @@ def relation_loss(
         difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
         consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
+        fixed = jax.lax.stop_gradient(state["online"])  # or all passes would have derivatives
+
         def add(number: jax.Array, total: jax.Array) -> jax.Array:
-            again, _ = model.train_apply(state["online"], x, jax.random.fold_in(passes_key, number))
+            again, _ = model.train_apply(fixed, x, jax.random.fold_in(passes_key, number))
             return total + jax.nn.softmax(again.astype(jnp.float32))
 
         p = jax.lax.fori_loop(0, passes, add, jnp.zeros_like(logits)) / passes
-        p = jax.lax.stop_gradient(p)
         entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
         is_reliable = batch.used & ~batch.is_labeled & (entropy < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)

@@ -16,8 +16,8 @@ All v_k start from the initial network's head. The head is what turns features i
 Evaluation on a central test set is by the mean of the heads of clients that have trained, which a simulation
 sees, and the server does not: neither method gives a new client a head. Accuracy on the clients' unlabeled
 points (`mean_client_unlabeled_accuracy` and its kin) is that of each client's own head, and own statistics if
-they are "local", on its own points; a client that has not trained has the initial head. Both papers report
-accuracies of this kind.
+they are "local", on its own points. It is the papers' kind of number. A client that has not trained does not
+count there.
 
 Said otherwise: in the papers all examples have labels; here a pseudo-labeler may find them. Both methods run
 in one process alone: on a network nobody has all heads, to evaluate a central test set.
@@ -63,7 +63,7 @@ Steps = Callable[[Shared, Client, nnx.State, jax.Array, Batches], Trained]
 
 
 class Own(NamedTuple):
-    """A client's own part: its head, and True once it has trained, bool."""
+    """State of a client: its head, and whether it has trained, bool."""
 
     head: nnx.State
     has_trained: jax.Array
@@ -96,7 +96,7 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 def fedrep(
     *, training: Training, head_epochs: int = 10, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """FedRep on the labels that a pseudo-labeler finds.
+    """FedRep: a client trains its head, then the shared body, on the labels that a pseudo-labeler finds.
 
     Args:
         training: the training specification, of a network with a head; its epochs are those of the body, E.
@@ -210,7 +210,14 @@ def _with_own_heads(
     probabilities = jax.jit(plain.probabilities)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
-        unlabeled = federation.partition.unlabeled
+        unlabeled = [
+            points if has_trained else points[:0]
+            for points, has_trained in zip(
+                federation.partition.unlabeled,
+                np.asarray(state.clients.has_trained).tolist(),
+                strict=True,
+            )
+        ]
         label = [np.zeros(0, np.int64)]
         kept = state.clients.head, cohort_statistics(state, np.arange(federation.num_clients))
         for client, points in enumerate(unlabeled):

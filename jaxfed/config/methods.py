@@ -192,8 +192,12 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
 
 
 def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Name in errors about `config.training.KEY` the key that holds the method's value."""
-    keys = {f"config.training.{key}": training_key(config, name, key) for key in config.training}
+    """Name in errors about `config.training.KEY`, `LocalTraining.KEY` the key that holds the value."""
+    keys = {
+        f"{owner}.{key}": training_key(config, name, key)
+        for owner in ("config.training", "LocalTraining")
+        for key in config.training
+    }
     return section("config", keys)
 
 

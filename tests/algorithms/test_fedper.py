@@ -108,21 +108,23 @@ def test_before_any_has_trained_the_mean_is_of_all():
 
 
 def test_clients_without_labels_keep_their_head_and_do_not_count():
-    federation = federation_of([6, 6, 6])
-    labeled = federation.partition.labeled
+    federation = federation_of([6, 6, 6], num_labeled=4)
+    labeled, unlabeled = federation.partition.labeled, federation.partition.unlabeled
     partition = federation.partition._replace(
         labeled=(labeled[0], labeled[1][:0], labeled[2]),
-        unlabeled=(labeled[0][:0], labeled[1], labeled[2][:0]),
+        unlabeled=(unlabeled[0], unlabeled[1], unlabeled[2][:0]),
     )
     federation = federation.__class__(
         federation.x, federation.y, partition, 3, test=federation.test
     )
     algorithm = fedper(training=training_of(WHOLE))
-    state, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
-    np.testing.assert_array_equal(state.clients.has_trained, [True, False, True])
-    found = algorithm.evaluate_clients(state, federation)["client_unlabeled_accuracy"]
-    assert np.isnan(found[[0, 2]]).all()
-    assert np.isfinite(found[1])
+    state = algorithm.init(KEY, federation)
+    assert algorithm.evaluate_clients(state, federation) == {}
+    after, _ = algorithm.round(state, federation.cohort(), KEY)
+    np.testing.assert_array_equal(after.clients.has_trained, [True, False, True])
+    np.testing.assert_array_equal(head_of(after, 1), head_of(state, 1))
+    found = algorithm.evaluate_clients(after, federation)["client_unlabeled_accuracy"]
+    np.testing.assert_array_equal(np.isnan(found), [False, True, True])
 
 
 @pytest.mark.slow

@@ -59,6 +59,23 @@ def test_what_is_a_methods_own_is_so_for_it_alone():
     assert methods.with_own_training(own, "fedadam") is own
 
 
+def test_an_error_about_local_training_has_the_key_of_the_method():
+    for text, key in (
+        ("training.client_optimizer=kept", "training"),
+        ("fedloke.training.client_optimizer=kept", "fedloke.training"),
+    ):
+        config = training_config(text)
+        with (
+            pytest.raises(
+                UsageError, match=rf"^config\.{key}\.client_optimizer='kept': use 'fresh'"
+            ),
+            methods.naming_own_training(config, "fedloke"),
+        ):
+            raise UsageError(
+                key="client_optimizer", owner="LocalTraining", value="kept", allowed="use 'fresh'"
+            )
+
+
 def test_a_variant_has_its_algorithms_keywords_and_its_own_over_them():
     config = training_config("near.algorithm=fedprox", "near.mu=0.5", "fedprox.pseudo_label=xclp")
     check.check(config)
