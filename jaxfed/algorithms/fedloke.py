@@ -1,4 +1,4 @@
-"""FedLoKe (Zhang, Wu, Lyu, Huang, Xie, CIKM 2023): a model that stays at a client teaches one that travels.
+"""FedLoKe (Zhang, Wu, Yi, Xu, Yu et al., CIKM 2023): a model that stays at a client teaches one that travels.
 
 Client k keeps a resident model v_k. In a round it receives w, and trains both from
 

@@ -18,12 +18,13 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedsiam.mean_teacher import ramp_up, twins
+from jaxfed.algorithms.fedsiam.mean_teacher import twins
 from jaxfed.algorithms.fedsiam.method import fedsiam, siamese_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.mean_teacher import ramp_up
 from jaxfed.training.server.aggregate import uniformly
 from jaxfed.training.server.server_state import together
 

@@ -3,21 +3,20 @@
     theta_t <- alpha theta_t + (1 - alpha) theta_s      after each step of theta_s
 
 alpha grows with the steps: at first the teacher is the plain mean of all past theta_s, later an exponential
-moving average. The weight of the consistency loss grows with the rounds.
+moving average.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
-from jax.tree_util import DictKey
 
 from jaxfed.models.model import compose
 from jaxfed.training.local.local_update import AfterStep
+from jaxfed.training.mean_teacher import followed
 from jaxfed.training.server.server_state import together
 
 if TYPE_CHECKING:
@@ -53,12 +52,6 @@ def siamese(model: Model, evaluated: Evaluated) -> Model:
     return compose(init=init, features=features, head=head, train_features=train_features)
 
 
-def ramp_up(round: jax.Array, length: int) -> jax.Array:
-    """exp(-5 (1 - r / R)^2) in round r = 1, 2, ... until R, then 1."""
-    share = jnp.minimum(round / length, 1) if length else jnp.ones_like(round)
-    return jnp.exp(-5 * jnp.square(1 - share))
-
-
 def moving_average(most: float, rounds: jax.Array) -> AfterStep:
     """theta_t <- alpha theta_t + (1 - alpha) theta_s with alpha = min(1 - 1 / (n + 1), most).
 
@@ -69,21 +62,6 @@ def moving_average(most: float, rounds: jax.Array) -> AfterStep:
     def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
         number = rounds * num_steps.astype(jnp.float32) + step.astype(jnp.float32) + 1
         alpha = jnp.minimum(1 - 1 / (number + 1), most)
-        online = parameters["online"]
-        target = jax.tree.map(
-            lambda t, s: alpha * t + (1 - alpha) * s, parameters["target"], online
-        )
-        return together(online=online, target=target)
+        return followed(parameters, alpha)
 
     return follow
-
-
-def online_only(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Apply the optimizer to the online network only; the target, whose gradient is 0, stays unchanged."""
-
-    def is_online(parameters: nnx.State) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: path[0] == DictKey("online"), parameters
-        )
-
-    return optax.masked(optimizer, is_online)

@@ -50,6 +50,7 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.mean_teacher import online_only, ramp_up
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
@@ -108,7 +109,7 @@ def fedsiam(
     """
     plain, optimizer = training.model, training.local.optimizer
     training = training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins)
-    training = training.with_local(optimizer=lambda rate: mean_teacher.online_only(optimizer(rate)))
+    training = training.with_local(optimizer=lambda rate: online_only(optimizer(rate)))
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
@@ -116,7 +117,7 @@ def fedsiam(
         rounds = shared.round.astype(jnp.float32)
         loss = siamese_loss(
             plain,
-            consistency_weight * mean_teacher.ramp_up(rounds + 1, rampup_rounds),
+            consistency_weight * ramp_up(rounds + 1, rampup_rounds),
             consistency,
             supervised_over,
             augment=training.local.augment,

@@ -81,7 +81,6 @@ from jaxfed.algorithms.protofssl.prototype_sharing import (
     by_prototypes,
     client_prototypes,
     helpers_sent,
-    message_bytes,
     of_the_last_round,
     perturbed,
     prototype_store,
@@ -99,7 +98,7 @@ from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Loss, proximal
 from jaxfed.training.needs import needs
-from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed
+from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed, message_bytes
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent

@@ -27,6 +27,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     class_means,
     completed,
     mean_probabilities,
+    message_bytes,
 )
 from jaxfed.training.round.server_hooks import Classifier, UploadStore
 from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
@@ -111,16 +112,6 @@ def helpers_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     num_bytes = int(np.sum(message_bytes(helpers)))
     communication.down("prototypes", num_clients * num_bytes)
     return stacked_for(len(cohort.client_id), helpers)
-
-
-def message_bytes(shown: Prototypes) -> jax.Array:
-    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits mark the existing ones.
-
-    Bits fill whole bytes, numbers are float32. A client without prototypes sends nothing.
-    """
-    *_, num_classes, dim = shown.center.shape
-    number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
-    return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)
 
 
 def client_prototypes(

@@ -37,6 +37,7 @@ _ALGORITHMS = {
     "cbafed": "CBAFed",
     "proxyfl": "ProxyFL",
     "fedloke": "FedLoKe",
+    "fedirm": "FedIRM",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
     "fedsiam": "FedSiam",

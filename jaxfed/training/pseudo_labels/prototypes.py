@@ -145,3 +145,13 @@ def joint_means(helpers: Prototypes) -> Prototypes:
     count = jnp.sum(helpers.is_there, axis=0)
     total = jnp.sum(jnp.where(helpers.is_there[..., None], helpers.center, 0), axis=0)
     return Prototypes(total / jnp.maximum(count, 1).astype(jnp.float32)[:, None], count > 0)
+
+
+def message_bytes(shown: Prototypes) -> jax.Array:
+    """Bytes of each message of prototypes, int32 [...] of [..., C, D]: C bits mark the existing ones.
+
+    Bits fill whole bytes, numbers are float32. A client without prototypes sends nothing.
+    """
+    *_, num_classes, dim = shown.center.shape
+    number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
+    return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)

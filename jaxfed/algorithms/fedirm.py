@@ -1,0 +1,282 @@
+"""FedIRM (Liu, Yang, Dou, Heng, MICCAI 2021): clients without labels match how others' classes relate.
+
+A relation matrix has a row for each class c: the mean logits of its examples, softened.
+
+    M_c = softmax(v_c / tau),   v_c = mean of f(x) over examples of class c
+
+After training, a client sends the rows M^l of the classes of its labels, by its own model. The server keeps
+each class's mean over the clients of the last round that had any. A client receives these, and trains on
+
+    l(f(a(x)), y) over B_L  +  lambda(t) [ L_c + L_IRM ]
+    L_c   = 1/|B_U| sum |softmax f(a(u)) - softmax f'(a'(u))|^2
+    L_IRM = mean_c [ KL(M^l_c, M^u_c) + KL(M^u_c, M^l_c) ],   lambda(t) = weight exp(-5 (1 - min(t / R, 1))^2)
+
+f' is the client's own mean teacher, a moving average of its models of all its rounds; step n = 1, 2, ...
+leaves the share min(1 - 1/n, average) of it. M^u is of the batch's reliable unlabeled examples. T passes with
+dropout have the mean prediction p; an example is reliable if the entropy of p is below h, and of class
+argmax p. The logits of v_c are those of f(a(u)); classes and M^l are held fixed.
+
+Details: a class that either matrix lacks is left out of L_IRM. Without dropout or BatchNorm all passes are
+equal, and p is the prediction. In the paper a client has labels for all of its examples or for none; here
+it may have both kinds. a, a' are two draws of the augmentation.
+
+Said otherwise in the authors' code:
+
+  * A row without examples is uniform, and matched; M^l is the mean over a round's batches, rows of absent
+    classes included.
+  * An example is reliable if its entropy is below 2.0, which all are with five classes (log 5 = 1.6), and
+    its confidence 0.3 or more; T = 11; its class is the current prediction's.
+  * L_IRM is halved, and lambda is 15 times larger; clients without labels begin after 20 rounds
+    (`training.labeled_only_rounds`).
+  * The cross-entropy is smoothed, over both views.
+
+Leaves a client: its model's change, and C bits and the rows M^l of its labels' classes. The teacher stays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_predictions import client_logits
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    labeled_mean,
+    mean_where,
+    unlabeled_mean,
+)
+from jaxfed.training.mean_teacher import followed, online_only, ramp_up
+from jaxfed.training.needs import needs
+from jaxfed.training.pseudo_labels.prototypes import (
+    Prototypes,
+    class_means,
+    joint_means,
+    message_bytes,
+)
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import Messages, UploadStore
+from jaxfed.training.server.server_state import (
+    ServerState,
+    stacked_for,
+    together,
+    with_statistics,
+)
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+class Teacher(NamedTuple):
+    """What a client keeps: its mean teacher, and the steps that it has followed, int32."""
+
+    model: nnx.State
+    steps: jax.Array
+
+
+@keywords(
+    consistency_weight=NOT_NEGATIVE,
+    rampup_rounds=at_least(0),
+    average=SHARE,
+    temperature=POSITIVE,
+    max_entropy=NOT_NEGATIVE,
+    passes=at_least(1),
+)
+@needs(pseudo_label="unlabeled")
+def fedirm(
+    *,
+    training: Training,
+    consistency_weight: float = 1.0,
+    rampup_rounds: int = 30,
+    average: float = 0.99,
+    temperature: float = 2.0,
+    max_entropy: float = math.log(2),
+    passes: int = 8,
+) -> FederatedAlgorithm:
+    """FedIRM with labels at clients.
+
+    Args:
+        training: the training specification.
+        consistency_weight: weight of both terms of unlabeled examples after the ramp.
+        rampup_rounds: R; 0 is no ramp.
+        average: largest share of a teacher that a step leaves.
+        temperature: tau.
+        max_entropy: h, in nats, of a reliable example; log 2 is that of two equally likely classes.
+        passes: T.
+
+    Raises:
+        UsageError: a number out of range, or clients that keep their optimizers.
+
+    Cost: a step is one pass forward and back and 1 + T forward; a round one forward pass over a client's
+    data. A state has one more model for each client.
+    """
+    if training.local.client_optimizer == "kept":
+        raise UsageError(
+            "fedirm trains beside a teacher, and keeps no optimizer of both",
+            key="client_optimizer",
+            owner="LocalTraining",
+            value="kept",
+            allowed="use 'fresh'",
+        )
+    model, plain = training.model, training.local.optimizer
+    beside = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        received = with_statistics(shared.model, client.statistics)
+        steps = client.state.steps
+        teacher = jax.tree.map(
+            lambda own, new: jnp.where(steps > 0, own, new), client.state.model, received
+        )
+        rounds = shared.round.astype(jnp.float32)
+        loss = relation_loss(
+            model,
+            client.received,
+            weight=consistency_weight * ramp_up(rounds, rampup_rounds),
+            temperature=temperature,
+            max_entropy=max_entropy,
+            passes=passes,
+            augment=training.local.augment,
+            pointwise=training.local.pointwise,
+        )
+
+        def follow(parameters: nnx.State, step: jax.Array, _: jax.Array) -> nnx.State:
+            number = (steps + step + 1).astype(jnp.float32)
+            return followed(parameters, jnp.minimum(1 - 1 / number, average))
+
+        trained = local_steps(
+            *(beside, shared, client, key),
+            loss=loss,
+            batches=batches,
+            start=together(online=received, target=teacher),
+            after_step=follow,
+        )
+        online = trained.state["online"]
+        update = finished(training, shared, client, trained._replace(state=online))
+        relations = client_relations(model, online, client.data, key, temperature)
+        return update._replace(
+            client_state=Teacher(trained.state["target"], steps + trained.num_steps),
+            upload=relations,
+            sent={"relations": message_bytes(relations)},
+        )
+
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label="unlabeled",
+        init_client=lambda start, federation: Teacher(start, jnp.int32(0)),
+        messages=Messages(_relations_sent),
+        hooks=(UploadStore(_no_relations, _with_relations),),
+    )
+
+
+def client_relations(
+    model: Model, state: nnx.State, data: ClientData, key: jax.Array, temperature: float
+) -> Prototypes:
+    """M^l of a client's labels, rows [C, C], by a model in evaluation mode; zeros for other classes."""
+    logits = client_logits(model, state, data, key, None)
+    means = class_means(logits, data.label, usable(data) & data.is_labeled, logits.shape[-1])
+    rows = jax.nn.softmax(means.center / temperature)
+    return Prototypes(jnp.where(means.is_there[:, None], rows, 0), means.is_there)
+
+
+def relation_loss(
+    model: Model,
+    given: Prototypes,
+    *,
+    weight: jax.Array | float,
+    temperature: float,
+    max_entropy: float,
+    passes: int,
+    augment: Augment | None,
+    pointwise: Pointwise,
+) -> Loss:
+    """The loss of states {online, target}; `given` is M^l. The target is held fixed, its statistics move."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        first_key, second_key, online_key, target_key, passes_key = jax.random.split(key, 5)
+
+        def view(key: jax.Array) -> jax.Array:
+            return as_float(batch.x if augment is None else augment(key, batch.x))
+
+        x = view(first_key)
+        logits, online = model.train_apply(state["online"], x, online_key)
+        taught, target = model.train_apply(state["target"], view(second_key), target_key)
+        logits, taught = logits.astype(jnp.float32), taught.astype(jnp.float32)
+        difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
+        consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            again, _ = model.train_apply(state["online"], x, jax.random.fold_in(passes_key, number))
+            return total + jax.nn.softmax(again.astype(jnp.float32))
+
+        p = jax.lax.fori_loop(0, passes, add, jnp.zeros_like(logits)) / passes
+        p = jax.lax.stop_gradient(p)
+        entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
+        is_reliable = batch.used & ~batch.is_labeled & (entropy < max_entropy)
+        label = jnp.argmax(p, axis=-1).astype(jnp.int32)
+        own = class_means(logits, label, is_reliable, logits.shape[-1])
+        supervised = labeled_mean(pointwise(logits, batch.label), batch)
+        value = supervised + weight * (consistency + mismatch(own, given, temperature))
+        return value, together(online=online, target=target)
+
+    return loss
+
+
+def mismatch(own: Prototypes, given: Prototypes, temperature: float) -> jax.Array:
+    """L_IRM of mean logits v_c and rows M^l_c: a mean over the classes that both have; 0 without any."""
+    log_own = jax.nn.log_softmax(own.center / temperature)
+    log_given = jnp.log(jnp.maximum(given.center, 1e-12))
+    both_ways = jnp.sum((given.center - jnp.exp(log_own)) * (log_given - log_own), axis=-1)
+    return mean_where(both_ways, own.is_there & given.is_there)
+
+
+def _no_relations(model: nnx.State, federation: Federation) -> Prototypes:
+    del model
+    size = federation.num_classes
+    return Prototypes(jnp.zeros((size, size)), jnp.zeros(size, bool))
+
+
+def _with_relations(
+    kept: Prototypes, client_id: jax.Array, sent: Prototypes, *_: Any
+) -> Prototypes:
+    return _renewed(kept, client_id, sent)
+
+
+@jax.jit
+def _renewed(kept: Prototypes, client_id: jax.Array, sent: Prototypes) -> Prototypes:
+    """The mean of each class over the clients that sent it; a class that nobody sent stays."""
+    there = sent.is_there & (client_id >= 0)[:, None]
+    mean = joint_means(sent._replace(is_there=there))
+    center = jnp.where(mean.is_there[:, None], mean.center, kept.center)
+    return Prototypes(center, mean.is_there | kept.is_there)
+
+
+def _relations_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    communication.down("relations", num_clients * int(message_bytes(state.memory)))
+    sent: Prototypes = stacked_for(len(cohort.client_id), state.memory)
+    return sent
