@@ -17,7 +17,9 @@ _ELSEWHERE = {
         ("clients_per_round", "fraction_fit", "client_fraction", "frac", "participation"),
         "cohort_size",
     ),
-    **dict.fromkeys(("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"),
+    **dict.fromkeys(
+        ("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"
+    ),
     **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "training.epochs"),
     **dict.fromkeys(("lr", "local_lr", "client_lr"), "training.learning_rate"),
     **dict.fromkeys(("num_users", "n_clients", "total_clients"), "federation.num_clients"),

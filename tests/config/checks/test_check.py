@@ -84,6 +84,11 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         # no such key
         ("sed=3", ("config.sed", "did you mean 'seed'?")),
         ("xclp.alhpa=0.9", ("config.xclp.alhpa", "xclp.alpha")),
+        (
+            "federation.clients_per_round=3",
+            ("config.federation.clients_per_round: unknown key, did you mean 'cohort_size'?",),
+        ),
+        ("training.lr=1", ("did you mean 'training.learning_rate'?",)),
         ("num_clients=3", ("config.num_clients", "did you mean 'federation.num_clients'?")),
         ("dirichletalpha=3", ("'federation.dirichlet_alpha'",)),
         ("qqq=3", ("config.qqq: unknown key",)),
