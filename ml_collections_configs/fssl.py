@@ -31,7 +31,8 @@ With `server` FedLoKe, CBAFed and XCLP's weighted labels go, which need labels a
 
 Without `paper` a run is small: a tenth of the data or less, a small network, and views that a CPU makes
 quickly. `paper` is the size of those papers, which wants a GPU: 5 epochs a round, batches of 128 labeled and
-256 unlabeled examples, SGD at 0.1 with momentum 0.9 and weight decay 1e-4, RandAugment(2, 10).
+256 unlabeled examples, SGD at 0.1 with momentum 0.9 and weight decay 1e-4, RandAugment(2, 10), the deal of
+SAGE's code (`dirichlet_pairs`) and its ResNet-8.
 """
 
 from collections.abc import Callable
@@ -136,6 +137,11 @@ def _server(config: ConfigDict) -> None:
 def _paper(config: ConfigDict) -> None:
     config.dataset.train_size = config.dataset.test_size = 0
     config.rounds = ROUNDS.get(config.dataset.name, 100)
+    if config.dataset.name.startswith("cifar"):
+        config.model = ConfigDict({"name": "cifar_resnet8"})
+    if config.federation.skew == "independent":  # the deal of SAGE's code
+        config.federation.partition, config.federation.skew = "dirichlet_pairs", "both"
+        config.federation.min_size = 0
     training = config.training
     training.epochs, training.batch_size = 5, 128
     training.momentum = 0.9

@@ -15,6 +15,7 @@ from jaxfed.errors import UsageError
 _ROOT = Path(__file__).parents[2]
 _TABLE_4 = "cifar10_iid_100_1000"  # XCLP's: m_L = 100, n_L = 1000
 _TABLE_3 = ("cifar10_iid", "cifar10_noniid", "svhn_iid", "svhn_noniid", "stl10")  # ProtoFSSL's
+_DEALS = ("dirichlet_01", "dirichlet_05", "dirichlet_1")  # SAGE's
 
 
 def tests() -> tuple[Piece, ...]:
@@ -64,13 +65,17 @@ def _tested(name: str, out: Path, small: bool) -> dict[str, Any]:
 
 
 def experiments() -> tuple[Piece, ...]:
-    """XCLP's Table 4 and ProtoFSSL's Table 3, cell by cell, one seed each; small runs are on digits."""
+    """Tables of papers, cell by cell, one seed each; small runs are on digits.
+
+    They are XCLP's Table 4, ProtoFSSL's Table 3, and the CIFAR-10 column of SAGE's table.
+    """
     table_4 = {"labeled_only": ",labeled_only", "pseudo_labels": ""}
     table_4 |= {name: f",{name}" for name in ("fedmatch", "fedsiam")}
     named = {
         f"xclp_table_4_{row}": ("fedavg_xclp", f"{_TABLE_4}{variant}", f"smoke{variant}")
         for row, variant in table_4.items()
     } | {f"protofssl_table_3_{cell}": ("protofssl", cell, "smoke") for cell in _TABLE_3}
+    named |= {f"sage_cifar10_{deal}": ("fssl", f"cifar10,{deal},paper", "smoke") for deal in _DEALS}
     return tuple(
         Piece(
             name,
