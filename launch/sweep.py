@@ -63,7 +63,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     reused = [pair for point in plan.points for pair in point.reused.items()]
     for (method, name), times in Counter(reused).items():
         print(
-            f"{method}: {titles[name]} runs it for {times + 1} points that do not change it",
+            f"{method}: the sweep does not change it at {times + 1} points; it runs once, at {titles[name]}",
             file=sys.stderr,
         )
     if _DRY_RUN.value:

@@ -19,8 +19,15 @@ of each client the labeled and the unlabeled examples are independent Dirichlet 
     fedlabel          labels of the surer of the two models
     feddb             labels and a mean that are corrected for the classes that a client predicts too often
     sage              labels of both, weighed by how far their confidences are apart
+    proxyfl           classifier rows as proxies of classes, tuned at the server
+    fedloke           a model that stays at a client and one that travels teach each other
+    rscfed            mean teachers; a mean of random groups' means
+    cbafed            labels that stay for a round, thresholds by the classes that are trained on
     sage_xclp         SAGE, with XCLP's labels where neither model is sure
     fedavg_xclp       XCLP's labels, weighted by their confidence
+
+With `server` FedLoKe, CBAFed and XCLP's weighted labels go, which need labels at clients or are in
+`labels_at_server.py`; SemiFL and (FL)^2 come. All rows have one learning rate, that of SAGE.
 
 Without `paper` a run is small: a tenth of the data or less, a small network, and views that a CPU makes
 quickly. `paper` is the size of those papers, which wants a GPU: 5 epochs a round, batches of 128 labeled and
@@ -36,7 +43,7 @@ from jaxfed.config import base
 
 AT_CLIENTS = (
     *("fedavg", "fixmatch", "fixmatch_gpl", "flexmatch", "freematch", "fedlabel"),
-    *("feddb", "sage_xclp", "fedavg_xclp"),
+    *("feddb", "proxyfl", "fedloke", "rscfed", "cbafed", "sage_xclp", "fedavg_xclp"),
 )
 ROUNDS = {"cifar10": 300, "cifar100": 500, "fashion_mnist": 150}  # of `paper`
 ALPHAS = {"dirichlet_01": 0.1, "dirichlet_05": 0.5, "dirichlet_1": 1.0}
@@ -80,6 +87,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.xclp.tolerance = 1e-4
     config.fixmatch_gpl = ConfigDict({"algorithm": "fixmatch", "labeled_by": "received"})
     config.flexmatch = ConfigDict({"algorithm": "fixmatch", "thresholds": "flexmatch"})
+    config.rscfed = ConfigDict({"beta": 300.0})  # its 10^4 is for clients of thousands of examples
     config.freematch = ConfigDict({"algorithm": "fixmatch", "thresholds": "freematch"})
     return base.apply_variants(
         config, variant, VARIANTS, exclusive=[ROUNDS, ALPHAS, SHARES, COHORTS, _PLACES]
@@ -120,7 +128,8 @@ def _server(config: ConfigDict) -> None:
     config.federation.labels_at = "server"
     config.federation.skew = "both"
     config.training.server_epochs = 5
-    config.baselines = (*(name for name in AT_CLIENTS if name != "fedavg_xclp"), "semifl")
+    left = (name for name in AT_CLIENTS if name not in ("fedloke", "cbafed", "fedavg_xclp"))
+    config.baselines = (*left, "semifl", "fl2")
     config.semifl = ConfigDict({"training": {"server_momentum": 0.5}})
 
 
@@ -130,6 +139,7 @@ def _paper(config: ConfigDict) -> None:
     training = config.training
     training.epochs, training.batch_size = 5, 128
     training.momentum = 0.9
+    config.rscfed.beta = 1e4
     training.strong_augmentation = (*training.augmentation, "randaugment:2:10")
 
 

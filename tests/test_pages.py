@@ -92,12 +92,15 @@ def test_every_learner_and_field_is_named():
     assert set(re.findall(r"`(\w+)", text)) >= {*LEARNERS, *Learner._fields}
 
 
-def test_own_method(module, tmp_path):
+def test_own_method(module, tmp_path, monkeypatch):
     config, checks = blocks("docs/own-method.md")
     path = tmp_path / "fedlast.py"
     path.write_text(config)
     result = jaxfed.run(f"{path}:smoke", progress=False, fedlast__keep=0.9)
     assert set(result.methods) == {"fedlast", "fedavg"}
+    del ALGORITHMS["fedlast"]  # the checks import it in a process of their own
+    monkeypatch.delitem(sys.modules, "fedlast", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     exec(checks, vars(module))
     module.TestFedLast().test_rounds_are_compiled_once()
 

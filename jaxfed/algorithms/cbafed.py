@@ -100,8 +100,7 @@ def cbafed(
     ) -> ClientUpdate:
         p, unlabeled = begin_of(training, shared, client, key).predictions()
         s = scaled_shares(shared.control)
-        least = jnp.minimum(s + threshold - jnp.std(s, ddof=1), highest_threshold)
-        label = labels(p, least, s < rare_share)
+        label = labels(p, thresholds(s, threshold, highest_threshold), s < rare_share)
         data = client.data
         data = data._replace(
             label=jnp.where(unlabeled, label, data.label),
@@ -143,6 +142,11 @@ def scaled_shares(counts: jax.Array) -> jax.Array:
     total = jnp.sum(counts)
     share = jnp.where(total > 0, counts / jnp.where(total > 0, total, 1), 1 / len(counts))
     return len(counts) / 10 * share
+
+
+def thresholds(s: jax.Array, base: float, highest: float) -> jax.Array:
+    """tau_c, float32 [C], of s."""
+    return jnp.minimum(s + base - jnp.std(s, ddof=1), highest)
 
 
 def labels(p: jax.Array, least: jax.Array, is_rare: jax.Array) -> jax.Array:

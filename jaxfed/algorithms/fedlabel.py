@@ -1,4 +1,4 @@
-"""FedLabel (Cho, Joshi, Dimitriadis, ICLR 2023 workshop): each example is labeled by the surer of two models.
+"""FedLabel (Cho, Joshi, Dimitriadis, ICCV 2023): each example is labeled by the surer of two models.
 
 With p_L and p_G of an unlabeled example by the model in training and by the received one
 (`jaxfed.training.local.consistency`), p* is the one with the larger maximum, p' the other one:

@@ -1,4 +1,4 @@
-"""SAGE (Liu, Tan, Yang, Xu, Zheng, Huang, CVPR 2025): labels of two models, weighed by their difference.
+"""SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): two models label, weighed by their confidence.
 
 Client k trains w_k, starting from the received w. With p_L and p_G of an unlabeled example by w_k and by w
 (`jaxfed.training.local.consistency`),

@@ -18,6 +18,7 @@ from jaxfed.data.readers.arrow import table as arrow_table
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
+from jaxfed.data.readers.scans import isic2018
 from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
@@ -46,10 +47,11 @@ def load(
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
             Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder of Parquet or
-            Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON files or of FLamby's
-            Fed-ISIC2019; or a TFDS name (cifar10, emnist/byclass) prepared as array_record. A path is told
-            by its ending or a slash at its beginning (./images, /data/x); any existing folder is one. A path
-            that does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+            Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON files, of FLamby's
+            Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared as array_record. A
+            path is told by its ending or a slash at its beginning (./images, /data/x); any existing folder is
+            one. A path that does not exist is looked for in `root`, and a set by name also in ../uci and
+            ../images of it.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
@@ -130,6 +132,8 @@ def _load(
             return named.read(folder, *only(*(["image_size"] if named.has_image_size else [])))
         if fed_isic2019.recognizes(folder):
             return fed_isic2019.read(folder, *only("image_size"))
+        if isic2018.recognizes(folder):
+            return isic2018.read(folder, *only("image_size"))
         if leaf.recognizes(folder):
             only()
             return leaf.read(folder)

@@ -8,7 +8,7 @@ from flax import nnx
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
 from small_training import KEY, RATE, assert_same, clients_with, rounds_of, training_of
 
-from jaxfed.algorithms.cbafed import cbafed, labels, residual_mean, scaled_shares
+from jaxfed.algorithms.cbafed import cbafed, labels, residual_mean, scaled_shares, thresholds
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
@@ -59,6 +59,15 @@ def test_labels_by_a_loop():
     np.testing.assert_array_equal(found, expected)
     assert seconds > 10
     assert np.sum(expected < 0) > 10
+
+
+def test_thresholds_by_a_loop():
+    """The rare class has the lowest one, the frequent one is cut."""
+    s = np.array([0.02, 0.05, 0.23])
+    expected = thresholds_by_hand(s)
+    found = thresholds(jnp.asarray(s, jnp.float32), BASE, HIGHEST)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert expected[0] < expected[1] < expected[2] == HIGHEST
 
 
 def test_shares_are_of_all_examples_and_alike_without_any():

@@ -18,11 +18,13 @@ from float64_training import (
 )
 from small_training import KEY, RATE, assert_same, clients_with, double, rounds_of, training_of
 
-from jaxfed.algorithms.rscfed import distance_weights, group, rscfed, sub_consensus
+from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscfed, sub_consensus
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server.aggregate import server_optimizer
+from jaxfed.training.server.server_state import together
 
 BETA, WEIGHT, T, AVERAGE = 6.0, 0.7, 0.5, 0.6
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
@@ -145,6 +147,33 @@ def test_groups_are_of_all_sets_alike():
     np.testing.assert_array_equal(group(KEY, weights, 9), weights > 0)
     without = group(jax.random.key(5), weights[jnp.array([0, 2, 3, 4])], 2)
     np.testing.assert_array_equal(np.delete(group(jax.random.key(5), weights, 2), 1), without)
+
+
+def test_groups_are_of_the_runs_seed():
+    _, federation = federation_with([([0, 1], 4)])
+    algorithm = rscfed(training=training_of(WHOLE))
+    keys = [algorithm.init(jax.random.key(seed), federation).optimizer.key for seed in range(2)]
+    assert keys[0] != keys[1]
+
+
+def test_a_teacher_is_held_fixed():
+    training = training_of(WHOLE)
+    model = training.model.init(KEY)
+    loss = mean_teacher(
+        training.model,
+        augment=None,
+        unlabeled_weight=1.0,
+        temperature=T,
+        pointwise=softmax_cross_entropy,
+    )
+    nothing = jnp.zeros(5, int)
+    x = jax.random.normal(KEY, (5, 4))
+    batch = Batch(x, nothing, jnp.zeros(5), nothing == 0, nothing > 0)
+    both = together(student=model, teacher=model)
+    found = jax.grad(lambda state: loss(state, state, batch, KEY)[0])(both)
+    sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found["student"])]
+    assert min(sizes) > 0
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["teacher"]))
 
 
 def test_weights_stay_a_mean_where_all_exponentials_are_0():

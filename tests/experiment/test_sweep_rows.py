@@ -93,7 +93,7 @@ def test_a_real_sweep_has_every_row_and_says_who_ran_it(config, tmp_path):
     ]
     done = launch(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "client_knn: xclp.num_bits=64 runs it for 2 points that do not change it" in done.stderr
+    assert "client_knn: the sweep does not change it at 2 points" in done.stderr
     rows = {(row["point"], row["algorithm"]): row for row in read_csv(directory)}
     first, second = "xclp.num_bits=64", "xclp.num_bits=128"
     assert list(rows) == [(at, name) for at in (first, second) for name in ("xclp", "client_knn")]

@@ -53,7 +53,9 @@ EXPERIMENT = {
         at_least(1),
         "number of rounds; a one-shot method over all clients always has one",
     ),
-    "cohort_size": Setting(0, at_least(0, ", 0 is all clients"), "clients in a round"),
+    "cohort_size": Setting(
+        0, at_least(0, ", 0 is all clients"), "clients that take part in a round"
+    ),
     "sampling": Setting(
         "uniform",
         one_of(SAMPLINGS),

@@ -71,7 +71,8 @@ def keys_page() -> str:
         "Every key of a config, set by `--config.KEY=VALUE` or in a config file. This page is made from the",
         "code by `python -m launch.run --help_keys=page`; `--help_keys=PREFIX` prints keys with a prefix.",
         "A method's own keys are also keys of its variants, and its training may differ from the others' by",
-        "`METHOD.training.KEY`, with the keys of `training`.",
+        "`METHOD.training.KEY`, with the keys of `training`. A config file sets many keys otherwise than",
+        "these defaults: `config.json` in a workdir has what a run used.",
     ]
     section = None
     for entry in entries():
@@ -115,7 +116,7 @@ class Method(NamedTuple):
     @property
     def short_title(self) -> str:
         """The title up to its citation, which has at most two authors; or up to the colon."""
-        cited = re.match(r"([^:(]*)\(([^)]*)\)", self.title)
+        cited = re.match(r"([^:]*?)\(([^():]*\d{4}[^():]*)\)", self.title)
         if not cited:
             return re.split(r"[:.]", self.title)[0]
         parts = cited[2].split(", ")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import fed_isic2019
-from jaxfed.data.readers.scans import brain_mri, pneumonia, pneumonia_mnist
+from jaxfed.data.readers import cinic10, fed_isic2019
+from jaxfed.data.readers.scans import brain_mri, isic2018, pneumonia, pneumonia_mnist
 from jaxfed.data.readers.uci import adult, covertype, mushroom, wine_quality
 
 
@@ -34,6 +34,8 @@ NAMED: dict[str, Named] = {
     "fed_isic2019": Named(
         f"FLamby's {fed_isic2019.IMAGES}/ and its repository's train_test_split",
     ),
+    "cinic10": Named(cinic10.ORIGIN, cinic10.read),
+    "isic2018": Named(isic2018.ORIGIN, isic2018.read, has_image_size=True),
     "mini_imagenet": Named(
         "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class"
     ),
