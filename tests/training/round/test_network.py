@@ -14,7 +14,10 @@ pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [2, 3, 5]
 # The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
 EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
-METHODS = (*EXACT, "fedavg_network", "fedavg_per_client_lp", "feddb", "cbafed", "rscfed")
+METHODS = (
+    *(*EXACT, "fedavg_network", "fedavg_per_client_lp", "feddb", "cbafed", "rscfed"),
+    *("proxyfl", "fedloke", "fedirm"),
+)
 STATIC = ("model.name=mlp", "model.norm=batch", "training.batch_statistics=static")
 CASES = {
     **{name: (name, ()) for name in METHODS},
