@@ -155,6 +155,19 @@ def test_rows_that_only_fill_a_batch_are_no_negatives():
     np.testing.assert_allclose(scaled, whole, rtol=1e-6)
 
 
+def test_features_near_zero_have_a_bounded_slope():
+    """A cosine's slope is 1 over the length, which one step would follow to infinity."""
+    rows, used = jnp.eye(2), jnp.ones(2, bool)
+    sets = jnp.eye(2, dtype=bool)
+
+    def total(z):
+        return jnp.sum(contrast(z, rows, sets, jnp.ones((2, 2)), used, "cosine"))
+
+    tiny = jnp.array([[1e-7, 2e-7], [3e-7, 1e-7]])
+    assert float(jnp.abs(jax.grad(total)(tiny)).max()) < 1000
+    assert float(jnp.abs(jax.grad(total)(1e7 * tiny)).max()) > 0.1
+
+
 def test_an_example_without_any_class_does_not_count():
     """A network of zeros finds every class as likely as the first prior does."""
     model = mlp((4,), 3, hidden=(5,))

@@ -22,6 +22,10 @@ from jaxfed.training.local.losses import Batch
 
 Similarity = Literal["dot", "cosine"]
 
+# A cosine's slope is 1 over the length. Features that are nearly 0, as of a ReLU layer without a norm, would
+# take the model away in one step.
+_SHORTEST = 0.01
+
 
 def class_sets(
     received: jax.Array, batch: Batch, prior: jax.Array, threshold: float
@@ -65,6 +69,6 @@ def contrast(
 
 
 def _unit(vectors: jax.Array) -> jax.Array:
-    """Vectors of length 1; zeros stay zeros, with a finite slope."""
+    """Vectors divided by their length or `_SHORTEST`, the larger one."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, _SHORTEST**2))
