@@ -15,7 +15,7 @@ p_G is the prediction of the received model, frozen, and p_L that of the model i
 
 B_hc are a batch's unlabeled examples with max p_G >= tau, B_lc its other unlabeled ones. l_i pulls the
 features of example i towards the row of its class or, if p_G is not sure, towards the rows of all classes
-that are likelier under p_G than under P. Negatives are the batch's examples that share no class with example i.
+that are likelier under p_G than under P. Negatives are the batch's examples that share no class with it.
 
 Details that the paper leaves open:
 
