@@ -16,8 +16,8 @@ L at equal weights. With many clients, a stays near them.
 
 Differences from the authors' code, and details that the paper leaves open:
 
-  * In the code a client moves q_k halfway to each batch's mean prediction, and sends the last q_k. Here it
-    sends the trained model's mean prediction over all its unlabeled examples.
+  * In the code each step moves q_k halfway to its batch's mean prediction; a client sends the last q_k. Here
+    it sends the trained model's mean prediction over all its unlabeled examples.
   * The code labels once, without augmentation; its batches hold sure examples only. Here the same frozen
     model labels the weak view of each step, and the term of an unsure example is 0.
   * The code clips gradients to norm 1; this does not. Its server momentum is `training.server_optimizer`.

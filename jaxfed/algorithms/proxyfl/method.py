@@ -15,7 +15,7 @@ p_G is the prediction of the received model, frozen, and p_L that of the model i
 
 B_hc are a batch's unlabeled examples with max p_G >= tau, B_lc its other unlabeled ones. l_i pulls the
 features of example i towards the row of its class or, if p_G is not sure, towards the rows of all classes
-that are likelier under p_G than under P. Negatives are the batch's examples that share no class with it.
+that are likelier under p_G than under P. Its negatives are the batch's examples that share no class with i.
 
 Details that the paper leaves open:
 
@@ -36,7 +36,7 @@ Differences from the authors' code:
     cosines of features and rows themselves; `similarity` "dot" is (8) to the letter, and needs features of
     small norm.
   * The code leaves out negatives with a cosine below 0, treats strong views as further examples, weighs rows
-    by p_G, counts an example as sure if p_L is, too, and averages over all unlabeled rows.
+    by p_G, also counts an example as sure if p_L is, and averages over all unlabeled examples.
 
 Labels at the server: the server trains on them, and clients train on the terms of unlabeled examples.
 
