@@ -1,4 +1,4 @@
-r"""Federated semi-supervised learning of 2023 to 2026: labels by networks, and XCLP beside them.
+r"""Federated semi-supervised learning: labels by networks (to 2026), compared with XCLP's.
 
     python -m launch.run --config=ml_collections_configs/fssl.py --workdir=runs/fssl_digits
     export JAXFED_DATA=DIR    # a TFDS folder with fashion_mnist, cifar10 and cifar100
@@ -8,29 +8,29 @@ r"""Federated semi-supervised learning of 2023 to 2026: labels by networks, and 
     python -m launch.sweep --config=ml_collections_configs/fssl.py:fashion_mnist --workdir=runs/fssl_deals
 
 The protocol is the one that SAGE and ProxyFL share: 20 clients, 8 a round, 10 % of the examples labeled, and
-of each client the labeled and the unlabeled examples are independent Dirichlet draws
-(`federation.skew="independent"`). The rows:
+each client's labeled and unlabeled examples are independent Dirichlet draws
+(`federation.skew="independent"`; `paper` has the splitter of SAGE's code). The rows:
 
     fedavg            on the given labels alone, the lower bound
-    fixmatch          FixMatch by the model in training (LPL in those papers)
-    fixmatch_gpl      FixMatch by the received model (GPL)
+    fixmatch          FixMatch, labels by the model in training (LPL in those papers)
+    fixmatch_gpl      FixMatch, labels by the received model (GPL)
     flexmatch         thresholds by class, of FlexMatch
     freematch         thresholds by class, of FreeMatch
     fedlabel          labels of the surer of the two models
-    feddb             labels and a mean that are corrected for the classes that a client predicts too often
-    sage              labels of both, weighed by how far their confidences are apart
+    feddb             labels and a mean corrected for classes that are predicted too often
+    sage              labels of both, weighted by the difference of their confidences
     proxyfl           classifier rows as proxies of classes, tuned at the server
     fedloke           a model that stays at a client and one that travels teach each other
-    rscfed            mean teachers; a mean of random groups' means
-    cbafed            labels that stay for a round, thresholds by the classes that are trained on
+    rscfed            a mean teacher at each client; a mean of random groups' means
+    cbafed            labels fixed for a round, thresholds by class frequency
     sage_xclp         SAGE, with XCLP's labels where neither model is sure
     fedavg_xclp       XCLP's labels, weighted by their confidence
 
-With `server` FedLoKe, CBAFed and XCLP's weighted labels go, which need labels at clients or are in
-`labels_at_server.py`; SemiFL and (FL)^2 come. All rows have one learning rate, that of SAGE.
+The variant `server` leaves out FedLoKe, CBAFed and `fedavg_xclp`, which need labels at clients or are in
+`labels_at_server.py`, and adds SemiFL and (FL)^2. All rows have SAGE's learning rate.
 
 Without `paper` a run is small: a tenth of the data or less, a small network, and views that a CPU makes
-quickly. `paper` is the size of those papers, which wants a GPU: 5 epochs a round, batches of 128 labeled and
+quickly. `paper` is the size of those papers, and needs a GPU: 5 epochs a round, batches of 128 labeled and
 256 unlabeled examples, SGD at 0.1 with momentum 0.9 and weight decay 1e-4, RandAugment(2, 10), the deal of
 SAGE's code (`dirichlet_pairs`) and its ResNet-8.
 """
@@ -88,7 +88,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.xclp.tolerance = 1e-4
     config.fixmatch_gpl = ConfigDict({"algorithm": "fixmatch", "labeled_by": "received"})
     config.flexmatch = ConfigDict({"algorithm": "fixmatch", "thresholds": "flexmatch"})
-    config.rscfed = ConfigDict({"beta": 300.0})  # its 10^4 is for clients of thousands of examples
+    config.rscfed = ConfigDict({"beta": 300.0})  # 10^4 is for clients with thousands of examples
     config.freematch = ConfigDict({"algorithm": "fixmatch", "thresholds": "freematch"})
     return base.apply_variants(
         config, variant, VARIANTS, exclusive=[ROUNDS, ALPHAS, SHARES, COHORTS, _PLACES]

@@ -1,4 +1,4 @@
-"""One round of methods that compare two views: SAGE against a PyTorch loop, and others against FixMatch.
+"""One round of methods that compare two views, against FixMatch's; SAGE also against a PyTorch loop.
 
 Every contestant starts from the same network, and draws its own batches and views: weak ones are shifts by up
 to 2 pixels and flips, strong ones shifts by up to 4, flips and a gray square. Networks are compared by their

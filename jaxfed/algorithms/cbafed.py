@@ -1,7 +1,7 @@
-"""CBAFed (Li, Li, Wang, CVPR 2023): labels that stay for a round, thresholds by what classes train on.
+"""CBAFed (Li, Li, Wang, CVPR 2023): labels fixed for a round, thresholds by class frequency.
 
-n_c is the number of examples of class c that clients train on, given labels and pseudo-labels, s_c its scaled
-share. Client k labels its unlabeled examples once with the received model w, in evaluation mode:
+n_c is the number of examples of class c that clients train on, by given label or pseudo-label; s_c is its
+scaled share. Client k labels its unlabeled examples once with the received model w, in evaluation mode:
 
     s_c = C / 10  n_c / sum_c n_c,     tau_c = min(s_c + 0.84 - std_c(s), 0.95)
     p_i = softmax(f_w(weak(x_i))),     y_i = argmax p_i,     z_i = argmax_{c != y_i} p_ic
@@ -13,27 +13,26 @@ share. Client k labels its unlabeled examples once with the received model w, in
 
 v is the model of 5 rounds before.
 
-Fixed labels keep a client from unlearning what it was sent; low thresholds of rare classes and v are the
-paper's other two parts. Few clients with labels of all their examples among many without any, or clients with
-some of both. Rounds on given labels alone (`training.labeled_only_rounds`) come first in the paper; v begins
-as the last model of these.
+Fixed labels keep a client from unlearning the received model. The paper's other two parts are low thresholds
+for rare classes, and v. The method is for a few fully labeled clients among many without labels, or for
+clients with some of both. In the paper, rounds on given labels alone (`training.labeled_only_rounds`) come
+first; v starts as the last model of these.
 
-Said otherwise than in the authors' code, or left open:
+Differences from the authors' code, and details that the paper leaves open:
 
-  * n_c of a round is that of the round before, over all clients, which all take part. Here each counts as of
-    the last round it took part in. With nothing known all s_c are 0.1.
-  * std divides by C - 1, as in the code. 0.95 is 0.9 for SVHN and skin lesions: `highest_threshold`.
-  * The code first takes v in the sixth round, then in every fifth.
-  * A labeled client's own training has such a connection too, over epochs: after every fifth of eleven, 4/5
-    of the model of five epochs before. It is not reproduced here.
-  * Unlabeled clients of the code pass once over their examples, at rate 0.02 where labeled ones have 0.03, on
-    the view that was labeled. Here all have one rate and number of epochs, and views are drawn at each step.
-  * Momentum is kept by each client: `training.client_optimizer`.
+  * In the code all clients take part in every round, and n_c is the count of the round before. Here a client
+    counts as in the last round that it took part in. Before the first count, all s_c are 0.1.
+  * std divides by C - 1, as in the code. The cap 0.95 is 0.9 for SVHN and skin lesions: `highest_threshold`.
+  * The code first averages with v in the sixth round, then in every fifth.
+  * In the code a labeled client also averages over epochs: after every fifth of eleven, its model becomes 4/5
+    that of five epochs before. This is not reproduced here.
+  * In the code unlabeled clients make one pass over the views that were labeled, at rate 0.02; labeled ones
+    have 0.03. Here all clients have the same rate and epochs, and views are drawn at each step.
+  * In the code each client keeps its momentum over rounds: `training.client_optimizer` "kept".
 
-A round's metrics have `selected`, the share of a client's unlabeled examples with a label.
+Metrics of a round: `selected`, the share of a client's unlabeled examples that get a label.
 
-Leaves a client: its model's change, and the change of its numbers of examples by class, C numbers. It
-receives n, C numbers.
+Leaves a client: its model's change, and the change of its C class counts. It receives w and n.
 """
 
 from __future__ import annotations
@@ -80,15 +79,15 @@ def cbafed(
 
     Args:
         training: the training specification; labels are at clients.
-        threshold: confidence in [0, 1] to which s_c - std(s) is added.
-        highest_threshold: of all classes.
-        rare_share: s_c below which an unsure example is labeled with its second class c; 0 for none.
-        residual_rounds: number of rounds between two means with an earlier model; 0: never.
+        threshold: base of tau_c, in [0, 1], to which s_c - std(s) is added.
+        highest_threshold: upper bound of all tau_c.
+        rare_share: an unsure example is labeled with its second class c if s_c is below this; 0: never.
+        residual_rounds: number of rounds from one mean with v to the next; 0: never.
 
     Raises:
         UsageError: a number out of range, or labels at the server.
 
-    Cost: FedAvg's, and one forward pass over a client's data in each round; the server keeps two models.
+    Cost: FedAvg's, plus one forward pass over a client's data in each round; the server keeps two models.
     """
     aggregate = training.server.aggregate
     if residual_rounds:
@@ -129,7 +128,7 @@ def cbafed(
 
 
 class _ClassCounts(Hook):
-    """Control of the server: n / M, float32 [C], over M clients."""
+    """The server's control state: n / M, float32 [C], for M clients."""
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with no examples counted."""
@@ -138,19 +137,19 @@ class _ClassCounts(Hook):
 
 
 def scaled_shares(counts: jax.Array) -> jax.Array:
-    """s, float32 [C], of n, in any unit; 0.1 for all classes without examples."""
+    """s, float32 [C], from n in any unit; 0.1 for every class if there are no examples."""
     total = jnp.sum(counts)
     share = jnp.where(total > 0, counts / jnp.where(total > 0, total, 1), 1 / len(counts))
     return len(counts) / 10 * share
 
 
 def thresholds(s: jax.Array, base: float, highest: float) -> jax.Array:
-    """tau_c, float32 [C], of s."""
+    """tau_c, float32 [C], from s."""
     return jnp.minimum(s + base - jnp.std(s, ddof=1), highest)
 
 
 def labels(p: jax.Array, least: jax.Array, is_rare: jax.Array) -> jax.Array:
-    """int32 [N], -1 for none, of predictions [N, C], thresholds [C] and rare classes, bool [C]."""
+    """Labels int32 [N], -1 for none, from predictions [N, C], thresholds [C] and rare classes, bool [C]."""
     first = jnp.argmax(p, axis=-1).astype(jnp.int32)
     others = jnp.where(jax.nn.one_hot(first, p.shape[-1], dtype=bool), -1, p)
     second = jnp.argmax(others, axis=-1).astype(jnp.int32)
@@ -168,7 +167,7 @@ class Residual(NamedTuple):
     """State of `residual_mean`.
 
     Fields:
-        inner: the inner step's.
+        inner: state of the inner aggregate.
         earlier: v.
         number: int32 scalar, rounds done.
     """
@@ -179,12 +178,12 @@ class Residual(NamedTuple):
 
 
 def residual_mean(inner: Aggregate, every: int, first: int) -> Aggregate:
-    """The server's step, and in every so many rounds the mean with the model that the last one gave.
+    """The server's step, averaged in every `every`-th round with the model of the last such round.
 
     Args:
-        inner: takes the step.
-        every: number of rounds.
-        first: rounds after which counting begins, with their last model.
+        inner: the aggregate that makes the step.
+        every: number of rounds from one mean to the next.
+        first: number of rounds before counting starts; v starts as the model of the last of them.
     """
 
     def init(model: nnx.State) -> Residual:

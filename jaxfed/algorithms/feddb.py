@@ -1,7 +1,7 @@
-"""FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and a mean without the prior's bias.
+"""FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and weights corrected for a class prior.
 
-q_k is the mean prediction of a model for client k's unlabeled examples: an estimate of the label prior that
-the model has learned. p_G are predictions of the received model w (`jaxfed.training.local.consistency`).
+q_k is a model's mean prediction over client k's unlabeled examples: an estimate of the label prior that the
+model has learned. p_G is the prediction of the received model w (`jaxfed.training.local.consistency`).
 
     client   p' = (p_G / q_k) / sum_c (p_G / q_k)_c,      q_k by w
              term = 1[max p' >= tau] CE(f(strong(x)), argmax p')
@@ -9,22 +9,22 @@ the model has learned. p_G are predictions of the received model w (`jaxfed.trai
              a on the simplex for a small  L(a) = 1/C |sum_k a_k q_k - 1/C|^2:
              a <- 1/K;   100 times   a <- softmax(a - 1.9 (grad L(a) + 0.9 a))
 
-The server's steps are SGD with rate 1, weight decay 0.9 and Nesterov's momentum 0.9, a new optimizer in each:
-so it is in the authors' code, and the momentum has no memory; it is a factor 1.9. The limit is the least of
-1.9 L(a) + 0.355 |a|^2 + sum_k a_k log a_k. Equal weights have the least of the last two terms, so L(a) is
-never above theirs, and a stays near them where clients are many.
+The server's steps are SGD with rate 1, weight decay 0.9 and Nesterov momentum 0.9. As in the authors' code,
+each step has a new optimizer, so momentum is only the factor 1.9. The limit a minimizes
+1.9 L(a) + 0.355 |a|^2 + sum_k a_k log a_k. Equal weights minimize the last two terms, so L(a) never exceeds
+L at equal weights. With many clients, a stays near them.
 
-Said otherwise than in the authors' code, or left open:
+Differences from the authors' code, and details that the paper leaves open:
 
-  * In the code a client moves q_k on at each step, by half, to the mean prediction for that batch, and sends
-    the last one. Here it is that of the trained model for all its unlabeled examples.
+  * In the code each step moves q_k halfway to its batch's mean prediction; a client sends the last q_k. Here
+    it sends the trained model's mean prediction over all its unlabeled examples.
   * The code labels once, without augmentation; its batches hold sure examples only. Here the same frozen
-    model labels the weak view of each step, and unsure examples have the term 0.
-  * It cuts gradients to norm 1. Its server's momentum is `training.server_optimizer`.
-  * A client without unlabeled examples, as all are in rounds on given labels alone, has q_k of its labeled
-    ones. `training.weighting` only decides who is in the mean.
+    model labels the weak view of each step, and the term of an unsure example is 0.
+  * The code clips gradients to norm 1; this does not. Its server momentum is `training.server_optimizer`.
+  * For a client without unlabeled examples, q_k is over its labeled ones; in rounds on given labels alone
+    that is every client. `training.weighting` only decides which clients are in the mean.
 
-Labels at the server: it trains on them before the clients, and clients on the term alone.
+Labels at the server: the server trains on them before the clients, which train on the term alone.
 
 Leaves a client: its model's change, and q_k, C numbers.
 """
@@ -63,13 +63,13 @@ def feddb(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        threshold: tau, confidence in [0, 1] of the debiased prediction for an example to count.
-        unlabeled_weight: of the term.
+        threshold: tau in [0, 1]: an example counts if its debiased confidence is at least tau.
+        unlabeled_weight: weight of the term.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
 
-    Cost: FixMatch's, one more forward pass over the weak view, and two over a client's data in each round.
+    Cost: FixMatch's, plus one forward pass over the weak view, and two over a client's data in each round.
     """
     training = training.with_server(aggregate=debiased_mean(training.server.aggregate))
     update = two_view_update(
@@ -112,9 +112,9 @@ def debiased(q: jax.Array, threshold: float, pointwise: Pointwise) -> Term:
 
 
 def debiased_mean(inner: Aggregate) -> Aggregate:
-    """The server's step; weights are q_k, [K, C], and 0 for a client that is not in the mean.
+    """The server's step. Its weights are q_k, [K, C]; the rows of clients outside the mean are 0.
 
-    `inner` takes the step with the weights a.
+    `inner` aggregates with the weights a.
     """
 
     def apply(
@@ -126,7 +126,7 @@ def debiased_mean(inner: Aggregate) -> Aggregate:
 
 
 def aggregation_weights(q: jax.Array) -> jax.Array:
-    """a, float32 [K], of q, [K, C]; 0 where a row is 0."""
+    """Weights a, float32 [K], from q, [K, C]; 0 where a row is 0."""
     is_in = jnp.any(q > 0, axis=1)
     classes = q.shape[1]
 

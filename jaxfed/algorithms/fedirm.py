@@ -4,33 +4,35 @@ A relation matrix has a row for each class c: the mean logits of its examples, s
 
     M_c = softmax(v_c / tau),   v_c = mean of f(x) over examples of class c
 
-After training, a client sends the rows M^l of the classes of its labels, by its own model. The server keeps
-each class's mean over the clients of the last round that had any. A client receives these, and trains on
+After training, a client sends M^l: the rows of the classes of its labels, by its trained model. For each
+class the server stores the mean over clients in the last round that had the class. A client receives these
+means, below called M^l too, and in round t = 0, 1, ... trains on
 
     l(f(a(x)), y) over B_L  +  lambda(t) [ L_c + L_IRM ]
     L_c   = 1/|B_U| sum |softmax f(a(u)) - softmax f'(a'(u))|^2
     L_IRM = mean_c [ KL(M^l_c, M^u_c) + KL(M^u_c, M^l_c) ],   lambda(t) = weight exp(-5 (1 - min(t / R, 1))^2)
 
-f' is the client's own mean teacher, a moving average of its models of all its rounds; step n = 1, 2, ...
-leaves the share min(1 - 1/n, average) of it. M^u is of the batch's reliable unlabeled examples. T passes with
-dropout have the mean prediction p; an example is reliable if the entropy of p is below h, and then of class
-argmax p. The logits of v_c are those of f(a(u)); classes and M^l are held fixed.
+a, a' are two draws of the augmentation. f' is the client's mean teacher, a moving average of its models over
+all rounds: in step n = 1, 2, ... the teacher keeps the weight min(1 - 1/n, average). M^u is over the batch's
+reliable unlabeled examples, with the logits f(a(u)). p is the mean prediction of T passes with dropout; an
+example is reliable if the entropy of p is below h, and its class is argmax p. Classes and M^l are held fixed.
 
-Details: a class that either matrix lacks is left out of L_IRM. Without dropout or BatchNorm all passes are
+Details: a class that either matrix lacks is left out of L_IRM. Without dropout and BatchNorm all passes are
 equal, and p is the prediction. In the paper a client has labels for all of its examples or for none; here
-it may have both kinds. a, a' are two draws of the augmentation.
+it may have labels for some.
 
-Said otherwise in the authors' code:
+Differences from the authors' code:
 
-  * A row without examples is uniform, and matched; M^l is the mean over a round's batches, rows of absent
-    classes included.
-  * An example is reliable if its entropy is below 2.0, which all are with five classes (log 5 = 1.6), and
-    its confidence 0.3 or more; T = 11; its class is the current prediction's.
-  * L_IRM is halved, and lambda is 15 times larger; clients without labels begin after 20 rounds
+  * The code's row of a class without examples is uniform, and is matched too. Its M^l is the mean over a
+    round's batches, rows of absent classes included.
+  * The code's example is reliable if its entropy is below 2.0 and its confidence at least 0.3. With five
+    classes the first always holds (log 5 = 1.6). T is 11, and the class is the current prediction's.
+  * The code halves L_IRM, and its lambda is 15 times larger. Clients without labels start after 20 rounds
     (`training.labeled_only_rounds`).
-  * The cross-entropy is smoothed, over both views.
+  * The code's cross-entropy has smoothed labels, and is taken over both views.
 
-Leaves a client: its model's change, and C bits and the rows M^l of its labels' classes. The teacher stays.
+Leaves a client: its model's change, and for each class of its labels a row of C probabilities, with C bits.
+The teacher stays.
 """
 
 from __future__ import annotations
@@ -116,18 +118,18 @@ def fedirm(
 
     Args:
         training: the training specification.
-        consistency_weight: weight of both terms of unlabeled examples after the ramp.
-        rampup_rounds: R; 0 is no ramp.
-        average: largest share of a teacher that a step leaves.
+        consistency_weight: weight of both terms of unlabeled examples after the ramp-up.
+        rampup_rounds: R; 0: no ramp-up.
+        average: largest weight that the teacher keeps in a step.
         temperature: tau.
-        max_entropy: h, in nats, of a reliable example; log 2 is that of two equally likely classes.
-        passes: T.
+        max_entropy: h, in nats: examples of lower entropy are reliable. Two equal probabilities have log 2.
+        passes: T, the number of passes with dropout.
 
     Raises:
         UsageError: a number out of range, or clients that keep their optimizers.
 
-    Cost: a step is one pass forward and back and 1 + T forward; a round one forward pass over a client's
-    data. A state has one more model for each client.
+    Cost: a step has one forward and backward pass and 1 + T forward passes; a round, one forward pass over
+    a client's data. The state has one more model for each client.
     """
     if training.local.client_optimizer == "kept":
         raise UsageError(
@@ -211,7 +213,7 @@ def relation_loss(
     augment: Augment | None,
     pointwise: Pointwise,
 ) -> Loss:
-    """The loss of states {online, target}; `given` is M^l. The target is held fixed, its statistics move."""
+    """The loss on states {online, target}; `given` is M^l. The target moves in its statistics only."""
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
@@ -229,7 +231,7 @@ def relation_loss(
         difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
         consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
-        fixed = jax.lax.stop_gradient(state["online"])  # or all passes would have derivatives
+        fixed = jax.lax.stop_gradient(state["online"])  # passes without derivatives
 
         def add(number: jax.Array, total: jax.Array) -> jax.Array:
             again, _ = model.train_apply(fixed, x, jax.random.fold_in(passes_key, number))

@@ -1,15 +1,15 @@
 """FedLabel (Cho, Joshi, Dimitriadis, ICCV 2023): each example is labeled by the surer of two models.
 
-With p_L and p_G of an unlabeled example by the model in training and by the received one
-(`jaxfed.training.local.consistency`), p* is the one with the larger maximum, p' the other one:
+For an unlabeled example, p_L is the prediction of the model in training and p_G that of the received model
+(`jaxfed.training.local.consistency`). p* is the one with the larger maximum, p' the other:
 
     term = 1[max p* >= tau] CE(f(strong(x)), argmax p*)
            + 1[max p* >= tau, argmax p* = argmax p'] lambda (max p' / max p*) KL(p', softmax(f(strong(x))))
 
-Where both agree, the second prediction teaches too, in proportion to its confidence. No code by the authors
-is known; SAGE's has this method among its options, with lambda = 1.
+Where both models agree, p' is a target too, weighted by its relative confidence. No code by the authors is
+known. SAGE's code has this method as an option, with lambda = 1.
 
-Labels at the server: it trains on them, and clients on the term alone.
+Labels at the server: the server trains on them, and clients train on the term alone.
 
 Leaves a client: its model's change.
 """
@@ -41,14 +41,14 @@ def fedlabel(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        threshold: tau, confidence in [0, 1] of the surer model for an example to count.
-        unlabeled_weight: of the whole term.
-        agreement_weight: lambda.
+        threshold: tau in [0, 1]: an example counts if the surer model's confidence is at least tau.
+        unlabeled_weight: weight of the whole term.
+        agreement_weight: lambda, weight of the second prediction where both models agree.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
 
-    Cost: FixMatch's, and one more forward pass over the weak view.
+    Cost: FixMatch's, plus one forward pass over the weak view.
     """
     term = surer(threshold, agreement_weight, training.local.pointwise)
     update = two_view_update(

@@ -1,4 +1,4 @@
-"""FedLoKe (Zhang, Wu, Yi, Xu, Yu et al., CIKM 2023): a model that stays at a client teaches one that travels.
+"""FedLoKe (Zhang et al., CIKM 2023): a model that stays at a client teaches one that travels.
 
 Client k keeps a resident model v_k. In a round it receives w, and trains both from
 
@@ -10,15 +10,15 @@ t = 0, 1, ...:
     L(w_k) = 1/|B_L| sum l(f_w(strong(x)), y) + r/|B_U| sum 1[H(p_v) < delta] KL(p_v, softmax f_w(strong(u)))
     L(v_k) = 1/|B_L| sum l(f_v(weak(x)), y)   + r/|B_U| sum 1[H(p_w) < delta] KL(p_w, softmax f_v(strong(u)))
 
-(9 to 16). Labels p are those of the models in training at each step, held fixed. Both divisors count all
-unlabeled examples, sure or not. The server averages the w_k as FedAvg.
+These are eqs. 9 to 16. The targets p_w and p_v are predictions of the models in training at each step, held
+fixed. |B_U| counts all unlabeled examples, sure or not. The server averages w_k as in FedAvg.
 
-Said otherwise in the authors' code, or left open:
+Differences from the authors' code, and details that the paper leaves open:
 
-  * Each resident model starts from random weights of its own in the paper; in the code, and here, from the
+  * In the paper each resident model starts from its own random weights; in the code and here, from the
     initial model.
-  * The code cuts each number of the gradients to [-0.1, 0.1], and averages clients uniformly.
-  * One optimizer takes both models' steps; one that measures the whole gradient's length measures both.
+  * The code clips each entry of the gradients to [-0.1, 0.1], and averages clients uniformly.
+  * One optimizer updates both models: clipping by global norm, say, uses the norm of both gradients together.
 
 Leaves a client: the received model's change. The resident model stays.
 """
@@ -70,14 +70,14 @@ def fedloke(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        average: mu, share of the resident model that a new round leaves; the paper tries 0.5, 0.7 and 0.9.
-        max_entropy: delta, in nats; a prediction below it teaches the other model.
+        average: mu, weight of the old resident model when a round starts; the paper tries 0.5, 0.7 and 0.9.
+        max_entropy: delta, in nats; a prediction of lower entropy teaches the other model.
         rampup_rounds: T_u; 0: full weight from the first round on.
 
     Raises:
         UsageError: a number out of range, no strong augmentation, or clients that keep their optimizers.
 
-    Cost: twice FixMatch's; a state has one more model for each client.
+    Cost: twice FixMatch's; the state has one more model for each client.
     """
     strong = training.local.strong_augment_for("fedloke")
     if training.local.client_optimizer == "kept":
@@ -132,7 +132,7 @@ def mutual_loss(
     unlabeled_weight: jax.Array,
     pointwise: Pointwise,
 ) -> Loss:
-    """L(w_k) + L(v_k) of states {received, resident}; both views go through a network together."""
+    """L(w_k) + L(v_k) on states {received, resident}; both views go through a network together."""
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array

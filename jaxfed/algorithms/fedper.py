@@ -1,26 +1,26 @@
-"""FedPer and FedRep: clients share the body of a network, and each keeps a head of its own.
+"""FedPer (Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818): a shared body, a head for each client.
 
-FedPer (Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818), with body w and head v_k of client k:
+With body w and head v_k of client k:
 
     (w_k, v_k) <- (w, v_k);   E epochs of  (w_k, v_k) <- (w_k, v_k) - eta grad l(w_k, v_k; batch)
     w <- w + mean_k (w_k - w) as FedAvg;      v_k stays at the client
 
-FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021) trains one after the other:
+FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021) trains the head first, then the body:
 
     w_k <- w;   E_v epochs of  v_k <- v_k - eta grad_v l(w_k, v_k; batch)
                 E epochs of    w_k <- w_k - eta grad_w l(w_k, v_k; batch)
 
-All v_k start from the initial network's head. The head is what turns features into logits
-(`jaxfed.models.head`); FedPer's paper may keep more of the last layers.
+All v_k start from the initial network's head, the part that turns features into logits
+(`jaxfed.models.head`). In FedPer's paper more of the last layers may stay at the client.
 
-Evaluation on a central test set is by the mean of the heads of clients that have trained, which a simulation
-sees, and the server does not: neither method gives a new client a head. Accuracy on the clients' unlabeled
-points (`mean_client_unlabeled_accuracy` and its kin) is that of each client's own head, and own statistics if
-they are "local", on its own points. It is the papers' kind of number. A client that has not trained does not
-count there.
+Neither method gives a new client a head. So a central test set is evaluated with the mean of the heads of
+clients that have trained; only a simulation can compute it, since the server receives no heads. Accuracy on
+clients' unlabeled points (`mean_client_unlabeled_accuracy` and the like) corresponds to the papers' numbers:
+each client's head, with its own statistics if they are "local", is evaluated on that client's points. Clients
+that have not trained do not count there.
 
-Said otherwise: in the papers all examples have labels; here a pseudo-labeler may find them. Both methods run
-in one process alone: on a network nobody has all heads, to evaluate a central test set.
+Differences from the papers: there all examples have labels; here a pseudo-labeler may supply them. Both
+methods run in simulation only: on a network no party has all heads, which a central test set needs.
 
 Leaves a client: the change of its model's body. It receives the body.
 """
@@ -58,7 +58,7 @@ from jaxfed.training.specification import Training
 
 _BY_SERVER = ("network", "teacher")  # sources that label by the server's head
 
-# training, what all receive, the client, the model it starts from, its key, batches -> the trained model
+# broadcast, client, start model, key, batches -> the trained model
 Steps = Callable[[Shared, Client, nnx.State, jax.Array, Batches], Trained]
 
 
@@ -75,7 +75,7 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 
     Args:
         training: the training specification, of a network with a head.
-        pseudo_label: name of the pseudo-labeler; "none": given labels alone. Not the server's network.
+        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
         UsageError: a network without a head, or labels by the server's network.
@@ -96,12 +96,12 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 def fedrep(
     *, training: Training, head_epochs: int = 10, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
-    """FedRep: a client trains its head, then the shared body, on the labels that a pseudo-labeler finds.
+    """FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021): each client trains its head, then the body.
 
     Args:
         training: the training specification, of a network with a head; its epochs are those of the body, E.
-        head_epochs: E_v, passes over the client's examples in which its head alone moves.
-        pseudo_label: name of the pseudo-labeler; "none": given labels alone. Not the server's network.
+        head_epochs: E_v, epochs that train the head alone.
+        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
         UsageError: a number out of range, a network without a head, or labels by the server's network.
@@ -135,7 +135,7 @@ def fedrep(
 
 
 def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:
-    """The optimizer of "head" or "body" alone; of the other one neither parameters nor state change."""
+    """The optimizer applied to "head" or "body" alone; the other part and its state stay unchanged."""
 
     def split(parameters: Any) -> dict[str, Any]:
         head, body = nnx.split_state(parameters, lambda path, _: path in paths, ...)
@@ -237,7 +237,7 @@ def _with_own_heads(
 
 @jax.jit
 def mean_head(own: Own) -> nnx.State:
-    """Mean of the heads [M, ...] of the clients that have trained; of all before any has."""
+    """Mean of the heads [M, ...] of clients that have trained; of all clients if none has."""
     trained = own.has_trained | ~jnp.any(own.has_trained)
     mean: nnx.State = weighted_mean(own.head, trained.astype(jnp.float32))
     return mean

@@ -5,13 +5,13 @@
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
 `jaxfed.training.local.consistency.fixmatch`.) The augmentation of `Training` is the weak one, its strong
-augmentation the strong one. FixMatch has B_U 7 times as large as B_L: `Batches.unlabeled_ratio`.
+augmentation the strong one. In FixMatch, B_U is 7 times as large as B_L: `Batches.unlabeled_ratio`.
 
   * `labeled_by="own"`: the model in training labels (FixMatch-LPL in the papers of SAGE and ProxyFL).
   * `labeled_by="received"`: the model that the server sent labels, frozen for the round (FixMatch-GPL).
   * `thresholds`: "fixed", or by class as in FlexMatch and FreeMatch (`jaxfed.training.local.thresholds`).
 
-Labels at the server: it trains on them, weakly augmented, and the clients on the second term alone.
+Labels at the server: the server trains on them, weakly augmented, and clients train on the second term alone.
 
 Leaves a client: its model's change.
 """
@@ -57,19 +57,19 @@ def fixmatch(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        threshold: confidence in [0, 1] that an unlabeled example takes to count; "freematch" sets its own.
-        unlabeled_weight: of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
+        threshold: confidence in [0, 1] from which an unlabeled example counts; "freematch" sets its own.
+        unlabeled_weight: weight of the consistency term; 1 in the paper, 0.01 in ProtoFSSL's baseline.
         mu: proximal weight.
         labeled_by: model that labels: "own", the one in training; "received", the server's of this round.
-        thresholds: "fixed", or of each class: "flexmatch", "freematch".
-        pseudo_label: source of labels for examples of which no network has the confidence `threshold`:
-            "xclp", say, weighs them by its own; "unlabeled": they do not count.
+        thresholds: "fixed", or by class: "flexmatch", "freematch".
+        pseudo_label: source of labels where no network has the confidence `threshold`. "xclp" weighs labels
+            by its confidence; "unlabeled": such examples do not count.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
 
-    Cost: "received" takes one more forward pass of each batch; thresholds by class one over a client's data
-    in each round.
+    Cost: "received" takes one more forward pass over each batch; thresholds by class take one over a
+    client's data in each round.
     """
 
     def term_of(begin: Begin) -> Term:

@@ -13,22 +13,23 @@ once with w, in evaluation mode, and trains on those that reach the threshold of
     v_k  <- v_k - eta (grad l(v_k) + grad s(v_k*))
     w    <- sum_k a_k v_k,   a_k in proportion to 1 - tau_k
 
-T is 1 (SAM), or |v| + 0.01 for all parameters but biases (ASAM, Kwon et al., ICML 2021): `adaptive`. ASAM is
-the default, for the authors' values of rho, 0.1 and 1 (CIFAR-100), are for it. g, T and softmax f_v in s are
-held fixed. A client that is unsure has low thresholds, and counts more.
+T is 1 (SAM) or, with `adaptive`, |v| + 0.01 for all parameters but biases (ASAM, Kwon et al., ICML 2021).
+ASAM is the default, since the authors' values of rho, 0.1 and 1 (CIFAR-100), are for ASAM. g, T and
+softmax f_v in s are held fixed. An unsure client has low thresholds and a large weight.
 
-Said otherwise than in the authors' code, or left open:
+Differences from the authors' code, and details that the paper leaves open:
 
   * The reference in s is the strong view, as in the code by default (`use_weak: False`).
-  * The code cuts gradients to norm 1, and keeps clients' momentum over rounds (`training.client_optimizer`).
-    Its server's momentum is `training.server_optimizer`, its static BatchNorm `training.batch_statistics`
-    "static", and the rounds that the server trains alone first are `training.labeled_only_rounds`.
-  * The code's round ends with the server's training. Here it begins with it, as SemiFL's does.
-  * A client with D empty is not in the mean, nor sends its model. a_k is at least in proportion to 1e-6, so
+  * The code clips gradients to norm 1; this does not.
+  * Settings of the code: clients keep momentum over rounds (`training.client_optimizer` "kept"), the server
+    has momentum (`training.server_optimizer`), BatchNorm is static (`training.batch_statistics` "static"),
+    and the server trains alone in the first rounds (`training.labeled_only_rounds`).
+  * A round of the code ends with the server's training; here it begins with it, as in `semifl`.
+  * A client whose D is empty neither sends its model nor counts in the mean. 1 - tau_k is at least 1e-6, so
     that clients that are sure of everything still have a mean.
 
-A round's metrics have `sure`, |D| over the number of a client's unlabeled examples, and `threshold`, tau_k;
-they are means over the clients, as a_k weighs them.
+Metrics of a round: `sure`, the share of a client's unlabeled examples in D, and `threshold`, tau_k. Both are
+means over the clients with weights a_k.
 
 Leaves a client: its model's change, and tau_k.
 """
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 _LEAST_WEIGHT = 1e-6
 _LEAST_SIZE = 0.01  # ASAM's eta
-_TINY = 1e-16  # of a gradient so short that its square is 0 there is no perturbation
+_TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
 
 
 @keywords(sure_threshold=SHARE, rho=NOT_NEGATIVE, sharpness_weight=NOT_NEGATIVE)
@@ -81,15 +82,15 @@ def fl2(
 
     Args:
         training: the training specification; `server.examples` and `local.strong_augment` are needed.
-        sure_threshold: confidence in [0, 1] of the examples B+.
+        sure_threshold: confidence in [0, 1] from which an example is in B+.
         rho: size of the perturbation.
         adaptive: True for ASAM, False for SAM.
-        sharpness_weight: of s; 1 in the paper.
+        sharpness_weight: weight of s; 1 in the paper.
 
     Raises:
         UsageError: a number out of range, labels at clients, or no strong augmentation.
 
-    Cost: a step is three passes over its batch; a round one forward pass over a client's data.
+    Cost: three passes over a batch in each step, one forward pass over a client's data in each round.
     """
     training.server.require_labels()
     loss = sharpness_aware(
@@ -181,7 +182,7 @@ def sharpness_aware(
 def perturbation(
     parameters: nnx.State, gradient: nnx.State, rho: float, *, adaptive: bool
 ) -> nnx.State:
-    """rho T^2 g / |T g|, of the form of the parameters; 0 where g is 0."""
+    """rho T^2 g / |T g|, in the structure of the parameters; 0 where g is 0."""
 
     def scaled(path: tuple, g: jax.Array, v: jax.Array) -> jax.Array:
         is_bias = "bias" in jax.tree_util.keystr(path)

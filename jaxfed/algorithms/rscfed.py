@@ -9,26 +9,27 @@
                                      + lambda mean_{B_U} |softmax f_{w_k}(a(x)) - sharp(f_{t_k}(a'(x)))|^2 ]
              t_k <- alpha t_k + (1 - alpha) w_k,   alpha = min(1 - 1 / (s + 1), 0.999)      (each step)
 
-a, a' are two draws of the augmentation; sharp(z) = softmax(z / T) is p^(1/T), normalized; s = 0, 1, ...
-counts the client's steps over all rounds. Each client has its teacher t_k, in evaluation mode and held fixed,
-from round to round; it begins as the first model that the client receives. n_i is the client's weight,
-`training.weighting`, by default its number of examples. beta has the size of n_i: 10^4 for thousands of
-examples. With far fewer, each v is the model of one client, the nearest to u for its n_i.
+a, a' are two draws of the augmentation. sharp(z) = softmax(z / T) is p^(1/T), normalized. s = 0, 1, ...
+counts the client's steps over all rounds. Each client keeps its teacher t_k from round to round; it starts as
+the first model that the client receives, predicts in evaluation mode, and is held fixed in the loss. n_i is
+the client's weight (`training.weighting`), by default its number of examples. beta must fit the size of n_i:
+10^4 is for thousands of examples. With far fewer, each v is the model of the one client with the least
+|w_i - u| / n_i.
 
-Said otherwise than in the authors' code, or left open:
+Differences from the authors' code, and details that the paper leaves open:
 
-  * In the code a client that is drawn twice in a round trains twice, each time from w. Here it trains once,
-    and the groups are drawn of the round's clients; with K or fewer of these all v are alike.
-  * |w_i - u| is over all parameters together; in the code it is the sum of each tensor's norm, statistics
-    included.
+  * In the code a client that is drawn twice in a round trains twice, each time from w. Here each of the
+    round's clients trains once, and groups are drawn from them; with K or fewer clients, all v are equal.
+  * |w_i - u| is one norm over all parameters. In the code it is the sum of the tensors' norms, running
+    statistics included.
   * The code multiplies n_i of labeled clients by 6 (SVHN, CIFAR-100) or 200 (skin lesions, where beta is
-    0.01), and has another beta for them, 100. That is not reproduced here.
-  * A teacher's running statistics are those received in this round; in the code those of its beginning.
-  * Labeled clients have the rate 0.03, unlabeled ones 0.021 in the code. Gradients are cut to norm 5.
-    Momentum is kept by each client: `training.client_optimizer`. Labeled clients train alone at first:
-    `training.labeled_only_rounds`.
+    0.01), and gives labeled clients another beta, 100. Neither is reproduced here.
+  * A teacher's running statistics are those received in this round; in the code, those that it started with.
+  * In the code labeled clients have the rate 0.03 and unlabeled ones 0.021, gradients are clipped to norm 5,
+    clients keep momentum over rounds (`training.client_optimizer` "kept"), and labeled clients train alone at
+    first (`training.labeled_only_rounds`).
 
-Labels at the server: it trains on them before the clients, and clients on the second term alone.
+Labels at the server: the server trains on them before the clients, which train on the second term alone.
 
 Leaves a client: its model's change.
 """
@@ -104,7 +105,7 @@ def rscfed(
         training: the training specification.
         draws: M, the number of sub-consensus models.
         draw_size: K, the number of clients in each.
-        beta: weight of a client's distance from its group's mean; 0: none.
+        beta: effect of a client's distance from its group's mean on its weight; 0: none.
         unlabeled_weight: lambda.
         temperature: T.
         average: the largest alpha, in [0, 1].
@@ -112,7 +113,7 @@ def rscfed(
     Raises:
         UsageError: a number out of range.
 
-    Cost: a step has one more forward pass; each client keeps a model.
+    Cost: one more forward pass in each step; each client keeps a model.
     """
     plain = training.local.optimizer
     aggregate = sub_consensus(training.server.aggregate, draws, draw_size, beta)
@@ -173,7 +174,7 @@ def mean_teacher(
     temperature: float,
     pointwise: Pointwise,
 ) -> Loss:
-    """The client's loss, of states {student, teacher}."""
+    """The client's loss on states {student, teacher}."""
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
@@ -208,7 +209,7 @@ def moving_average(most: float, before: jax.Array) -> AfterStep:
 
 
 def of_student(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Apply the optimizer to the student of {student, teacher}; its state has the form of one model's."""
+    """Apply the optimizer to the student of {student, teacher}; its state is as for one model."""
 
     def update(
         gradient: nnx.State, state: optax.OptState, parameters: Any = None
@@ -224,8 +225,8 @@ class Drawing(NamedTuple):
     """State of `sub_consensus`.
 
     Fields:
-        inner: the inner step's.
-        key: typed; groups are drawn from it.
+        inner: state of the inner aggregate.
+        key: typed key that groups are drawn from.
         number: int32 scalar, rounds done.
     """
 
@@ -235,7 +236,7 @@ class Drawing(NamedTuple):
 
 
 class _Draws(Hook):
-    """The run's key for the draws of groups."""
+    """Hook that sets the run's key for drawing groups."""
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with the key."""
@@ -244,7 +245,7 @@ class _Draws(Hook):
 
 
 def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> Aggregate:
-    """The server's step; weights [K] are n_i. `inner` takes it with clients' weights in the mean of all v.
+    """The server's step, with weights n_i, [K]. `inner` takes the clients' weights in the mean of all v.
 
     The initial state holds the key of seed 0, which the method replaces. Cost: M means.
     """
@@ -269,9 +270,9 @@ def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> 
 
 
 def group(key: jax.Array, weights: jax.Array, size: int) -> jax.Array:
-    """bool [K]: so many of the clients with a positive weight, all of them if there are no more.
+    """Members of a random group, bool [K]: `size` clients of positive weight, or all if there are fewer.
 
-    Clients with weight 0 change no draw: on a network they may be missing.
+    Clients of weight 0 do not affect the draw, since they may be missing on a network.
     """
     is_in = weights > 0
     place = jnp.maximum(jnp.cumsum(is_in) - 1, 0)
@@ -280,9 +281,9 @@ def group(key: jax.Array, weights: jax.Array, size: int) -> jax.Array:
 
 
 def distance_weights(deltas: nnx.State, weights: jax.Array, beta: float) -> jax.Array:
-    """a_i, float32 [K], of n_i, which is 0 for clients outside of the group; all 0 without any.
+    """a_i, float32 [K], from n_i, which is 0 for clients outside the group; all 0 for an empty group.
 
-    Computed by logarithms: where all exponentials would be 0, the nearest client for its size has a_i = 1.
+    Computed with logarithms: if all exponentials underflow, a_i is 1 for the least |w_i - u| / n_i.
     """
     parameters = nnx.filter_state(deltas, nnx.Param)
     mean = weighted_mean(parameters, weights)

@@ -1,29 +1,29 @@
 """SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): two models label, weighed by their confidence.
 
-Client k trains w_k, starting from the received w. With p_L and p_G of an unlabeled example by w_k and by w
-(`jaxfed.training.local.consistency`),
+Client k trains w_k, starting from the received w. For an unlabeled example, p_L is the prediction of w_k and
+p_G that of w (`jaxfed.training.local.consistency`):
 
     d = |max p_L - max p_G|,   l = exp(-kappa d)
     target = l onehot(argmax p_L) + (1 - l) onehot(argmax p_G)      if max p_L >= tau
              onehot(argmax p_G)                                     else, if max p_G >= tau
     term = KL(target, softmax(f(strong(x))))                        0 if neither is sure
 
-A large difference of confidence shows drift of the local model, and the received one is believed. kappa is
-ln 2 / 0.05: at d = 0.05 both count half.
+A large difference in confidence is a sign of local drift, and moves the target to the received model's class.
+kappa is ln 2 / 0.05: at d = 0.05 both models count half.
 
-Said otherwise in the authors' code:
+Differences from the authors' code:
 
-  * Its option --kappa 0.5 is never read; ln 2 / 0.05 stands inside the step. Here it is the default.
-  * One optimizer serves all clients and rounds, so its momentum goes from client to client. Here it is fresh
-    (`training.client_optimizer`), as in the paper.
-  * Labeled examples are in the unlabeled set too, and count twice in the clients' weights. Here they are not.
+  * Its option --kappa 0.5 is never read: ln 2 / 0.05 is hard-coded in the step. Here that is the default.
+  * One optimizer serves all clients and rounds, so momentum carries over from client to client. Here each
+    client starts without (`training.client_optimizer`), as in the paper.
+  * Labeled examples are also in the unlabeled set, and count twice in clients' weights. Not so here.
 
-`sage_xclp`: XCLP's labels where neither model is sure, over the graph of the round's cohort
-(`jaxfed.training.local.consistency.graph_where_unsure`). It is of this package, not of either paper.
+`sage_xclp` uses XCLP's labels, from the graph of the round's cohort, where neither model is sure
+(`jaxfed.training.local.consistency.graph_where_unsure`). The combination is jaxfed's, from neither paper.
 
-Labels at the server: it trains on them, and clients on the term alone.
+Labels at the server: the server trains on them, and clients train on the term alone.
 
-Leaves a client: its model's change; with XCLP, the messages of its Algorithm 1 as well.
+Leaves a client: its model's change; with XCLP, the messages of XCLP's Algorithm 1 as well.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def sage(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        threshold: tau, confidence in [0, 1] that one of the two models needs for an example to count.
-        unlabeled_weight: of the second term.
-        kappa: speed at which the local model loses its say; 0 believes it wherever it is sure.
-        pseudo_label: source of labels for examples of which neither model is sure: "xclp", say, weighs them
-            by its own confidence; "unlabeled": they do not count.
+        threshold: tau in [0, 1]: an example counts if the confidence of either model is at least tau.
+        unlabeled_weight: weight of the unlabeled examples' term.
+        kappa: decay of the local model's weight with d; 0: its class alone wherever it is sure.
+        pseudo_label: source of labels where neither model is sure. "xclp" weighs labels by its confidence;
+            "unlabeled": such examples do not count.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
 
-    Cost: FixMatch's, and one more forward pass over the weak view.
+    Cost: FixMatch's, plus one forward pass over the weak view.
     """
     term = with_source(corrected(threshold, kappa), pseudo_label, threshold, training)
     update = two_view_update(
@@ -90,7 +90,7 @@ def corrected(threshold: float, kappa: float) -> Term:
 def correction(
     own: jax.Array, received: jax.Array, threshold: float, kappa: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Targets float32 [B, C] of p_L and p_G [B, C], and 1 where either is sure, else 0, float32 [B]."""
+    """Return targets [B, C] from p_L and p_G [B, C], and 1 where either is sure, else 0, float32 [B]."""
     sure_own, sure_received = jnp.max(own, axis=-1), jnp.max(received, axis=-1)
     share = jnp.exp(-kappa * jnp.abs(sure_own - sure_received))
     share = jnp.where(sure_own >= threshold, share, 0)[:, None]

@@ -16,7 +16,7 @@ too. The last line is `training.server_optimizer` "sgd" with rate 1 and `server_
 epochs are `training.server_epochs`, 5, as the clients'; static BatchNorm is `training.batch_statistics`
 "static" (HeteroFL).
 
-Said otherwise than in the authors' code, or left open by the paper:
+Differences from the authors' code, and details that the paper leaves open:
 
   * The code's round begins with the clients and ends with the server's training, after which it evaluates:
     the same turns in the same order but for the first, which clients do by a model that is sure of nothing.

@@ -59,7 +59,7 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
 def nearest_keys(key: str, known: Collection[str]) -> list[str]:
     """Return known keys that an unknown one may stand for, by the first rule that finds any.
 
-    0. The key that another framework has under this name.
+    0. The key here for a name that other frameworks use.
     1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
     2. Keys of any section with the same last word.
     3. The most similar key of its section.

@@ -192,7 +192,7 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
 
 
 def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Name in errors about `config.training.KEY`, `LocalTraining.KEY` the key that holds the value."""
+    """Make errors about `config.training.KEY` or `LocalTraining.KEY` name the key that holds the value."""
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
         for owner in ("config.training", "LocalTraining")

@@ -1,4 +1,4 @@
-"""The head of a network in its state: the parameters that `Model.head` reads, and a dense layer's kernel.
+"""A network's head within its state: the parameters that `Model.head` reads, and a dense head's kernel.
 
     logits = head(features; v),    a dense head: logits = features W + b,  v = (W, b),  W [D, C]
 
@@ -55,14 +55,14 @@ def head_paths(model: Model, method: str) -> frozenset[Path]:
 
 
 def dense_head(model: Model, method: str) -> DenseHead:
-    """Return the place of a dense head.
+    """Return the path and sizes of a dense head.
 
     Args:
         model: the network.
         method: the method that needs it, for the error.
 
     Raises:
-        UsageError: the head is missing, or more or less than one dense layer.
+        UsageError: the head is missing, or is not exactly one dense layer.
     """
     paths = head_paths(model, method)
     kernels = [path for path in paths if path[-1] == "kernel"]

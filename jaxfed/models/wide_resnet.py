@@ -1,8 +1,8 @@
 """Wide ResNets of 28 layers, as in FixMatch, SemiFL and (FL)^2.
 
-S. Zagoruyko, N. Komodakis. "Wide residual networks". BMVC 2016. A convolution of 16 channels; three groups of
-four blocks, of 16 k, 32 k and 64 k channels, the second and third of which halve the image; norm, activation,
-mean over pixels, dense. In a block, a is the activation of the norm:
+S. Zagoruyko, N. Komodakis. "Wide residual networks". BMVC 2016. The layers are a convolution of 16 channels;
+three groups of four blocks, with 16 k, 32 k and 64 k channels; norm, activation, mean over pixels, dense. The
+second and the third group halve the image. With a(x) = activation(norm(x)), a block is
 
     y = conv(a(conv(a(x)))) + x,   x -> conv 1 x 1 where shapes differ
 
@@ -16,8 +16,8 @@ differ in details, which the option `code` chooses:
 | initial kernels | PyTorch's | He normal by outputs; Glorot normal in the dense layer |
 | added to variances | 1e-5 | 1e-3 |
 
-Differences from the codes: SemiFL draws initial gains of norms from N(1, 0.02^2), here they are 1. FixMatch's
-convolutions have biases. FixMatch keeps running statistics with momentum 0.999.
+Differences from the codes: SemiFL draws initial gains of norms from N(1, 0.02^2); here they are 1. FixMatch's
+convolutions have biases, and its running statistics have momentum 0.999.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def wide_resnet(
     Args:
         name: for errors.
         widen: k.
-        blocks: in a group; the network has 6 times as many layers and 4.
+        blocks: number in a group; the network has 6 blocks + 4 layers.
     """
     if code not in ("semifl", "fixmatch"):
         raise UsageError(f"unknown code {code!r}; allowed: semifl, fixmatch")

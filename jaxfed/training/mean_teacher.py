@@ -1,4 +1,4 @@
-"""Parts of methods with a mean teacher: states {online, target}, of which the optimizer moves one.
+"""Parts of methods with a mean teacher: states {online, target}; the optimizer updates the online network.
 
     theta_t <- alpha theta_t + (1 - alpha) theta_s      after a step of theta_s
 
@@ -19,7 +19,7 @@ from jaxfed.training.server.server_state import together
 
 
 def ramp_up(round: jax.Array, length: int) -> jax.Array:
-    """exp(-5 (1 - r / R)^2) in round r = 1, 2, ... until R, then 1."""
+    """exp(-5 (1 - r / R)^2) for round number r up to R = `length`, then 1."""
     share = jnp.minimum(round / length, 1) if length else jnp.ones_like(round)
     return jnp.exp(-5 * jnp.square(1 - share))
 

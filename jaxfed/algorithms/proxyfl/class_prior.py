@@ -1,4 +1,4 @@
-"""The global prior of classes: the server's running mean of what clients count among sure examples.
+"""The global class prior: the server's running mean of class shares among clients' sure examples.
 
     P_m(c) = share of class c among client m's given labels and its sure pseudo-labels
     P <- beta P + (1 - beta) mean_m P_m,        P = 1/C at first
@@ -27,7 +27,7 @@ from jaxfed.training.server.server_state import ServerState, stacked_for
 def class_shares(
     data: ClientData, p: jax.Array, is_unlabeled: jax.Array, threshold: float
 ) -> jax.Array:
-    """P_m, float32 [C], by the received model's predictions [N, C]; zeros without any such example."""
+    """P_m, float32 [C], from the received model's predictions [N, C]; zeros without any such example."""
     num_classes = p.shape[-1]
     is_sure = is_unlabeled & (jnp.max(p, axis=-1) >= threshold)
     label = jnp.where(is_sure, jnp.argmax(p, axis=-1).astype(jnp.int32), data.label)
@@ -42,7 +42,7 @@ def share_bytes(shares: jax.Array) -> jax.Array:
 
 
 def prior_store(num_classes: int, average: float) -> UploadStore:
-    """The prior as the server's memory; `average` is beta."""
+    """The server's store of the prior; `average` is beta."""
 
     def create(model: nnx.State, federation: Federation) -> jax.Array:
         del model, federation

@@ -1,43 +1,46 @@
 """ProxyFL (Chen, Wang, CVPR 2026, arXiv 2602.21078): the classifier's rows stand for classes, as proxies.
 
-The server aggregates as FedAvg, and then tunes the classifier's rows W_c against the clients' rows w_mc
+The server aggregates as in FedAvg, and then tunes the classifier's rows W_c against the clients' rows w_mc
 (`jaxfed.algorithms.proxyfl.proxy_tuning`, eq. 2):
 
     W <- W - eta grad sum_c 1/M sum_m -log softmax_c'(-|W_c - w_mc'|)_c           Q steps, from the mean
 
 Client m receives this model, and a prior of classes P (`jaxfed.algorithms.proxyfl.class_prior`, eq. 5).
-p_G is by the received model, frozen, p_L by the one in training (`jaxfed.algorithms.proxyfl.proxy_pool`):
+p_G is the prediction of the received model, frozen, and p_L that of the model in training
+(`jaxfed.algorithms.proxyfl.proxy_pool`):
 
     L = 1/|B_L| sum_{B_L} l(f(weak(x)), y)
         + unlabeled_weight 1/|B_hc| sum_{B_hc} l(f(strong(u)), argmax p_G)                              (9)
         + contrast_weight [ 1/|B_hc| sum_{B_hc} l_i + 1/|B_lc| sum_{B_lc} l_i ]                         (8)
 
-B_hc are a batch's unlabeled examples with max p_G >= tau, B_lc the others. l_i contrasts the features of
-example i with the row of its class or, if p_G is not sure, with the rows of all classes that p_G finds more
-likely than the prior does. Its negatives are the batch's examples that share no class with it.
+B_hc are a batch's unlabeled examples with max p_G >= tau, B_lc its other unlabeled ones. l_i pulls the
+features of example i towards the row of its class or, if p_G is not sure, towards the rows of all classes
+that are likelier under p_G than under P. Its negatives are the batch's examples that share no class with i.
 
 Details that the paper leaves open:
 
-  * d is the Euclidean distance, and (2) has the mean over clients in place of the sum: a step does not grow
-    with their number. The kernel's columns move, the bias stays the mean.
-  * The weights p_L in s_i are probabilities, held fixed. An example whose set is empty does not count.
-  * Clients count P_m before their first step, by the received model on one weak view of each example.
+  * The distance is Euclidean, and (2) has the mean over clients in place of the sum, so that steps do not
+    grow with their number. Tuning moves the kernel's columns; the bias stays the mean.
+  * The weights p_L in s_i are probabilities, held fixed. An example whose set of classes is empty does not
+    count.
+  * Clients compute their class shares P_m before their first step, by the received model on one weak view.
 
-Said otherwise in the authors' code:
+Differences from the authors' code:
 
-  * The prior is a moving average, P <- 0.99 P + 0.01 of the round's pooled counts in batches of the last
-    epoch. The paper has the round's mean alone, which is `prior_average` 0 here.
-  * The tuning's softmax is over the global rows for each client's row, in shuffled batches of ten, at rate
-    0.01; the own distance has a margin added, the largest distance of a row of the mean to its nearest.
-  * (8) has inner products, the code cosines, of features and rows that have passed through two more
-    layers. Here they are cosines of features and rows as they are; `similarity` "dot" is (8) to the letter,
-    and needs short features.
-  * Negatives with a cosine below 0 are left out, strong views take part as examples of their own, p_G
-    weighs the rows, an example that p_L is sure of is sure too, and means are over all unlabeled rows.
+  * The code's prior is a moving average: 0.99 P plus 0.01 of the round's pooled counts in batches of the last
+    epoch. The paper takes the round's mean alone, which is `prior_average` 0 here.
+  * The code's tuning has, for each client's row, a softmax over the global rows, in shuffled batches of ten
+    at rate 0.01. The distance to the row's own class has a margin added: the largest distance of a row of the
+    mean to its nearest row.
+  * (8) has inner products. The code has cosines, of features and rows after two more layers. Here they are
+    cosines of features and rows themselves; `similarity` "dot" is (8) to the letter, and needs features of
+    small norm.
+  * The code leaves out negatives with a cosine below 0, treats strong views as further examples, weighs rows
+    by p_G, also counts an example as sure if p_L is, and averages over all unlabeled examples.
 
-Labels at the server: it trains on them, and clients on the terms of unlabeled examples.
+Labels at the server: the server trains on them, and clients train on the terms of unlabeled examples.
 
-Leaves a client: its model's change, and C shares of classes among its labels and sure predictions.
+Leaves a client: its model's change, and the C class shares among its labels and sure predictions.
 """
 
 from __future__ import annotations
@@ -103,19 +106,19 @@ def proxyfl(
     Args:
         training: the training specification; its `local.strong_augment` is needed, and a network whose head
             is one dense layer.
-        threshold: tau, confidence in [0, 1] that the received model needs to be sure of an example.
-        unlabeled_weight: of the pseudo-labels' term.
-        contrast_weight: of the contrastive term.
+        threshold: tau in [0, 1]: the received model is sure of an example if its confidence is at least tau.
+        unlabeled_weight: weight of the pseudo-labels' term.
+        contrast_weight: weight of the contrastive term.
         similarity: "cosine", as in the authors' code, or "dot", as (8) is written in the paper.
-        prior_average: beta, share of the former prior that a round leaves; 0 in the paper, 0.99 in the code.
+        prior_average: beta, weight of the former prior; 0 in the paper, 0.99 in the code.
         tuning_steps: Q; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
         tuning_rate: eta.
 
     Raises:
         UsageError: a number out of range, no strong augmentation, or a network with another head.
 
-    Cost: FixMatch's, one more forward pass over the weak view and over a client's data, and at the server
-    Q C^2 D per client.
+    Cost: FixMatch's, plus a forward pass over each weak view and, each round, one over a client's data. The
+    server computes Q C^2 D per client.
     """
     strong = training.local.strong_augment_for("proxyfl")
     kernel, _, num_classes = dense_head(training.model, "proxyfl")

@@ -1,6 +1,6 @@
 """Indecisive-categories proxy learning: a contrast of features with the classifier's rows.
 
-Every example of a batch has a set of classes xi; p_G is by the received model, p_L by the one in training:
+Every example of a batch has a set of classes xi. The received model predicts p_G, the one in training p_L:
 
     xi = {y}  with a label;   {argmax p_G}  if max p_G >= tau;   {c: p_G(c) > P(c)}  else
     s_i = sim(z_i, w_y), y in xi_i  if sure;   sum_{c in xi_i} p_L(c) sim(z_i, w_c)  else
@@ -48,14 +48,14 @@ def contrast(
     used: jax.Array,
     similarity: Similarity,
 ) -> jax.Array:
-    """l_i, float32 [B]; its sum over no class and no negative is 0.
+    """l_i, float32 [B]; sums over no classes or no negatives are 0.
 
     Args:
         features: z, float32 [B, D].
         rows: w, float32 [C, D].
         sets: xi, bool [B, C].
-        weights: float32 [B, C], of the classes in s_i.
-        used: bool [B], the batch's examples; others are no negatives.
+        weights: float32 [B, C], weights of the classes in s_i.
+        used: bool [B], examples in use; only these are negatives.
         similarity: sim.
     """
     if similarity == "cosine":

@@ -1,4 +1,4 @@
-"""Global proxy tuning: the classifier's rows at the server, moved towards the clients' of the same class.
+"""Global proxy tuning: the server moves the classifier's rows towards the clients' rows of the same class.
 
     L(W) = 1/M sum_m sum_c -log [ exp(-d(W_c, w_mc)) / sum_c' exp(-d(W_c, w_mc')) ]
     W_0 = the aggregated rows;   Q steps of   W <- W - eta grad L

@@ -71,8 +71,8 @@ def keys_page() -> str:
         "Every key of a config, set by `--config.KEY=VALUE` or in a config file. This page is made from the",
         "code by `python -m launch.run --help_keys=page`; `--help_keys=PREFIX` prints keys with a prefix.",
         "A method's own keys are also keys of its variants, and its training may differ from the others' by",
-        "`METHOD.training.KEY`, with the keys of `training`. A config file sets many keys otherwise than",
-        "these defaults: `config.json` in a workdir has what a run used.",
+        "`METHOD.training.KEY`, with the keys of `training`. A config file overrides many of these",
+        "defaults: `config.json` in a workdir has the values that a run used.",
     ]
     section = None
     for entry in entries():

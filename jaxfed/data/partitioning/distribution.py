@@ -51,7 +51,7 @@ def distributed(
     """Distribute examples to clients by a scheme's weights.
 
     With `skew="independent"` a first draw of the weights determines the clients' sizes and the classes of
-    their labels, and a second one of the same `rng` the classes of all else.
+    their labels; a second draw from the same `rng` determines the classes of all other examples.
 
     Returns:
         The client of each example, bool [n] for those with a label, and the client of each new point.

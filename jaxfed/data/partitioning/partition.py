@@ -70,9 +70,9 @@ def partition(
             - "labeled": a client's labels follow its weights, to within one of each class. The rest is
               distributed as with `Iid`, up to the `sizes`. The split files of XCLP's code are of this kind.
             - "unlabeled": unlabeled data follow the scheme, labels are as with `Iid`, as in FedMatch's code.
-            - "independent": labels follow one draw of the scheme's weights, all else a second one, as in
-              papers since FedDure ("internal heterogeneity"). Sizes follow the first draw; each class has its
-              share of the labels. (The weights of `Table` are the same in both draws.)
+            - "independent": labels follow one draw of the scheme's weights, other examples a second, as in
+              papers since FedDure ("internal heterogeneity"). Sizes follow the first draw; each class has
+              its share of the labels. (The weights of `Table` are the same in both draws.)
         new_y: int `[n_new]`, classes of held-out examples, distributed by the same expected shares as the
             unlabeled part, into `new`. `Natural` and `Subclasses` need their column for them, too.
         seed: seed of `np.random.default_rng`; the same arguments give the same partition.

@@ -1,4 +1,4 @@
-"""CINIC-10: CIFAR-10 and images of ImageNet, scaled down, of CIFAR-10's classes.
+"""CINIC-10: CIFAR-10's images, and downscaled images of ImageNet, in CIFAR-10's classes.
 
     ROOT/cinic10/{train,valid,test}/{airplane,automobile,...,truck}/*.png    90,000 images of 32 x 32 each
 
@@ -29,11 +29,11 @@ _WHOLE = 90_000
 def read(folder: Path) -> Dataset:
     """uint8 [90000, 32, 32, 3] twice: the publishers' train and test; gray images among them become RGB.
 
-    Their `valid`, 90,000 more, is not read, as in SAGE's code. A split that is not whole, as after an
-    interrupted extraction, is logged.
+    Their `valid`, 90,000 more, is not read, as in SAGE's code. An incomplete split, as after an interrupted
+    extraction, is logged.
 
     Raises:
-        UsageError: a class has no images, or one cannot be read.
+        UsageError: a class has no images, or an image cannot be read.
     """
     data = decoded(folder, _split(folder, "train"), _split(folder, "test"), CLASSES, _SIZE)
     return dataclasses.replace(data, name="cinic10")

@@ -48,8 +48,8 @@ def partition_figure(
 
     Few clients and classes are drawn as bubbles with areas proportional to counts: labeled data in front of
     all training data. Many are drawn as heat maps, one for each kind. The server's examples and public ones
-    have separate bar panels with their own scale. A line below has the `mean_distances`, without examples of
-    a class named `UNKNOWN`.
+    have separate bar panels with their own scale. A line below gives the `mean_distances`, without examples
+    of the class `UNKNOWN`.
 
     Args:
         labeled: counts, int [num_clients, num_classes].
@@ -104,7 +104,7 @@ def mean_distances(labeled: npt.ArrayLike, unlabeled: npt.ArrayLike) -> tuple[fl
 
 
 def _add_distances(figure: Figure, labeled: Counts, unlabeled: Counts) -> None:
-    """Add the mean distances below the axes, as far as there are clients to tell them by."""
+    """Add the mean distances below the axes, without those that are NaN."""
     texts = ("a client from all", "labeled from unlabeled in a client")
     values = mean_distances(labeled, unlabeled)
     shown = [f"{t} {v:.2f}" for t, v in zip(texts, values, strict=True) if not math.isnan(v)]

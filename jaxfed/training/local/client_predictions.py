@@ -1,9 +1,9 @@
-"""Predictions of one model for all examples of one client: what a client knows before its first step.
+"""Predictions of one model for all examples of one client, outside its training steps.
 
     p_i = softmax(f(weak(x_i))),   f in evaluation mode
 
-Thresholds of FlexMatch, FreeMatch and (FL)^2, a client's estimate of its classes, and labels that stay for a
-round are made of them.
+They give the thresholds of FlexMatch, FreeMatch and (FL)^2, estimates of a client's class shares, and labels
+that are fixed for a round.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ term_i, a function of
 
     p_L = softmax(f(weak(x_i))),   p_G = softmax(g(weak(x_i))),   f(strong(x_i))
 
-with p_L and p_G held fixed. `consistency` makes a loss of a term; a method of one's own is a term.
+with p_L and p_G held fixed. `consistency` builds a loss from a term: a new method is a new term.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LabeledBy = Literal["own", "received"]
 
 
 class Views(NamedTuple):
-    """Predictions for a batch, which a term is computed from.
+    """Predictions for a batch: the input of a term.
 
     Fields:
         own: float32 [B, C], p_L: by the model in training, held fixed.
-        received: float32 [B, C], p_G: by the received model in evaluation mode; p_L if it was not asked for.
+        received: float32 [B, C], p_G: by the received model in evaluation mode; p_L unless `asks_received`.
         strong: [B, C], logits of the model in training on the strong view; differentiated.
         batch: the batch; terms of labeled and unused examples are not counted.
     """
@@ -75,7 +75,7 @@ def consistency(
         strong: the strong augmentation; None: the same weak view takes its place (self-training).
         term: the loss of each unlabeled example.
         asks_received: True if `term` uses `Views.received`, for one more forward pass over the weak view.
-        unlabeled_weight: of the second sum.
+        unlabeled_weight: weight of the second sum.
         pointwise: l.
     """
 
@@ -110,7 +110,7 @@ def confident(
     """FixMatch's term (Sohn et al., NeurIPS 2020, eq. 4): 1[max p >= threshold] l(f(strong(x)), argmax p).
 
     Args:
-        threshold: for all classes alike, or float32 [C]: for each predicted class.
+        threshold: one number, or float32 [C], one for each predicted class.
         labeled_by: "own": p = p_L; "received": p = p_G.
         pointwise: l.
     """
@@ -133,8 +133,8 @@ def graph_where_unsure(
         term_i                                 if max p_L >= threshold or max p_G >= threshold
         weight_i l(f(strong(x_i)), label_i)    else
 
-    label_i and weight_i, its confidence, are the batch's; a source of labels sets them once a round. A graph
-    that is unsure too has little weight.
+    label_i and its confidence weight_i are the batch's; a source of labels sets them once a round. Where the
+    graph is unsure too, weight_i is small.
     """
 
     def either(views: Views) -> jax.Array:
@@ -171,7 +171,7 @@ def fixmatch(
 def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
     """-sum_c target_c log softmax(logits)_c, float32 [...], of logits and probabilities [..., C].
 
-    Its gradient by the logits is that of KL(target, softmax(logits)), which differs by target's entropy.
+    Its gradient in the logits is that of KL(target, softmax(logits)); the two differ by target's entropy.
     """
     return -jnp.sum(target * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
 

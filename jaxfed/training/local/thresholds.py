@@ -1,4 +1,4 @@
-"""Thresholds by class, set at the beginning of a client's round by the received model's predictions.
+"""Thresholds by class, from the received model's predictions at the start of a client's round.
 
     p_i = softmax(g(weak(x_i))) of the client's unlabeled examples,   m_i = max p_i,   y_i = argmax p_i
 
@@ -7,11 +7,11 @@ flexmatch   n_c = #{i: y_i = c, m_i >= tau},  n_0 = #{i: m_i < tau},  beta_c = n
             tau_c = tau beta_c / (2 - beta_c)                             FlexMatch (Zhang, NeurIPS 2021)
 freematch   tau_c = mean_i m_i  q_c / max_c q_c,   q = mean_i p_i         FreeMatch (Wang, ICLR 2023)
 
-FlexMatch's classes that the model finds hard, and early training, have low thresholds; so have FreeMatch's.
-Both papers move their estimates on at every step: FlexMatch by the last prediction for each example,
-FreeMatch by moving averages. In a federation a client's steps of one round are few, and its estimates would
-be one more state to keep. Here they are those of the received model, made anew in each round. (So are
-(FL)^2's, whose thresholds are FreeMatch's.) FreeMatch's fairness term is not part of a threshold.
+Both methods have low thresholds for hard classes, and early in training. Both papers update their estimates
+at every step: FlexMatch by the last prediction for each example, FreeMatch by moving averages. A client
+has few steps in a round, and would have to store its estimates. Here the received model makes them
+anew in each round, as in (FL)^2, which has FreeMatch's thresholds. FreeMatch's fairness term is a loss, not a
+threshold, and is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def flexmatch(p: jax.Array, member: jax.Array, tau: float) -> jax.Array:
 
 
 def freematch(p: jax.Array, member: jax.Array, tau: float = 0.0) -> jax.Array:
-    """FreeMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]; no tau is set."""
+    """FreeMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]; without `tau`."""
     del tau
     share = mean_over(p, member)
     confidence = mean_over(jnp.max(p, axis=-1), member)

@@ -1,7 +1,7 @@
 """FedAvg whose clients compare two views of their unlabeled examples (FixMatch and its relatives).
 
-A method of this kind is a term of `jaxfed.training.local.consistency`, and what it changes in a client's
-update. A term may depend on what a client finds out before its first step (`Begin`): thresholds, say.
+Such a method is a term of `jaxfed.training.local.consistency`, with its changes to a client's update. A term
+may depend on what a client computes before its first step (`Begin`), such as thresholds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Begin(NamedTuple):
         training: the training specification.
         model: the received model, with the client's statistics.
         data: its examples.
-        key: for draws of its own.
+        key: for random draws before the first step.
     """
 
     training: Training
@@ -67,11 +67,11 @@ def two_view_update(
     unlabeled_weight: float = 1.0,
     mu: float = 0.0,
 ) -> LocalUpdate:
-    """A client's local steps on `consistency` with a term made anew in each round.
+    """A client's local steps on `consistency` with a term that is built anew in each round.
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        method: name, for the error without a strong augmentation.
+        method: its name, for the error without a strong augmentation.
         term_of: makes a client's term for this round.
         asks_received: see `consistency`.
         unlabeled_weight: see `consistency`.
@@ -104,7 +104,7 @@ def two_view_update(
 
 
 def begin_of(training: Training, shared: Shared, client: Client, key: jax.Array) -> Begin:
-    """Return the client before its first step; its key is none of the steps'."""
+    """Return the client before its first step, with a key that no step uses."""
     own_key = jax.random.fold_in(key, Stream.BEFORE_STEPS)
     return Begin(training, with_statistics(shared.model, client.statistics), client.data, own_key)
 
@@ -114,8 +114,8 @@ def two_view_training(
 ) -> FederatedAlgorithm:
     """FedAvg with this update on all examples, labeled or not, wherever the labels are.
 
-    With another source of labels, its labels are in the batches of unlabeled examples (`with_source`); an
-    example that it does not label takes no part.
+    With another source, its labels are in the batches of unlabeled examples (`with_source`); examples that it
+    does not label take no part.
     """
     return federated_training(
         training, local_update, pseudo_label=pseudo_label, server_part=plain_part(training)
@@ -123,7 +123,7 @@ def two_view_training(
 
 
 def with_source(term: Term, pseudo_label: str, threshold: float, training: Training) -> Term:
-    """The term, with labels of this source where no network is sure; "unlabeled" has none."""
+    """The term, with this source's labels where no network is sure; as it is for "unlabeled"."""
     if pseudo_label == ALL:
         return term
     return graph_where_unsure(term, threshold, training.local.pointwise)

@@ -3,7 +3,7 @@
     ROOT/isic2018/ISIC2018_Task3_Training_Input/*.jpg           10,015 images of 600 x 450
     ROOT/isic2018/ISIC2018_Task3_Training_GroundTruth.csv       image, and the diagnoses one-hot
 
-The table may lie in a folder of its name, as the archive has it. `Test` (1,512 images) or `Validation` (193)
+The table may be in a folder of its name, as in the archive. `Test` (1,512 images) or `Validation` (193)
 in place of `Training` names the files of a test split. (N. Codella et al. "Skin lesion analysis toward
 melanoma detection 2018". arXiv:1902.03368, 2019. P. Tschandl et al. "The HAM10000 dataset". Scientific Data
 5, 2018.)
@@ -45,8 +45,8 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     """uint8 [10015, s, s, 3], s = `image_size` or 224, resized whole (bilinear), and a test split.
 
     The test split is `Test`, else `Validation`. Without either it is empty: a share of the training images is
-    then drawn for testing. Several images of the training set show the same lesion, and such a draw separates
-    images, not lesions.
+    then drawn for testing. Several images of the training set show the same lesion, and such a draw splits by
+    image, not by lesion.
 
     Raises:
         UsageError: images or a table are missing, a line of the table is not one-hot, or an image cannot be
