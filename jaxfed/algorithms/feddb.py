@@ -1,7 +1,8 @@
 """FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and a mean without the prior's bias.
 
-q_k is the mean prediction of a model for client k's unlabeled examples: an estimate of the label prior that
-the model has learned. p_G are predictions of the received model w (`jaxfed.training.local.consistency`).
+q_k is the mean prediction of a model for weak views of client k's unlabeled examples: an estimate of the
+label prior that the model has learned. p_G are predictions of the received model w
+(`jaxfed.training.local.consistency`).
 
     client   p' = (p_G / q_k) / sum_c (p_G / q_k)_c,      q_k by w
              term = 1[max p' >= tau] CE(f(strong(x)), argmax p')

@@ -134,7 +134,7 @@ def graph_where_unsure(
         weight_i l(f(strong(x_i)), label_i)    else
 
     label_i and weight_i, its confidence, are the batch's; a source of labels sets them once a round. A graph
-    that is unsure too has little weight.
+    that is unsure too has little weight, and weight 0 where it has no label.
     """
 
     def either(views: Views) -> jax.Array:

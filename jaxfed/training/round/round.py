@@ -83,6 +83,7 @@ def federated_training(
     hooks: Sequence[Hook] = (),
     server_part: ServerPart | None = None,
     classifier: Classifier | None = None,
+    takes_all: bool = False,
 ) -> FederatedAlgorithm:
     """Build a federated algorithm from `local_update` and the training specification.
 
@@ -97,6 +98,8 @@ def federated_training(
         server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
             none; None: the method needs labels at clients.
         classifier: the classifier of a state; by default `network_classifier`.
+        takes_all: True if the loss has a use for examples that the source does not label: after rounds on
+            given labels alone they take part, with a placeholder label of weight 0.
 
     Raises:
         UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
@@ -107,7 +110,12 @@ def federated_training(
     classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
     program = partial(
-        StageProgram, local_update=local_update, control=control, messages=messages, server=server
+        StageProgram,
+        local_update=local_update,
+        control=control,
+        messages=messages,
+        server=server,
+        takes_all=takes_all,
     )
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
@@ -150,7 +158,8 @@ def federated_training(
         return after, {**metrics, "communication": communication.metrics()}
 
     def needs_labels(round_number: int) -> bool:
-        is_within = round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
+        is_first = pseudo_label == "none" or round_number <= training.labeled_only_rounds
+        is_within = is_first or (pseudo_label in WITHIN_CLIENTS and not takes_all)
         return is_within and server.examples is None
 
     def sides() -> Sides:
