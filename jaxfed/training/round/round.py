@@ -109,14 +109,8 @@ def federated_training(
     check_source(pseudo_label, training.pseudo_labels)
     classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
-    program = partial(
-        StageProgram,
-        local_update=local_update,
-        control=control,
-        messages=messages,
-        server=server,
-        takes_all=takes_all,
-    )
+    program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
+    program = partial(program, server=server, takes_all=takes_all)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
@@ -157,11 +151,6 @@ def federated_training(
         metrics = server.metrics({**metrics, **server_metrics, **labels.metrics})
         return after, {**metrics, "communication": communication.metrics()}
 
-    def needs_labels(round_number: int) -> bool:
-        is_first = pseudo_label == "none" or round_number <= training.labeled_only_rounds
-        is_within = is_first or (pseudo_label in WITHIN_CLIENTS and not takes_all)
-        return is_within and server.examples is None
-
     def sides() -> Sides:
         from jaxfed.training.round.network.sides import training_sides
 
@@ -170,7 +159,7 @@ def federated_training(
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
-        needs_labels=needs_labels,
+        needs_labels=_need_of_labels(training, server, pseudo_label, takes_all=takes_all),
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
@@ -202,6 +191,19 @@ def _stages(
     if pseudo_label == "none":
         return first, first
     return first, stage(2, pseudo_label, training.labeled_only_rounds)
+
+
+def _need_of_labels(
+    training: Training, server: ServerWithoutLabels, pseudo_label: str, *, takes_all: bool
+) -> Callable[[int], bool]:
+    """Return the rounds in which a client without labels has nothing to train on."""
+    is_always = pseudo_label == "none" or (pseudo_label in WITHIN_CLIENTS and not takes_all)
+
+    def needs_labels(round_number: int) -> bool:
+        is_within = is_always or round_number <= training.labeled_only_rounds
+        return is_within and server.examples is None
+
+    return needs_labels
 
 
 def _check(federation: Federation, server: ServerWithoutLabels) -> None:
