@@ -1,7 +1,8 @@
 """FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and weights corrected for a class prior.
 
-q_k is a model's mean prediction over client k's unlabeled examples: an estimate of the label prior that the
-model has learned. p_G is the prediction of the received model w (`jaxfed.training.local.consistency`).
+q_k is a model's mean prediction over weak views of client k's unlabeled examples: an estimate of the label
+prior that the model has learned. p_G is the prediction of the received model w
+(`jaxfed.training.local.consistency`).
 
     client   p' = (p_G / q_k) / sum_c (p_G / q_k)_c,      q_k by w
              term = 1[max p' >= tau] CE(f(strong(x)), argmax p')

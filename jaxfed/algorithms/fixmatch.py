@@ -10,6 +10,8 @@ augmentation the strong one. In FixMatch, B_U is 7 times as large as B_L: `Batch
   * `labeled_by="own"`: the model in training labels (FixMatch-LPL in the papers of SAGE and ProxyFL).
   * `labeled_by="received"`: the model that the server sent labels, frozen for the round (FixMatch-GPL).
   * `thresholds`: "fixed", or by class as in FlexMatch and FreeMatch (`jaxfed.training.local.thresholds`).
+  * `pseudo_label`: a further source labels where no network reaches `threshold` itself. FlexMatch's
+    thresholds, which are never above it, then change nothing.
 
 Labels at the server: the server trains on them, weakly augmented, and clients train on the second term alone.
 

@@ -134,7 +134,7 @@ def graph_where_unsure(
         weight_i l(f(strong(x_i)), label_i)    else
 
     label_i and its confidence weight_i are the batch's; a source of labels sets them once a round. Where the
-    graph is unsure too, weight_i is small.
+    graph is unsure too, weight_i is small, and 0 where it has no label.
     """
 
     def either(views: Views) -> jax.Array:

@@ -83,6 +83,7 @@ def federated_training(
     hooks: Sequence[Hook] = (),
     server_part: ServerPart | None = None,
     classifier: Classifier | None = None,
+    takes_all: bool = False,
 ) -> FederatedAlgorithm:
     """Build a federated algorithm from `local_update` and the training specification.
 
@@ -97,6 +98,8 @@ def federated_training(
         server_part: the server's training if it has the labels (`ServerTraining.examples`) and clients have
             none; None: the method needs labels at clients.
         classifier: the classifier of a state; by default `network_classifier`.
+        takes_all: True if the loss has a use for examples that the source does not label: after rounds on
+            given labels alone they take part, with a placeholder label of weight 0.
 
     Raises:
         UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
@@ -106,9 +109,8 @@ def federated_training(
     check_source(pseudo_label, training.pseudo_labels)
     classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
-    program = partial(
-        StageProgram, local_update=local_update, control=control, messages=messages, server=server
-    )
+    program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
+    program = partial(program, server=server, takes_all=takes_all)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
@@ -149,10 +151,6 @@ def federated_training(
         metrics = server.metrics({**metrics, **server_metrics, **labels.metrics})
         return after, {**metrics, "communication": communication.metrics()}
 
-    def needs_labels(round_number: int) -> bool:
-        is_within = round_number <= training.labeled_only_rounds or pseudo_label in WITHIN_CLIENTS
-        return is_within and server.examples is None
-
     def sides() -> Sides:
         from jaxfed.training.round.network.sides import training_sides
 
@@ -161,7 +159,7 @@ def federated_training(
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
-        needs_labels=needs_labels,
+        needs_labels=_need_of_labels(training, server, pseudo_label, takes_all=takes_all),
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
@@ -193,6 +191,19 @@ def _stages(
     if pseudo_label == "none":
         return first, first
     return first, stage(2, pseudo_label, training.labeled_only_rounds)
+
+
+def _need_of_labels(
+    training: Training, server: ServerWithoutLabels, pseudo_label: str, *, takes_all: bool
+) -> Callable[[int], bool]:
+    """Return the rounds in which a client without labels has nothing to train on."""
+    is_always = pseudo_label == "none" or (pseudo_label in WITHIN_CLIENTS and not takes_all)
+
+    def needs_labels(round_number: int) -> bool:
+        is_within = is_always or round_number <= training.labeled_only_rounds
+        return is_within and server.examples is None
+
+    return needs_labels
 
 
 def _check(federation: Federation, server: ServerWithoutLabels) -> None:

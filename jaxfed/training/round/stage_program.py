@@ -23,7 +23,13 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import LocalUpdate
-from jaxfed.training.round.cohort_step import CohortStep, labeled_cohort, metrics_of, with_clients
+from jaxfed.training.round.cohort_step import (
+    CohortData,
+    CohortStep,
+    labeled_cohort,
+    metrics_of,
+    with_clients,
+)
 from jaxfed.training.round.labels_at_server import ServerWithoutLabels
 from jaxfed.training.round.server_hooks import Control, Messages
 from jaxfed.training.server.aggregate import weighted_mean
@@ -62,10 +68,12 @@ class StageProgram:
         messages: Messages,
         server: ServerWithoutLabels,
         stage: int,
+        takes_all: bool = False,
     ) -> None:
         """Lift a method's local update to a cohort; arguments as those of `federated_training`.
 
         `measures`: clients measure "static" statistics of the new model. `is_local`: they keep theirs.
+        In stage 1 no method takes examples without labels.
         """
         self.step = CohortStep(
             training, local_update, messages.after_mean, map_clients, stage=stage
@@ -74,6 +82,17 @@ class StageProgram:
         self.server = server
         self.measures = training.local.batch_statistics == "static"
         self.is_local = training.local.batch_statistics == "local"
+        self._takes_all = takes_all and stage == 2
+
+    def labeled(self, cohort: Cohort, labels: PseudoLabels) -> CohortData:
+        """Return the cohort's data with the round's labels, and placeholders of weight 0 if all take part."""
+        if self._takes_all:
+            is_without = jnp.asarray(cohort.mask) & (labels.label < 0)
+            labels = labels._replace(
+                label=jnp.where(is_without, 0, labels.label),
+                weight=jnp.where(is_without, 0, labels.weight),
+            )
+        return labeled_cohort(cohort, labels)
 
     def whole(
         self,
@@ -85,7 +104,7 @@ class StageProgram:
         key: jax.Array,
     ) -> Trained:
         """Run the clients' part and the server's; `own` are the examples of a server with labels."""
-        clients, ids = labeled_cohort(cohort, labels), cohort.client_id
+        clients, ids = self.labeled(cohort, labels), cohort.client_id
         updates = self.step.updates(state, self.step.shared(state), clients, received, key)
         trains = jnp.any(usable(clients.data), axis=1)
         after, metrics = self.server_part(state, updates, trains, own, key)

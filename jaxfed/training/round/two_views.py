@@ -114,11 +114,15 @@ def two_view_training(
 ) -> FederatedAlgorithm:
     """FedAvg with this update on all examples, labeled or not, wherever the labels are.
 
-    With another source, its labels are in the batches of unlabeled examples (`with_source`); examples that it
-    does not label take no part.
+    With another source, its labels are in the batches of unlabeled examples (`with_source`). An example that
+    it does not label takes part with weight 0 there: a network may be sure of it.
     """
     return federated_training(
-        training, local_update, pseudo_label=pseudo_label, server_part=plain_part(training)
+        training,
+        local_update,
+        pseudo_label=pseudo_label,
+        server_part=plain_part(training),
+        takes_all=pseudo_label != ALL,
     )
 
 

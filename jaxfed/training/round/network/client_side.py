@@ -62,7 +62,7 @@ class ClientStage:
         def update(
             state: ServerState, cohort: Cohort, labels: PseudoLabels, received: Any, key: jax.Array
         ) -> tuple[OwnState, ClientUpdate, jax.Array]:
-            clients, step = labeled_cohort(cohort, labels), program.step
+            clients, step = program.labeled(cohort, labels), program.step
             updates = step.updates(state, step.shared(state), clients, received, key)
             after = with_clients(state, state, row, updates, is_local=program.is_local)
             own = OwnState(after.clients, after.statistics, after.client_optimizers)
