@@ -42,12 +42,13 @@ METHODS = (
     "xclp",
     "centralized",
 )
-# With `every_method`. SemiFL learns from labels that the server has, which members of clients are none of;
+# With `every_method`. SemiFL and (FL)^2 learn from the server's labels, which no client's members have;
 # `network` labels by a model that was there before, and nobody sends anything.
 OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
-    *("per_client_lp", "pooled_lp", "client_knn"),
+    *("sage", "sage_xclp", "fedlabel", "feddb", "rscfed", "cbafed", "proxyfl", "fedloke"),
+    *("fedirm", "fedper", "fedrep", "per_client_lp", "pooled_lp", "client_knn"),
 )
 
 
