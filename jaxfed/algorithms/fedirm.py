@@ -4,8 +4,9 @@ A relation matrix has a row for each class c: the mean logits of its examples, s
 
     M_c = softmax(v_c / tau),   v_c = mean of f(x) over examples of class c
 
-After training, a client sends the rows M^l of the classes of its labels, by its own model. The server keeps
-each class's mean over the clients of the last round that had any. A client receives these, and trains on
+After training, a client sends the rows M^l of the classes of its labels, by its own model on the examples as
+they are. The server keeps each class's mean over the clients of the last round that had any. A client
+receives these, and trains in round t = 0, 1, ... on
 
     l(f(a(x)), y) over B_L  +  lambda(t) [ L_c + L_IRM ]
     L_c   = 1/|B_U| sum |softmax f(a(u)) - softmax f'(a'(u))|^2
