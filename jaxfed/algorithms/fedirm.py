@@ -4,8 +4,8 @@ A relation matrix has a row for each class c: the mean logits of its examples, s
 
     M_c = softmax(v_c / tau),   v_c = mean of f(x) over examples of class c
 
-After training, a client sends M^l: the rows of the classes of its labels, by its trained model on the examples
-as they are. For each class the server stores the mean over clients in the last round that had the class. A
+After training, a client sends M^l: the rows of the classes of its labels, by its trained model on examples as
+they are. For each class the server stores the mean over clients in the last round that had the class. A
 client receives these means, below called M^l too, and in round t = 0, 1, ... trains on
 
     l(f(a(x)), y) over B_L  +  lambda(t) [ L_c + L_IRM ]
