@@ -50,7 +50,7 @@ def simulate(config, place, left):
 @pytest.mark.parametrize(
     ("name", "clients", "rounds", "seed"),
     [
-        ("fedavg", 3, 4, 1),
+        ("fedavg", 3, 5, 7),
         pytest.param("fedavg", 3, 10, 1, marks=pytest.mark.slow),
         pytest.param("scaffold", 4, 10, 2, marks=pytest.mark.slow),
         *(
