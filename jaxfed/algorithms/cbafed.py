@@ -48,8 +48,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.client_predictions import mean_over
 from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import mean_where
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
@@ -110,7 +110,7 @@ def cbafed(
         update = finished(training, shared, client, trained)
         # A padding row of a cohort has a real client's state, and no examples.
         change = jnp.where(jnp.any(data.mask), class_counts(data, len(s)) - client.state, 0)
-        selected = mean_over((label >= 0).astype(jnp.float32), unlabeled)
+        selected = mean_where((label >= 0).astype(jnp.float32), unlabeled)
         return update._replace(
             client_state=client.state + change,
             correction=change,

@@ -42,10 +42,9 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
-from jaxfed.training.local.client_predictions import mean_over
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Pointwise
+from jaxfed.training.local.losses import Pointwise, mean_where
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared
 from jaxfed.training.round.two_views import Begin, begin_of, two_view_training, two_view_update
@@ -98,7 +97,7 @@ def feddb(
 def mean_prediction(begin: Begin) -> jax.Array:
     """q_k, float32 [C], of the client's unlabeled examples, else of its labeled ones; 0 without any."""
     p, unlabeled = begin.predictions()
-    return mean_over(p, jnp.where(jnp.any(unlabeled), unlabeled, usable(begin.data)))
+    return mean_where(p, jnp.where(jnp.any(unlabeled), unlabeled, usable(begin.data)))
 
 
 def debiased(q: jax.Array, threshold: float, pointwise: Pointwise) -> Term:

@@ -47,7 +47,6 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.client_predictions import mean_over
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate, rebuilt
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
@@ -137,7 +136,7 @@ def labeled(begin: Begin, sure_threshold: float) -> tuple[ClientData, jax.Array,
         label=jnp.where(is_in, label, -1),
         weight=(is_in & (confidence >= sure_threshold)).astype(jnp.float32),
     )
-    return data, mean_over(confidence, member), mean_over(is_in.astype(jnp.float32), member)
+    return data, mean_where(confidence, member), mean_where(is_in.astype(jnp.float32), member)
 
 
 def sharpness_aware(

@@ -48,9 +48,3 @@ def client_logits(
 def is_unlabeled(data: ClientData) -> jax.Array:
     """bool [N]: the client's examples that train without a given label."""
     return usable(data) & ~data.is_labeled
-
-
-def mean_over(values: jax.Array, member: jax.Array) -> jax.Array:
-    """Mean of float32 [N, ...] over members, bool [N]; 0 without any."""
-    counted = jnp.where(member.reshape(-1, *(1,) * (values.ndim - 1)), values, 0)
-    return jnp.sum(counted, axis=0) / jnp.maximum(jnp.sum(member), 1).astype(jnp.float32)

@@ -166,10 +166,9 @@ def unlabeled_mean(value: jax.Array, batch: Batch) -> jax.Array:
 
 
 def mean_where(value: jax.Array, member: jax.Array) -> jax.Array:
-    """Mean of float32 [B] over members, bool [B]; 0 without any."""
-    return jnp.sum(jnp.where(member, value, 0)) / jnp.maximum(jnp.sum(member), 1).astype(
-        jnp.float32
-    )
+    """Mean of float32 [B, ...] over members, bool [B]; 0 without any."""
+    counted = jnp.where(member.reshape(-1, *(1,) * (value.ndim - 1)), value, 0)
+    return jnp.sum(counted, axis=0) / jnp.maximum(jnp.sum(member), 1).astype(jnp.float32)
 
 
 def proximal(loss: Loss, mu: float) -> Loss:

@@ -22,7 +22,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxfed.training.local.client_predictions import mean_over
+from jaxfed.training.local.losses import mean_where
 
 Thresholds = Literal["fixed", "flexmatch", "freematch"]
 
@@ -40,8 +40,8 @@ def flexmatch(p: jax.Array, member: jax.Array, tau: float) -> jax.Array:
 def freematch(p: jax.Array, member: jax.Array, tau: float = 0.0) -> jax.Array:
     """FreeMatch's tau_c, float32 [C], of predictions float32 [N, C] for members, bool [N]; without `tau`."""
     del tau
-    share = mean_over(p, member)
-    confidence = mean_over(jnp.max(p, axis=-1), member)
+    share = mean_where(p, member)
+    confidence = mean_where(jnp.max(p, axis=-1), member)
     return confidence * share / jnp.maximum(jnp.max(share), 1e-12)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.client_predictions import client_logits, is_unlabeled, mean_over
+from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
+from jaxfed.training.local.losses import mean_where
 from jaxfed.training.local.thresholds import flexmatch, freematch
 
 TAU = 0.8
@@ -67,4 +68,4 @@ def test_predictions_of_a_client():
     np.testing.assert_array_equal(is_unlabeled(data), [False, False, True, True, False])
     found = client_logits(model, state, data, key, lambda key, rows: 2 * rows)
     np.testing.assert_allclose(found[:4], model.apply(state, 2 * x[:4]), rtol=1e-5)
-    np.testing.assert_allclose(mean_over(x, is_unlabeled(data)), x[2:4].mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(mean_where(x, is_unlabeled(data)), x[2:4].mean(axis=0), rtol=1e-5)
