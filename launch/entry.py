@@ -7,6 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from logging import Formatter
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -18,6 +19,7 @@ from jaxfed.host.interruption import Interrupted, Interruption
 # (positional arguments, KEY=VALUE overrides, interruption) -> exit status, None is 0
 Main = Callable[[list[str], list[str], Interruption], int | None]
 _BROKEN_PIPE = 128 + 13
+_OF_A_WARNING = "jaxfed: %(levelname)s: %(message)s"
 _NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
 
 flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them
@@ -86,6 +88,8 @@ def start(main: Main) -> NoReturn:
             sys.exit(_unread(error))
         if flags.FLAGS["verbosity"].using_default_value:
             logging.set_verbosity(logging.WARNING)  # libraries log a lot
+            # Lines like the others: time, process and source line are for developers.
+            logging.get_absl_handler().setFormatter(Formatter(_OF_A_WARNING))
         return positional
 
     def guarded(argv: Sequence[str]) -> int | None:

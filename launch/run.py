@@ -2,7 +2,7 @@
 
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
     [--overwrite] [--tracker=tensorboard|wandb|mlflow|trackio] [--config.KEY=VALUE ...]
-python -m launch.run --help_keys[=PREFIX]
+python -m launch.run --help_keys[=PREFIX] [--config=FILE.py[:VARIANT] --config.KEY=VALUE ...]
 
 A method whose loss is no longer finite stops; the others go on. The exit status is 1 if a method has stopped,
 if none of its clients has a model in the end, or if its last round failed at every client.
@@ -23,20 +23,25 @@ _HELP_KEYS = flags.DEFINE_string(
     "help_keys",
     None,
     "Print all keys of configs, or those that begin with a prefix (training, xclp.alpha), with defaults, "
-    "allowed values and meanings.",
+    "allowed values and meanings; with --config also the values that it has.",
 )
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Run the experiment, or print the reference of keys."""
     if _HELP_KEYS.value is not None:
+        from jaxfed.config import file as config_file
         from jaxfed.config.schema.reference import PAGES, help_text
 
-        asked = _HELP_KEYS.value
-        print(
-            PAGES[asked]() if asked in PAGES else help_text(asked),
-            end="" if asked in PAGES else "\n",
-        )
+        entry.refuse(arguments)
+        asked, spec = _HELP_KEYS.value, flags.FLAGS["config"].value
+        if overrides and not spec:
+            entry.require(config=spec)
+        config = config_file.load(spec, overrides) if spec else None
+        if asked in PAGES:
+            print(PAGES[asked](), end="")
+        else:
+            print(help_text(asked, config))
         return 0
     return one_experiment.conducted(arguments, overrides, interruption)
 

@@ -66,6 +66,13 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
             f"{method}: the sweep does not change it at {times + 1} points; it runs once, at {titles[name]}",
             file=sys.stderr,
         )
+    repeats = {point.settings["num_repeats"] for point in plan.points}
+    if "seed" in plan.base and max(repeats) > 1:
+        print(
+            f"seed is swept with num_repeats={max(repeats)}: repeat i has seed + i, so points with "
+            "neighboring seeds share repeats; num_repeats alone is the number of seeds",
+            file=sys.stderr,
+        )
     if _DRY_RUN.value:
         for point in plan.points:
             print(shlex.join(command(point, directory / point.name)))

@@ -82,7 +82,9 @@ def conduct(
         else:
             simulation.check(audit.check)
     held = simulation.holdings()
-    progress.say(held.line(config.dataset.name))
+    few = 0 < config.cohort_size < held.clients
+    cohort = f"; {config.cohort_size:,} clients a round" if few else ""
+    progress.say(held.line(config.dataset.name) + cohort)
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})

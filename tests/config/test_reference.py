@@ -1,18 +1,21 @@
 """`--help_keys` and the pages of docs that are made from the code."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from absl.testing import flagsaver
+from invoking import invoke
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import base
+from jaxfed.config import base, file
 from jaxfed.config.checks import check
 from jaxfed.config.keys import flatten
 from jaxfed.config.schema import SHARED, defaults, reference
 from jaxfed.errors import UsageError
-from launch import entry
+from launch import entry, run
 
 
 @pytest.mark.parametrize(("file", "page"), [("keys.md", "page"), ("methods.md", "methods")])
@@ -48,6 +51,20 @@ def test_a_prefix_selects_and_a_wrong_one_suggests():
     assert "training.server_tau = 0.001\n    tau of adaptive server optimizers" in text
     with pytest.raises(UsageError, match=r"--help_keys=trainig.lr: no key begins so.*training"):
         reference.help_text("trainig.lr")
+
+
+def test_a_config_shows_its_own_values(monkeypatch, capsys):
+    config = file.load("fedavg_xclp", ["rounds=7"])
+    text = reference.help_text("rounds", config)
+    assert text.startswith(f"rounds = 7 (default: {SHARED['rounds'].default!r})\n")
+    assert reference.help_text("seed", config) == reference.help_text("seed")
+    given = ["--help_keys=rounds", "--config=fedavg_xclp", "--config.rounds=7"]
+    monkeypatch.setattr(sys, "argv", ["run", *given])
+    with flagsaver.flagsaver(), pytest.raises(SystemExit):
+        entry.start(run.main)
+    assert capsys.readouterr().out == text + "\n"
+    status, said = invoke(["--help_keys=rounds", "--config.rounds=7"], monkeypatch, capsys)
+    assert (status, said) == (2, "jaxfed: --config=ml_collections_configs/NAME.py is missing\n")
 
 
 def test_methods_have_what_leaves_a_client():

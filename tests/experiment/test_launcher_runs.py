@@ -115,6 +115,7 @@ def results(workdir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path):
     whole = drift(tmp_path / "whole")
     assert (whole.returncode, whole.stderr) == (0, "")
+    assert "; 3 clients a round\n" in whole.stdout
     assert any((tmp_path / "cache" / "xla").iterdir())
 
     parts = tmp_path / "parts"

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from absl import app
+from absl import app, logging
 from absl.testing import flagsaver
 from rich.console import Console
 
@@ -34,6 +34,17 @@ def status_of(main, monkeypatch, *arguments):
 def test_help_is_no_mistake(flag, monkeypatch, capsys):
     assert status_of(lambda *_: 1, monkeypatch, flag) == 0
     assert "--[no]help" in capsys.readouterr().out or flag != "--helpfull"
+
+
+def test_a_warning_is_a_plain_line(monkeypatch):
+    handler, stream = logging.get_absl_handler(), io.StringIO()
+    monkeypatch.setattr(handler.python_handler, "stream", stream)
+    formatter = handler.formatter
+    try:
+        assert status_of(lambda *_: logging.warning("%d gaps", 2), monkeypatch) == 0
+    finally:
+        handler.setFormatter(formatter)
+    assert stream.getvalue() == "jaxfed: WARNING: 2 gaps\n"
 
 
 @pytest.mark.parametrize(

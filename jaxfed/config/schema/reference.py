@@ -9,12 +9,14 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods, model_options
-from jaxfed.config.keys import TYPES, nearest_keys
+from jaxfed.config.keys import TYPES, flatten, nearest_keys
 from jaxfed.config.schema import SHARED
 from jaxfed.config.schema.docstrings import factory_meanings, meanings
 from jaxfed.errors import UsageError, did_you_mean, nearest
@@ -46,8 +48,8 @@ def entries() -> list[Entry]:
     return [*found, *_of_networks()]
 
 
-def help_text(prefix: str = "") -> str:
-    """Return a paragraph for each key with a prefix.
+def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
+    """Return a paragraph for each key with a prefix: its default, or a config's value and the default.
 
     Raises:
         UsageError: no key has the prefix.
@@ -60,7 +62,8 @@ def help_text(prefix: str = "") -> str:
         near = nearest(prefix.partition(".")[0], sections) or nearest_keys(prefix, keys)
         meant = did_you_mean(near) or f"; sections are {', '.join(sections)}"
         raise UsageError(f"--help_keys={prefix}: no key begins so{meant}")
-    return "\n".join(map(_paragraph, found))
+    values = dict(flatten(config.to_dict())) if config is not None else {}
+    return "\n".join(_paragraph(entry, values) for entry in found)
 
 
 def keys_page() -> str:
@@ -254,8 +257,10 @@ _NEEDS = {
 }
 
 
-def _paragraph(entry: Entry) -> str:
-    head = f"{entry.key} = {entry.default}"
+def _paragraph(entry: Entry, values: Mapping[str, Any]) -> str:
+    value = repr(values[entry.key]) if entry.key in values else entry.default
+    head = f"{entry.key} = {value}"
+    head += f" (default: {entry.default})" if value != entry.default else ""
     allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
     text = textwrap.fill(
         f"{entry.meaning}{allowed}", 100, initial_indent="    ", subsequent_indent="    "

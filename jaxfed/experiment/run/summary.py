@@ -79,7 +79,10 @@ def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
     if any("pseudo_labeled" in record for record in records):
         labeling = [r["round"] for r in records if r.get("pseudo_label_weight", 0) > 0]
         if not labeling:
-            return "no round gave a pseudo-label any weight, so it trained on given labels alone"
+            return (
+                "no round gave a pseudo-label any weight, so it trained on given labels alone; surer ones "
+                "need more rounds or more labels"
+            )
         if selected is not None and selected < labeling[0]:
             return (
                 f"validation selected a state from before its first pseudo-labels (round {labeling[0]}), "

@@ -320,6 +320,11 @@ def test_dry_run_prints_commands_and_makes_nothing(config, tmp_path):
         for seed in (1, 2, 3)
     ]
     assert not directory.exists()
+    assert "seed is swept with num_repeats=5: repeat i has seed + i" in done.stderr
+    once = launch(
+        *(f"--config={path}", f"--workdir={directory}", "--dry_run", "--config.num_repeats=1")
+    )
+    assert "num_repeats" not in once.stderr
 
 
 @pytest.mark.parametrize(
@@ -350,7 +355,7 @@ def test_a_finished_point_whose_methods_went_wrong_stays_a_failure(config, tmp_p
         json.dumps(json.loads(summary.read_text()) | {"diverged": ["xclp diverged"]})
     )
     done = launch(f"--config={path}", f"--workdir={directory}")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\nfailed: ")) == (1, 1)
     assert "failed: seed=2, see" in done.stderr
 
 
