@@ -17,7 +17,7 @@ from jaxfed.host.interruption import Interruption
 
 from . import entry
 
-_OUT = flags.DEFINE_string("out", None, "Where the report goes; WORKDIR/report if not given.")
+_OUT = entry.out_flag("Where the report goes; WORKDIR/report if not given.")
 _TENSORBOARD = flags.DEFINE_string(
     "tensorboard",
     None,

@@ -93,6 +93,7 @@ def test_every_example_has_a_weak_view_of_its_own():
     assert len(np.unique(found.label)) > 1
 
 
+@pytest.mark.slow
 def test_every_batch_has_the_confident_beside_any():
     """`size` rows of the confident set, each once an epoch, beside as many drawn out of all."""
     n = 23

@@ -160,6 +160,7 @@ def test_two_rounds_are_the_equations(name):
     assert 0 < np.mean(counted) < 1
 
 
+@pytest.mark.slow
 def test_an_example_without_a_label_of_the_source_waits_for_the_second_stage():
     """In rounds on given labels alone it takes no part."""
     made = {

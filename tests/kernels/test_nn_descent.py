@@ -100,6 +100,7 @@ def test_few_points_are_searched_exactly(planted):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_tables")
 def test_what_fills_the_last_block_is_nobody():
     """It has codes of zeros, which are nearer to each of these than they are to each other."""
@@ -113,6 +114,7 @@ def test_what_fills_the_last_block_is_nobody():
     np.testing.assert_array_equal(distances, true)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_tables")
 def test_points_that_are_none_take_nobodys_place_in_a_block(planted):
     """Blocks of some points are those that they have without the others."""

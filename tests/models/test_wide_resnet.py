@@ -17,6 +17,7 @@ def small(code, blocks=1, widen=2):
     return wide_resnet("small", widen, (8, 9, 3), NUM_CLASSES, *settings, blocks=blocks)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("code", ["semifl", "fixmatch"])
 def test_a_network_of_one_block_a_group_agrees_with_float64(code):
     model = small(code)
@@ -72,6 +73,7 @@ def test_one_step_of_training_moves_every_parameter(name):
         assert not np.array_equal(old[...], new[...]), path
 
 
+@pytest.mark.slow
 def test_the_largest_has_the_shapes_of_the_papers():
     """WRN-28-8: 12 blocks, of 128, 256 and 512 channels; nothing is computed."""
     model = MODELS["wrn28_8"]((32, 32, 3), 100)

@@ -168,6 +168,7 @@ Y = RNG.integers(-1, 6, 40)
 CODES = RNG.integers(0, 2**32, (5, 8), dtype=np.uint32)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("x", [IMAGES, IMAGES / 7, RNG.normal(size=(40, 9)).astype(np.float32)])
 def test_every_encoding_is_found_and_nothing_else(x):

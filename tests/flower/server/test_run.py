@@ -10,9 +10,7 @@ from jaxfed.flower.deployment import comparison
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 
-@pytest.mark.parametrize(
-    "name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"])
-)
+@pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
 def test_a_run_is_the_simulation(tmp_path, name):
     config = config_of(name, *(VIEWS * (name in CONSISTENT)))
     there = Deployment(tmp_path, config)

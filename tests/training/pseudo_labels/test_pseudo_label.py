@@ -161,6 +161,7 @@ def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
     assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize(
     "settings",

@@ -65,6 +65,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.sample(2)
 def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
