@@ -162,6 +162,7 @@ def test_a_vanishing_gradient_perturbs_nothing():
             assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
 
 
+@pytest.mark.slow
 def test_without_a_sure_example_the_loss_is_that_of_labels():
     training = training_of(WHOLE)
     state, x = training.model.init(KEY), jax.random.normal(KEY, (5, 4))

@@ -34,6 +34,7 @@ def with_ones(x):
     return np.hstack([x, np.ones((len(x), 1))])
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_batch():
     """Three of D_fix, the third only fills the batch, beside three of D_mix."""
     rng = np.random.default_rng(0)

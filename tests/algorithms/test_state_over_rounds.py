@@ -92,7 +92,7 @@ def moments(name, d, m, v):
 
 
 @pytest.mark.parametrize("name", ["momentum", "adagrad", "yogi", "adam"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_server_optimizers(name):
     rate = SERVER_RATE if name == "momentum" else 0.07
     optimizer = (

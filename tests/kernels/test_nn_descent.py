@@ -75,6 +75,7 @@ def test_the_same_every_time(planted, valid, found):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_where_fewer_exist_they_are_marked(planted):
     few = np.arange(N) < 3
     indices, distances = approximate_hamming_knn(planted[2], K, valid=few)
@@ -83,6 +84,7 @@ def test_where_fewer_exist_they_are_marked(planted):
     np.testing.assert_array_equal(distances, exact[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_points", [1537, 1539])
 @pytest.mark.sample(1)
 def test_nobody_among_equal_points_is_left_alone(planted, num_points):

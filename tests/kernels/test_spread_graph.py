@@ -98,6 +98,7 @@ def test_components_are_those_of_one_device(num_devices):
     assert len(set(np.asarray(here.root).tolist())) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", DEVICES)
 def test_propagates_as_one_device(num_devices, monkeypatch):
     num_classes = 40

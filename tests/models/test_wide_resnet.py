@@ -57,13 +57,8 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if "res" in name or "28" in name else ())
-        for name in STEPS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
 def test_one_step_of_training_moves_every_parameter(name):
     model = STEPS[name]()
     before, after = one_step(model, (8, 8, 3) if name == "cifar_resnet8" else (8, 9, 3))
@@ -84,6 +79,7 @@ def test_the_largest_has_the_shapes_of_the_papers():
     assert jax.eval_shape(model.apply, state, x).shape == (2, 100)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "deviation"), [("semifl", np.sqrt(1 / 3 / (9 * 128))), ("fixmatch", np.sqrt(2 / 1152))]
 )

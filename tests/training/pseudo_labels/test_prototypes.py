@@ -74,6 +74,7 @@ def test_there_are_no_more_helpers_than_clients():
     assert state.memory.helpers.is_there.shape[0] == 3
 
 
+@pytest.mark.slow
 def test_the_number_of_classes_is_asked_for_and_that_of_labels_is_not():
     made = training_of(Batches("joint", size=4, epochs=1))
     with pytest.raises(UsageError, match="num_classes=0: use the number of classes"):

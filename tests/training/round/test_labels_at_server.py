@@ -101,6 +101,7 @@ def test_fedavg_is_the_server_alone_and_sends_nothing():
     assert not algorithm.needs_labels(1)
 
 
+@pytest.mark.slow
 def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
     """One round of network labels is a round of FedAvg on those labels from the server's model."""
     federation = apart()
