@@ -44,6 +44,7 @@ _OWN: dict[str, Place] = {
     "feddyn": _in("feddyn"),
     "fedper": _in("fedper"),
     "fedrep": _in("fedper", "fedrep"),
+    "fedproto": _in("fedproto"),
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
     "sage_xclp": _in("sage", pseudo_label="xclp"),

@@ -28,6 +28,7 @@ _ALGORITHMS = {
     "scaffold": "SCAFFOLD",
     "fedper": "FedPer",
     "fedrep": "FedRep",
+    "fedproto": "FedProto",
     "fixmatch": "FixMatch",
     "sage": "SAGE",
     "sage_xclp": "SAGE + XCLP",
