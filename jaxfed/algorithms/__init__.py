@@ -45,6 +45,7 @@ _OWN: dict[str, Place] = {
     "fedper": _in("fedper"),
     "fedrep": _in("fedper", "fedrep"),
     "fedproto": _in("fedproto"),
+    "fedtgp": _in("fedtgp"),
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
     "sage_xclp": _in("sage", pseudo_label="xclp"),

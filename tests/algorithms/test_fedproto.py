@@ -18,14 +18,14 @@ SIZES, LABELED, WEIGHT, DIM = [9, 12, 7], 3, 0.7, 8
 COHORTS = [[0, 1], [1, 2], [0, 2]]
 
 
-def loss(v, x, y, given, weight=None):
+def loss(v, x, y, given, weight=None, pull=WEIGHT):
     """The loss at v; `given` has the global prototypes by class."""
     weight = np.ones(len(y)) if weight is None else weight
     z, log_p = features(v, x), log_softmax(logits(v, x))
     value = -sum(w * log_p[i, c] for i, (c, w) in enumerate(zip(y, weight, strict=True)))
     for i, c in enumerate(y.tolist()):
         if c in given:
-            value += weight[i] * WEIGHT / DIM * sum((z[i] - given[c]) ** 2)
+            value += weight[i] * pull / DIM * sum((z[i] - given[c]) ** 2)
     return value / len(y)
 
 

@@ -29,6 +29,7 @@ _ALGORITHMS = {
     "fedper": "FedPer",
     "fedrep": "FedRep",
     "fedproto": "FedProto",
+    "fedtgp": "FedTGP",
     "fixmatch": "FixMatch",
     "sage": "SAGE",
     "sage_xclp": "SAGE + XCLP",
