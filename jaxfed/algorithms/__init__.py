@@ -68,6 +68,7 @@ _OWN: dict[str, Place] = {
     "centralized": _in("centralized"),
     "distributed_distillation": _in("distributed_distillation"),
     "fedmd": _in("fedmd"),
+    "dsfl": _in("dsfl"),
     "pate": _in("pate"),
 }
 ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)

@@ -288,7 +288,7 @@ def _prototypes_sent(
 
 
 class _Networks(NamedTuple):
-    """What `answering` reads of a learner's state; a model is a client's network, and the prototypes."""
+    """Networks in the form that `answering` reads: each is a client's, together with the prototypes."""
 
     model: tuple[nnx.State, Prototypes]
     fits: jax.Array

@@ -55,6 +55,7 @@ _ALGORITHMS = {
     "centralized": "All labels in one place",
     "distributed_distillation": "Distributed distillation",
     "fedmd": "FedMD",
+    "dsfl": "DS-FL",
     "pate": "PATE",
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
