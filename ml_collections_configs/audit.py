@@ -48,16 +48,8 @@ OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
     *("sage", "sage_xclp", "fedlabel", "feddb", "rscfed", "cbafed", "proxyfl", "fedloke"),
-    *(
-        "fedirm",
-        "fedper",
-        "fedrep",
-        "fedproto",
-        "fedtgp",
-        "per_client_lp",
-        "pooled_lp",
-        "client_knn",
-    ),
+    *("fedirm", "fedper", "fedrep", "fedproto", "fedtgp", "dsfl"),
+    *("per_client_lp", "pooled_lp", "client_knn"),
 )
 
 
