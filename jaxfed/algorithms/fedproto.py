@@ -31,8 +31,8 @@ Said otherwise in the paper, or in its authors' code:
 
 It runs in simulation only: on a network no party has all clients' networks, which a central test set needs.
 
-Leaves a client: the mean features of each class that it has examples of, their number n_kc, and C bits for
-which classes these are. It receives the prototypes c^c, with C bits.
+Leaves a client: the mean features of each class that it has examples of, their number, and C bits for which
+classes these are. It receives the prototypes c^c, with C bits.
 """
 
 from __future__ import annotations
