@@ -48,7 +48,8 @@ OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
     *("sage", "sage_xclp", "fedlabel", "feddb", "rscfed", "cbafed", "proxyfl", "fedloke"),
-    *("fedirm", "fedper", "fedrep", "per_client_lp", "pooled_lp", "client_knn"),
+    *("fedirm", "fedper", "fedrep", "fedproto", "fedtgp", "dsfl"),
+    *("per_client_lp", "pooled_lp", "client_knn"),
 )
 
 
@@ -103,6 +104,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fedmd = ConfigDict(
         {"transfer_steps": 0, "private_steps": steps, "digest_steps": steps, "revisit_steps": steps}
     )
+    config.dsfl = ConfigDict({"steps": steps, "distill_steps": steps})
     config.protofssl = ConfigDict({"unlabeled_query": 40})
     config.fedmatch = ConfigDict(
         {"supervised_weight": 1.0, "consistency_weight": 0.01, "l2_weight": 1e-3, "l1_weight": 1e-6}

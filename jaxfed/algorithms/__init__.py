@@ -44,6 +44,8 @@ _OWN: dict[str, Place] = {
     "feddyn": _in("feddyn"),
     "fedper": _in("fedper"),
     "fedrep": _in("fedper", "fedrep"),
+    "fedproto": _in("fedproto"),
+    "fedtgp": _in("fedtgp"),
     "fixmatch": _in("fixmatch"),
     "sage": _in("sage"),
     "sage_xclp": _in("sage", pseudo_label="xclp"),
@@ -66,6 +68,7 @@ _OWN: dict[str, Place] = {
     "centralized": _in("centralized"),
     "distributed_distillation": _in("distributed_distillation"),
     "fedmd": _in("fedmd"),
+    "dsfl": _in("dsfl"),
     "pate": _in("pate"),
 }
 ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)

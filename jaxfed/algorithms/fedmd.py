@@ -39,24 +39,20 @@ from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
 from jaxfed.learners.client_fit import (
     ClientFit,
-    asked,
     check_clients,
     count,
     first_turns,
-    speaking,
     take_turn,
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.public_mean import PublicMean, public_mean
 from jaxfed.rules import at_least, keywords, one_of
-from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
-from jaxfed.training.consensus.consensus import soft_mean
-from jaxfed.training.consensus.opened_tally import opened_tally
+from jaxfed.training.consensus.client_sums import ConsensusSums
 
 ScoreDistance = Literal["score_l1", "score_mse"]
-_FLOAT = 4
 
 
 class FedMDState(NamedTuple):
@@ -71,26 +67,6 @@ class FedMDState(NamedTuple):
     learner: Any
     turns: np.ndarray
     round: np.ndarray
-
-
-class _Communicated(NamedTuple):
-    """Scores of a round's clients and their mean.
-
-    Fields:
-        turn: the models after the transfer, and the clients present.
-        cohort: the round's clients without those whose transfer failed.
-        voters: int32 [K], the clients in the sum.
-        communication: bytes so far.
-        mean: float32 [U, C], z; 0 outside of d.
-        weight: float32 [U], 1 in d where there is a z.
-    """
-
-    turn: ClientFit
-    cohort: Cohort
-    voters: np.ndarray
-    communication: Communication
-    mean: np.ndarray
-    weight: np.ndarray
 
 
 @keywords(
@@ -215,23 +191,24 @@ class _FedMD:
         _, _, digest_key, revisit_key = jax.random.split(key, 4)
         cohort = arranged(cohort)
         in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
-        present, cohort, voters, communication, mean, weight = self.communicated(state, cohort, key)
+        communication = Communication()
+        told, cohort = self.communicated(state, cohort, key, communication)
 
-        taught = Taught(self.public, self.no_labels, weight, mean)
-        cohort = cohort._replace(client_id=present.client_id)
+        taught = Taught(self.public, self.no_labels, told.weight, told.mean)
+        cohort = cohort._replace(client_id=told.turn.client_id)
         digested = take_turn(
-            *(self.learner, present.state, without_labels(cohort), taught),
+            *(self.learner, told.turn.state, without_labels(cohort), taught),
             *(digest_key, self.steps.digest),
         )
         left = _still(cohort, digested)
         revisited = take_turn(
             self.learner, digested.state, left, None, revisit_key, self.steps.revisit
         )
-        turns = with_turns(state.turns, voters)
+        turns = with_turns(state.turns, told.voters)
         failed = in_round - int(np.sum(revisited.client_id >= 0))
         metrics: Metrics = {
             **revisited.metrics,
-            "voters": int(np.sum(voters >= 0)),
+            "voters": told.num_voters,
             "failed_clients": failed,
         }
         if "train_loss" in digested.metrics:
@@ -239,36 +216,23 @@ class _FedMD:
         after = FedMDState(revisited.state, turns, count(int(state.round) + 1))
         return after, {**metrics, "communication": communication.metrics()}
 
-    def communicated(self, state: FedMDState, cohort: Cohort, key: jax.Array) -> _Communicated:
-        """Transfer learning of new clients, then the steps "communicate" and "aggregate"."""
-        first_key, draw_key, *_ = jax.random.split(key, 4)
-        communication = Communication()
-        models, cohort = self.transferred(state, cohort, first_key)
-        num_public, num_classes = len(self.public), self.num_classes
-        drawn = np.sort(np.asarray(jax.random.permutation(draw_key, num_public))[: self.size])
-        present = ClientFit(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
-        present, scores = asked(
-            present, self.learner, "scores", self.public[drawn], num_classes, first_key
-        )
-        voters = speaking(present.client_id, scores)
-        number = int(np.sum(voters >= 0))
-        total = opened_tally(
-            soft_mean(num_classes),
-            scores,
-            voters,
-            ClientSums(self.sums, communication),
-            num_classes=num_classes,
-        )
-        mean = np.zeros((num_public, num_classes), np.float32)
-        mean[drawn] = total / max(number, 1)
-        # Clients without scores, or with a new network, digest too; no client digests a sum not opened.
-        is_known = bool(total.any())
-        listening = int(np.sum(present.client_id >= 0)) if is_known else 0
-        communication.down("mean", listening * _FLOAT * (total.size + self.size))
+    def communicated(
+        self, state: FedMDState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> tuple[PublicMean, Cohort]:
+        """Transfer learning of new clients, then the steps "communicate" and "aggregate".
 
-        weight = np.zeros(num_public, np.float32)
-        weight[drawn] = is_known
-        return _Communicated(present, cohort, voters, communication, mean, weight)
+        The cohort that comes back is without the clients whose transfer failed.
+        """
+        first_key, draw_key, *_ = jax.random.split(key, 4)
+        models, cohort = self.transferred(state, cohort, first_key)
+        present = ClientFit(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
+        told = public_mean(
+            *(present, self.learner, "scores", self.public, self.size, self.num_classes),
+            *(self.sums, communication),
+            draw_key=draw_key,
+            key=first_key,
+        )
+        return told, cohort
 
     def transferred(self, state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
         """Models after the transfer of new clients, and the cohort without clients whose transfer failed."""
@@ -312,9 +276,8 @@ class _FedMD:
     ) -> list[Instruction]:
         """Return what the clients of a round were told: a transfer first, then to digest and revisit."""
         del after
-        told = self.communicated(
-            before, arranged(cohort), key
-        )  # recomputed: no state has these scores
+        # Recomputed: no state has these scores.
+        told, _ = self.communicated(before, arranged(cohort), key, Communication())
         steps, own = self.steps, (("public_loss", self.distance),)
         every_round = [
             Instruction(steps.digest, False, self.no_labels, told.weight, told.mean, own),

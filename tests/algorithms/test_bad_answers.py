@@ -15,6 +15,7 @@ from toy_learner import NUM_CLASSES, clients, toy
 
 from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.dsfl import dsfl
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.local_learning import local_learning
@@ -28,8 +29,13 @@ from jaxfed.training.local.batches import Batches
 
 KEY = jax.random.key(0)
 BAD = 1
-METHODS = ("fedct", "distributed_distillation", "fedmd", "pate", "local_learning", "centralized")
-ASKING = METHODS[:4]
+ASKING = ("fedct", "distributed_distillation", "fedmd", "dsfl", "pate")
+METHODS = (*ASKING, "local_learning", "centralized")
+LOSSES = {  # of networks that learn from more than labels
+    "distributed_distillation": "squared_distance",
+    "fedmd": "score_l1",
+    "dsfl": "soft_cross_entropy",
+}
 
 
 def method_of(name, learner, federation, *, server=None, **settings):
@@ -44,6 +50,9 @@ def method_of(name, learner, federation, *, server=None, **settings):
         ),
         "fedmd": lambda: fedmd(
             network=lambda **keywords: learner, public_labels=None, **fedmd_steps, **public
+        ),
+        "dsfl": lambda: dsfl(
+            network=lambda **keywords: learner, steps=4, distill_steps=2, **public
         ),
         "pate": lambda: pate(
             learner=learner, server_learner=server, steps=4, student_steps=4, **public
@@ -224,10 +233,9 @@ def with_spoiled(state, client):
 @pytest.mark.sample(1)
 def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):
     federation, learner = networks()
-    if name in ("distributed_distillation", "fedmd"):
-        loss = "squared_distance" if name == "distributed_distillation" else "score_l1"
+    if name in LOSSES:
         training = training_of(Batches("joint", 16, 1), learning_rate=lambda count: 0.3)
-        learner = network(training=training, public_batch_size=8, public_loss=loss)
+        learner = network(training=training, public_batch_size=8, public_loss=LOSSES[name])
     algorithm = method_of(name, learner, federation)
     start = algorithm.init(KEY, federation)
     which = 0 if name in ("pate", "centralized") else BAD

@@ -28,6 +28,7 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     # Eight clients are few to hide among: noise that can be learned through promises next to nothing.
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
+    "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
     "fedmd": (
         *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
         *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),

@@ -10,6 +10,7 @@ from toy_learner import NUM_CLASSES, NUM_CLIENTS, clients, toy
 
 from jaxfed.algorithms.centralized import centralized
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
+from jaxfed.algorithms.dsfl import dsfl
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
@@ -60,6 +61,7 @@ DISTILLATION = {"network": drawn_networks, "public": U, "num_classes": NUM_CLASS
 TEACHING = {
     "fedct": lambda: fedct(**PUBLIC, steps=2),
     "distributed_distillation": lambda: distributed_distillation(**DISTILLATION, steps=2, rho=0.5),
+    "dsfl": lambda: dsfl(**DISTILLATION, subset=10, steps=2, distill_steps=3),
     "fedmd": lambda: fedmd(**DISTILLATION, public_labels=None, **FEDMD),
     "fedmd, public labels": lambda: fedmd(
         **DISTILLATION, public_labels=FEDERATION.y[FEDERATION.public], **FEDMD
@@ -69,6 +71,7 @@ BY_SCORE, BY_LABEL = {"public_loss": "score_l1"}, {"public_loss": "label"}
 MADE = {
     "fedct": [{}],
     "distributed_distillation": [{"public_loss": "squared_distance", "pseudo_weight": 0.5}],
+    "dsfl": [{"public_loss": "soft_cross_entropy"}],
     "fedmd": [BY_SCORE],
     "fedmd, public labels": [BY_LABEL, BY_SCORE],
 }

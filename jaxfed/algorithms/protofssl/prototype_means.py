@@ -19,16 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.algorithms.protofssl.prototype_sharing import (
-    drawn,
+from jaxfed.algorithms.protofssl.prototype_sharing import drawn
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.communication import Communication
+from jaxfed.training.consensus.fresh_session import in_fresh_session
+from jaxfed.training.pseudo_labels.prototypes import (
+    Prototypes,
     embedding_size,
     message_bytes,
     nothing_shown,
 )
-from jaxfed.federation.clients import Federation
-from jaxfed.federation.communication import Communication
-from jaxfed.training.consensus.fresh_session import in_fresh_session
-from jaxfed.training.pseudo_labels.prototypes import Prototypes
 from jaxfed.training.round.server_hooks import UploadStore
 
 if TYPE_CHECKING:

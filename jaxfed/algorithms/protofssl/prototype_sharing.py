@@ -26,8 +26,10 @@ from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
     completed,
+    embedding_size,
     mean_probabilities,
     message_bytes,
+    nothing_shown,
 )
 from jaxfed.training.round.server_hooks import Classifier, UploadStore
 from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
@@ -91,18 +93,6 @@ def prototype_store(
         return updated(store, *arrays)
 
     return UploadStore(init, update)
-
-
-def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
-    """Return D, the dimension of embeddings."""
-    example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
-    return int(jax.eval_shape(model.features, state, example).shape[-1])
-
-
-def nothing_shown(number: int, num_classes: int, dim: int) -> Prototypes:
-    """Return the prototypes of `number` clients that have none, [number, C, D]."""
-    center = jnp.zeros((number, num_classes, dim))
-    return Prototypes(center, jnp.zeros((number, num_classes), bool))
 
 
 def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:

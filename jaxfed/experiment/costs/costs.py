@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.algorithms.protofssl.prototype_sharing import embedding_size
 from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import make_model
@@ -34,6 +33,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.kernels.devices.operations import operations
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
+from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs
 
 _EPISODES = ("support", "query", "unlabeled_query")

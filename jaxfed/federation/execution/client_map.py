@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -103,6 +104,17 @@ def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return jax.jit(program, **options)
     everywhere = NamedSharding(Mesh(jax.devices(), ("clients",)), PartitionSpec())
     return jax.jit(program, out_shardings=everywhere, **options)
+
+
+def on_first_device(leaf: jax.Array) -> jax.Array:
+    """Return the array on the first device, uncommitted: any program may use it, on any devices.
+
+    Spread over the cores of one CPU it would have all cores repeat the computations on it.
+    """
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = on_first_device(jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))
 
 
 def _one_after_another(

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.federation.execution.client_map import is_one_cpu, on_first_device
 from jaxfed.host.parallel.devices import cores_are_devices
 
 
@@ -25,7 +25,8 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         fn: one client's step; jit-traceable, pytrees in and out.
 
     Returns:
-        `mapped(shared, clients)` of arrays, with the outputs stacked on axis 0, on the first device.
+        `mapped(shared, clients)` of arrays, with the outputs stacked on axis 0, on the first device but
+        uncommitted.
 
     Cost: one compilation per core, of a program for one client; one copy of `shared` per core, and copies of
     the clients' parts in and out.
@@ -41,7 +42,8 @@ def core_each(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             core = place % len(devices)
             client = jax.device_put(one_of(clients, place), devices[core])
             outputs.append(program(everywhere[core], client))
-        return stacked(*(jax.device_put(output, devices[0]) for output in outputs))
+        together = stacked(*(jax.device_put(output, devices[0]) for output in outputs))
+        return jax.tree.map(on_first_device, together)
 
     return mapped
 

@@ -11,12 +11,17 @@ Euclidean distance; the authors' code has the mean over dimensions of squared di
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
+from jaxfed.federation.clients import Federation
 from jaxfed.training.server.aggregate import weighted_sum
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
 
 Distance = Literal["euclidean", "mean_squared"]
 
@@ -155,3 +160,15 @@ def message_bytes(shown: Prototypes) -> jax.Array:
     *_, num_classes, dim = shown.center.shape
     number = jnp.sum(shown.is_there, axis=-1, dtype=jnp.int32)
     return jnp.where(number > 0, -(-num_classes // 8) + 4 * dim * number, 0)
+
+
+def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
+    """Return D, the dimension of embeddings."""
+    example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
+    return int(jax.eval_shape(model.features, state, example).shape[-1])
+
+
+def nothing_shown(number: int, num_classes: int, dim: int) -> Prototypes:
+    """Return the prototypes of `number` clients that have none, [number, C, D]."""
+    center = jnp.zeros((number, num_classes, dim))
+    return Prototypes(center, jnp.zeros((number, num_classes), bool))

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.chunk_size import MapClients, fitted
-from jaxfed.federation.execution.client_map import is_one_cpu
+from jaxfed.federation.execution.client_map import is_one_cpu, on_first_device
 from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
@@ -203,7 +202,7 @@ def executed(
         return train_round
 
     def train_on_cores(*arguments: Any) -> Any:
-        return jax.tree.map(_on_one_device, train_round(*arguments))
+        return jax.tree.map(on_first_device, train_round(*arguments))
 
     return train_on_cores
 
@@ -211,11 +210,3 @@ def executed(
 def _with(examples: Any, data: ClientData) -> ClientData:
     """One client's data, with its examples taken from the array that all clients share."""
     return data._replace(x=joined(examples, data.x))
-
-
-def _on_one_device(leaf: jax.Array) -> jax.Array:
-    """Return the array on the first device; otherwise all cores would repeat the computations on it."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = _on_one_device(jax.random.key_data(leaf))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
-    return jnp.asarray(np.asarray(leaf))

@@ -31,8 +31,9 @@ def count_models(
     num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
     parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
     download_bytes = int(messages.download_bytes(parameters))
-    communication.down("parameters", num_clients * download_bytes)
-    if "parameters" not in sent:
+    if messages.shares_model:
+        communication.down("parameters", num_clients * download_bytes)
+    if messages.shares_model and "parameters" not in sent:
         communication.up("parameters", num_clients * num_bytes_of(parameters))
     for kind, num_bytes in dict(sent).items():
         communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
@@ -40,7 +41,7 @@ def count_models(
     if num_bytes:
         communication.down("control", num_bytes)
         communication.up("control", num_bytes)
-    num_bytes = num_clients * num_bytes_of(statistics)
+    num_bytes = num_clients * num_bytes_of(statistics) if messages.shares_model else 0
     if num_bytes and batch_statistics == "averaged":
         communication.down("statistics", num_bytes)
         communication.up("statistics", num_bytes)

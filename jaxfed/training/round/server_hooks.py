@@ -162,11 +162,13 @@ class Messages(NamedTuple):
         download_bytes: parameters -> bytes in which one client receives them.
         after_mean: the clients' upload after they receive the round's new model, in place of
             `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
+        shares_model: False if clients have networks of their own: no model is sent either way.
     """
 
     send: Send = nothing_sent
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of
     after_mean: AfterMean | None = None
+    shares_model: bool = True
 
 
 MODEL_ALONE = Messages()

@@ -26,6 +26,14 @@ def test_bits_are_those_of_one_after_another(number):
     assert apart["w"].devices() == {jax.devices()[0]}
 
 
+def test_another_program_may_spread_the_results():
+    """Clients' networks are fitted so, and predict by a program over all cores."""
+    apart = core_each(lambda shared, key: key)((), jax.random.split(jax.random.key(0), 2))
+    trained = core_each(step)(SHARED, clients(2))["w"]
+    twice = client_map(lambda shared, client: 2 * client[0], strategy="shard_map")
+    np.testing.assert_array_equal(jax.jit(twice)((), (trained, apart)), 2 * trained)
+
+
 def test_clients_go_round_the_cores(monkeypatch):
     """What is shared goes to each once, and clients to one after the other; results come to the first."""
     placed, put = [], jax.device_put

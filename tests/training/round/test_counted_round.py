@@ -58,7 +58,7 @@ def real_rounds(name):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["fedavg", "fixmatch", "scaffold", "protofssl"])
+@pytest.mark.parametrize("name", ["fedavg", "fixmatch", "scaffold", "protofssl", "fedproto"])
 def test_bytes_and_steps_are_those_of_real_rounds(name):
     costs = counted(name)
     assert (costs.upload_bytes, costs.download_bytes, costs.steps) == real_rounds(name)

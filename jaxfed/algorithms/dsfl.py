@@ -1,0 +1,216 @@
+"""DS-FL (Itahara, Nishio, Koda, Morikura, Yamamoto, IEEE TMC 2023): networks learn a sharpened mean answer.
+
+S. Itahara, T. Nishio, Y. Koda, M. Morikura, K. Yamamoto. "Distillation-Based Semi-Supervised Federated
+Learning for Communication-Efficient Collaborative Training with Non-IID Private Data". arXiv 2008.06180.
+Clients have networks of their own. In every round the server draws public examples d anew, without labels:
+
+    update        `steps` on the client's own labels
+    predict       p_k(u) = softmax of client k's logits,    u in d
+    aggregate     z(u) = softmax( 1/T (1 / K) sum_k p_k(u) )          entropy reduction aggregation, ERA
+    distill       `distill_steps` on  -sum_c z_c(u) log softmax(f_k(u))_c,    u in d
+
+A step is a mini-batch. ERA's softmax is of mean probabilities, which are at most 1: at T = 0.1 no entry of z
+is more than e^10 times another. Unlabeled examples of clients take no part.
+
+Said otherwise in the paper: the server distills a network of its own, too, and that is measured. Here it has
+none, and the clients' own networks are measured, as in FedMD (`jaxfed.learners.evaluation`). The paper counts
+local training in epochs.
+
+A rate's schedule counts a client's fits, two a round: `training.schedule_rounds`.
+
+Leaves a client: its probabilities of public examples, or their masked sum. They are |d| C in float32; comes
+back: as many, and which examples they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.attack_surface import Instruction, View
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort, arranged, without_labels
+from jaxfed.federation.communication import Communication
+from jaxfed.learners.client_fit import (
+    ClientFit,
+    check_clients,
+    count,
+    first_turns,
+    take_turn,
+    with_turns,
+)
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.label_views import probabilities_shown
+from jaxfed.learners.learner import Learner, Taught
+from jaxfed.learners.public_mean import public_mean
+from jaxfed.rules import POSITIVE, at_least, keywords, one_of
+from jaxfed.training.consensus.client_sums import ConsensusSums
+from jaxfed.training.consensus.consensus import ABSTAINED
+
+_OWN = {"public_loss": "soft_cross_entropy"}
+
+
+class DSFLState(NamedTuple):
+    """State before a round.
+
+    Fields:
+        learner: the networks of all clients.
+        soft: float32 [U, C], z of the last round.
+        weight: float32 [U], 1 in d of the last round if it had a z.
+        turns: int32 [M], rounds in which each client's answer was in the mean.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    soft: np.ndarray
+    weight: np.ndarray
+    turns: np.ndarray
+    round: np.ndarray
+
+
+@keywords(
+    subset=at_least(0, ", 0 is all public examples"),
+    steps=at_least(1),
+    distill_steps=at_least(1),
+    temperature=POSITIVE,
+    sums=one_of(get_args(ConsensusSums)),
+)
+def dsfl(
+    *,
+    network: Callable[..., Learner],
+    public: np.ndarray,
+    num_classes: int,
+    subset: int = 1000,
+    steps: int = 50,
+    distill_steps: int = 50,
+    temperature: float = 0.1,
+    sums: ConsensusSums = "plaintext",
+) -> FederatedAlgorithm:
+    """DS-FL.
+
+    Args:
+        network: keywords -> clients' networks; `functools.partial(jaxfed.learners.network, training=...)`.
+        public: U, [U, ...].
+        num_classes: C.
+        subset: |d|; of fewer public examples all.
+        steps: a round, on own labels.
+        distill_steps: a round, on the sharpened mean.
+        temperature: T; nearly equal probabilities are sharpened below 1/C, and flattened above it.
+        sums: how the server adds probabilities.
+
+    Raises:
+        UsageError: a value that is not allowed, networks without probabilities; in `init`, no public
+            examples, new points at clients, labels at the server.
+    """
+    learner = network(**_OWN)
+    if learner.predict_proba is None:
+        raise UsageError(
+            "has no probabilities", key="network", allowed="use a learner with probabilities"
+        )
+    size = min(subset or len(public), len(public))
+    parts = _DSFL(learner, public, num_classes, size, steps, distill_steps, temperature, sums)
+    judged = judged_by_clients(learner, num_classes)
+    return FederatedAlgorithm(
+        parts.init,
+        parts.round,
+        views=parts.views,
+        instructions=parts.instructions,
+        **judged._asdict(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _DSFL:
+    """The parts of a round; attributes as the keywords of `dsfl`, `size` is |d|."""
+
+    learner: Learner
+    public: np.ndarray
+    num_classes: int
+    size: int
+    steps: int
+    distill_steps: int
+    temperature: float
+    sums: ConsensusSums
+
+    @property
+    def no_labels(self) -> np.ndarray:
+        """int32 [U] of -1: clients learn from z alone."""
+        return np.full(len(self.public), ABSTAINED, np.int32)
+
+    def init(self, key: jax.Array, federation: Federation) -> DSFLState:
+        """Return the state before the first round."""
+        check_clients(federation, self.public)
+        return DSFLState(
+            learner=self.learner.init(key, federation),
+            soft=np.zeros((len(self.public), self.num_classes), np.float32),
+            weight=np.zeros(len(self.public), np.float32),
+            turns=first_turns(federation),
+            round=count(0),
+        )
+
+    def round(self, state: DSFLState, cohort: Cohort, key: jax.Array) -> tuple[DSFLState, Metrics]:
+        """Update, predict, aggregate, distill."""
+        update_key, draw_key, distill_key = jax.random.split(key, 3)
+        cohort, communication = arranged(cohort), Communication()
+        updated = self.updated(state, cohort, key)
+        told = public_mean(
+            *(updated, self.learner, "predict_proba", self.public, self.size, self.num_classes),
+            *(self.sums, communication),
+            draw_key=draw_key,
+            key=update_key,
+        )
+        soft = sharpened_by_softmax(told.mean, self.temperature)
+        cohort = without_labels(cohort._replace(client_id=told.turn.client_id))
+        taught = Taught(self.public, self.no_labels, told.weight, soft)
+        distilled = take_turn(
+            self.learner, told.turn.state, cohort, taught, distill_key, self.distill_steps
+        )
+        metrics: Metrics = {
+            **updated.metrics,
+            "voters": told.num_voters,
+            "failed_clients": len(told.turn.failed) + len(distilled.failed),
+            "communication": communication.metrics(),
+        }
+        if "train_loss" in distilled.metrics:
+            metrics["distill_loss"] = distilled.metrics["train_loss"]
+        turns = with_turns(state.turns, told.voters)
+        after = DSFLState(distilled.state, soft, told.weight, turns, count(int(state.round) + 1))
+        return after, metrics
+
+    def updated(self, state: DSFLState, cohort: Cohort, key: jax.Array) -> ClientFit:
+        """Local steps on own labels."""
+        update_key = jax.random.split(key, 3)[0]
+        return take_turn(self.learner, state.learner, cohort, None, update_key, self.steps)
+
+    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
+        """Return what the server sees: probabilities of public examples, or their sum."""
+        del after
+        # Recomputed: the networks that answered have been distilled since.
+        updated = self.updated(before, cohort, key)
+        shown = updated.state, updated.client_id, self.num_classes
+        return [probabilities_shown(self.learner, *shown, summed=self.sums != "plaintext")]
+
+    def instructions(
+        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
+    ) -> list[Instruction]:
+        """Return the steps before a client answers: to distill what the last round told, and to update."""
+        del after, cohort, key
+        own, told = tuple(_OWN.items()), (self.no_labels, before.weight, before.soft)
+        return [
+            Instruction(self.distill_steps, False, *told, network=own),
+            Instruction(self.steps, network=own),
+        ]
+
+
+def sharpened_by_softmax(mean: np.ndarray, temperature: float) -> np.ndarray:
+    """ERA: softmax(mean / T) over the last axis, float32 [U, C]."""
+    scaled = (mean - mean.max(axis=-1, keepdims=True)) / np.float32(temperature)
+    powers = np.exp(scaled)
+    sharpened: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return sharpened

@@ -1,0 +1,339 @@
+"""FedProto (Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022): clients keep networks and share prototypes.
+
+Client k has a network f_k of its own; z_k(x) in R^D are its features. n_kc of its examples have class c.
+
+    c_k^c = 1/n_kc sum_{y_i = c} z_k(x_i)                                        after its local steps
+    c^c  <- sum_k n_kc c_k^c / sum_k n_kc          over the round's clients that have class c
+    loss  = 1/|B| sum_{i in B} [ l(f_k(x_i), y_i) + prototype_weight / D |z_k(x_i) - c^{y_i}|^2 ]
+    label = argmin_c |z_k(x) - c^c|                among the classes that have a prototype
+
+A class without a prototype adds nothing to the loss. All networks begin as one, the network that the run
+starts from. Running statistics stay at the client too, whatever `training.batch_statistics` is.
+
+A method of labeled examples: those without a label take no part. With a `pseudo_label` they have one, of
+weight w_i: both terms of the loss and the means count them w_i times, and n_kc is a sum of weights. A graph's
+features are those of the network that the run starts from, which no round changes: use a pretrained one.
+
+Quality is measured as for other methods with a model at each client (`jaxfed.learners.evaluation`): the
+test accuracy is the mean over clients of their own networks' accuracy. A client that has not trained yet is
+wrong everywhere. Probabilities are softmax_c(-|z_k(x) - c^c|).
+
+Said otherwise in the paper, or in its authors' code:
+
+  * The paper's c^c has a further factor, one over the number of these clients, which shortens it. The code's
+    c^c is the plain mean of the clients' c_k^c.
+  * The paper pulls the mean c_k^c to c^c, by their distance. The code pulls every example, as here.
+  * The code's c_k^c are means over the last epoch's batches, while the network moves.
+  * In the paper all clients take part in each round; here a class that no client of a round has keeps its
+    prototype.
+  * The paper's networks may differ, as long as D is the same. Here all clients have one architecture.
+  * The code compares with the prototypes of a client's own classes alone, since a client is tested on these.
+
+It runs in simulation only: on a network no party has all clients' networks, which a central test set needs.
+
+Leaves a client: the mean features of each class that it has examples of, their number, and C bits for which
+classes these are. It receives the prototypes c^c, with C bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.network_answers import SPOILED, answering
+from jaxfed.learners.networks import network
+from jaxfed.models.head import head_paths
+from jaxfed.random_streams import Stream
+from jaxfed.rules import NOT_NEGATIVE, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_predictions import client_logits
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.needs import needs
+from jaxfed.training.pseudo_labels.prototypes import (
+    Prototypes,
+    embedding_size,
+    euclidean,
+    message_bytes,
+    nothing_shown,
+)
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.evaluation import Evaluation
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import Hook, Messages
+from jaxfed.training.server.aggregate import weighted_sum
+from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+_BY_SERVER = ("network", "teacher")  # sources that label by the server's network
+
+
+class Own(NamedTuple):
+    """State of a client: its network, and whether it has trained, bool."""
+
+    model: nnx.State
+    has_trained: jax.Array
+
+
+class Sent(NamedTuple):
+    """Upload of a client: its prototypes [C, D], and n_kc, float32 [C]."""
+
+    prototypes: Prototypes
+    examples: jax.Array
+
+
+class Memory(NamedTuple):
+    """State of the server: the global prototypes [C, D], and what it makes them by."""
+
+    prototypes: Prototypes
+    maker: Any
+
+
+class PrototypeServer(NamedTuple):
+    """The server's part, in which methods differ.
+
+    Fields:
+        first: number of classes C, size of features D, key -> `Memory.maker`.
+        renewed: memory, client_id int32 [K] (-1 is padding), `Sent` [K, ...], key -> memory; jit-traceable.
+        needs_counts: True if clients send n_kc.
+    """
+
+    first: Callable[[int, int, jax.Array], Any]
+    renewed: Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
+    needs_counts: bool
+
+
+@keywords(prototype_weight=NOT_NEGATIVE)
+@needs()
+def fedproto(
+    *, training: Training, prototype_weight: float = 1.0, pseudo_label: str = "none"
+) -> FederatedAlgorithm:
+    """FedProto on given labels, or also on those that a pseudo-labeler finds.
+
+    Args:
+        training: the training specification, of a network with a head.
+        prototype_weight: weight of the distance to the global prototypes; 0: each client trains alone.
+        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
+
+    Raises:
+        UsageError: a weight out of range, a network without a head, or labels by the server's network.
+
+    Cost: FedAvg's, and in each round one forward pass over a client's data. The state has a network for
+    each client.
+    """
+    server = PrototypeServer(lambda classes, size, key: (), with_means, needs_counts=True)
+    return prototype_training(training, "fedproto", server, prototype_weight, pseudo_label)
+
+
+def with_means(memory: Memory, client_id: jax.Array, sent: Sent, key: jax.Array) -> Memory:
+    """The memory with c^c, the clients' prototypes weighted by n_kc."""
+    del client_id, key  # padding has no examples
+    total = jnp.sum(sent.examples, axis=0)
+    mean = jnp.einsum("kc,kcd->cd", sent.examples, sent.prototypes.center, precision="highest")
+    is_new = total > 0
+    mean /= jnp.where(is_new, total, 1)[:, None]
+    before = memory.prototypes
+    center = jnp.where(is_new[:, None], mean, before.center)
+    return memory._replace(prototypes=Prototypes(center, is_new | before.is_there))
+
+
+def prototype_training(
+    training: Training,
+    name: str,
+    server: PrototypeServer,
+    prototype_weight: float,
+    pseudo_label: str,
+) -> FederatedAlgorithm:
+    """Build a method whose clients keep their networks and share prototypes."""
+    if pseudo_label in _BY_SERVER:
+        raise UsageError(
+            "the server has no trained network to label with",
+            key="pseudo_label",
+            owner=name,
+            value=pseudo_label,
+            allowed="use 'none', or another source of labels",
+        )
+    head_paths(training.model, name)
+    training = training.with_local(batch_statistics="averaged")  # changes are 0: none of them moves
+    local, model = training.local, training.model
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        loss = prototype_loss(
+            model, client.received, prototype_weight, local.augment, local.pointwise
+        )
+        start = client.state.model
+        trained = local_steps(
+            training, shared, client, key, loss=loss, batches=batches, start=start
+        )
+        update = finished(training, shared, client, trained._replace(state=shared.model))
+        num_classes = len(client.received.is_there)
+        sent = own_prototypes(model, trained.state, client.data, key, num_classes)
+        num_bytes = message_bytes(sent.prototypes)
+        if server.needs_counts:
+            num_bytes += 4 * jnp.sum(sent.prototypes.is_there, dtype=jnp.int32)
+        return update._replace(
+            client_state=Own(trained.state, client.state.has_trained | (trained.num_steps > 0)),
+            upload=sent,
+            sent={"prototypes": num_bytes},
+        )
+
+    algorithm = federated_training(
+        training,
+        local_update,
+        pseudo_label=pseudo_label,
+        init_client=lambda model, federation: Own(model, jnp.bool_(False)),
+        messages=Messages(_prototypes_sent, shares_model=False),
+        hooks=(_Store(model, server, jax.jit(server.renewed)),),
+    )
+    judged = _judged_by_prototypes(training)._asdict()
+    return algorithm._replace(**judged, views=None, sides=None)
+
+
+def prototype_loss(
+    model: Model,
+    prototypes: Prototypes,
+    prototype_weight: float,
+    augment: Augment | None,
+    pointwise: Pointwise,
+) -> Loss:
+    """The loss at the top of this file; `prototypes` are the global ones."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        augment_key, model_key = jax.random.split(key)
+        x = batch.x if augment is None else augment(augment_key, batch.x)
+        features, moved = model.train_features(state, x, model_key)
+        value = pointwise(model.head(state, features), batch.label)
+        difference = features.astype(jnp.float32) - prototypes.center[batch.label]
+        distance = jnp.mean(jnp.square(difference), axis=-1)
+        value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)
+        total = jnp.sum(batch.weight * value)
+        return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), moved
+
+    return loss
+
+
+def own_prototypes(
+    model: Model, state: nnx.State, data: ClientData, key: jax.Array, num_classes: int
+) -> Sent:
+    """The mean features of each class of a client's examples, by its network in evaluation mode."""
+    features = client_logits(model._replace(apply=model.features), state, data, key, None)
+    weight = jnp.where(usable(data), data.weight, 0)
+    member = weight[:, None] * jax.nn.one_hot(data.label, num_classes)
+    count = jnp.sum(member, axis=0)
+    is_there = count > 0
+    center = weighted_sum(member.T, features) / jnp.where(is_there, count, 1)[:, None]
+    return Sent(Prototypes(center, is_there), count)
+
+
+@dataclass(frozen=True)
+class _Store(Hook):
+    """The server's memory; `renewed` is that of the server, compiled."""
+
+    model: Model
+    server: PrototypeServer
+    renewed: Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state without prototypes."""
+        sizes = federation.num_classes, embedding_size(self.model, state.model, federation)
+        nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, *sizes))
+        maker = self.server.first(*sizes, jax.random.fold_in(key, Stream.UPLOAD_STORE))
+        return state._replace(memory=Memory(nothing, maker))
+
+    def after(
+        self,
+        state: ServerState,
+        cohort: Cohort,
+        uploads: Any,
+        key: jax.Array,
+        communication: Communication,
+    ) -> ServerState:
+        """Return the state with the prototypes of the round; clients have counted their messages."""
+        del communication
+        own_key = jax.random.fold_in(key, Stream.UPLOAD_STORE)
+        ids = jnp.asarray(cohort.client_id)
+        return state._replace(memory=self.renewed(state.memory, ids, uploads, own_key))
+
+
+def _prototypes_sent(
+    state: ServerState, cohort: Cohort, communication: Communication
+) -> Prototypes:
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    prototypes = state.memory.prototypes
+    communication.down("prototypes", num_clients * int(message_bytes(prototypes)))
+    sent: Prototypes = stacked_for(len(cohort.client_id), prototypes)
+    return sent
+
+
+class _Networks(NamedTuple):
+    """Networks in the form that `answering` reads: each is a client's, together with the prototypes."""
+
+    model: tuple[nnx.State, Prototypes]
+    fits: jax.Array
+
+
+class _Clients(NamedTuple):
+    """A state as `judged_by_clients` reads it."""
+
+    learner: _Networks
+    turns: np.ndarray
+    round: np.ndarray
+
+
+def _clients_of(state: ServerState) -> _Clients:
+    own, prototypes = state.clients, state.memory.prototypes
+    turns = np.asarray(own.has_trained, np.int32)
+    networks = own.model, stacked_for(len(turns), prototypes)
+    return _Clients(_Networks(networks, jnp.asarray(turns)), turns, np.asarray(state.round))
+
+
+def _judged_by_prototypes(training: Training) -> Evaluation:
+    """The evaluation of clients' networks that classify by the nearest prototype."""
+    model = training.model
+
+    def by_distance(own: Any, x: jax.Array) -> jax.Array:
+        state, prototypes = own
+        logits = -euclidean(model.features(state, x).astype(jnp.float32), prototypes.center)
+        # Finite, as `answering` takes other logits for a network that has failed.
+        return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
+
+    using = Training(model._replace(apply=by_distance), execution=training.execution)
+    learner = network(training=training)._replace(
+        predict=answering(
+            using, lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, SPOILED
+        ),
+        predict_proba=answering(using, jax.nn.softmax, 0, np.nan),
+        scores=None,
+    )
+    judge = cache(lambda num_classes: judged_by_clients(learner, num_classes))
+
+    def by(name: str) -> Callable[..., Any]:
+        def measured(state: ServerState, given: Any) -> Any:
+            num_classes = len(state.memory.prototypes.is_there)
+            return getattr(judge(num_classes), name)(_clients_of(state), given)
+
+        return measured
+
+    return Evaluation(*map(by, Evaluation._fields))

@@ -1,0 +1,156 @@
+"""FedTGP against its equations: the server's training in NumPy, its margin, and its mini-batches."""
+
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from float64_training import features, gradient, log_softmax, the_one_that_fits, weights_of
+from small_training import KEY, RATE, federation_of, training_of
+
+from jaxfed.algorithms.fedtgp import fedtgp, first_maker, made, margin, trained
+from jaxfed.errors import UsageError
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.pseudo_labels.prototypes import Prototypes
+from tests.algorithms.test_fedproto import loss as client_loss
+
+WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
+SIZES, DIM, CLASSES, PULL = [9, 12, 7], 8, 3, 1.3
+ENDS = np.cumsum([CLASSES * DIM, DIM, DIM * DIM, DIM])
+
+
+def numbers_of(maker):
+    """v and F in one vector; JAX has F's last layer before its first, and a bias before a kernel."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(maker)]
+    assert [leaf.shape for leaf in leaves] == [
+        *((CLASSES, DIM), (DIM,), (DIM, DIM), (DIM,), (DIM, DIM))
+    ]
+    return np.concatenate([leaf.ravel() for leaf in leaves])
+
+
+def outputs(numbers):
+    """F(v_c), one row a class."""
+    v, last_bias, last, first_bias, first = np.split(numbers, ENDS)
+    hidden = v.reshape(CLASSES, DIM) @ first.reshape(DIM, DIM) + first_bias
+    hidden = np.where(hidden.real > 0, hidden, 0)
+    return hidden @ last.reshape(DIM, DIM) + last_bias
+
+
+def server_loss(numbers, sent, delta):
+    """The mean over the prototypes, [(class, vector)]."""
+    each = []
+    for c, own in sent:
+        away = np.sqrt(((own - outputs(numbers)) ** 2).sum(axis=1))
+        away[c] += delta
+        each.append(-log_softmax(-away)[c])
+    return sum(each) / len(each)
+
+
+def largest_gap(sent):
+    classes = {c for c, _ in sent}
+    mean = [np.mean([own for other, own in sent if other == c], axis=0) for c in classes]
+    return max((np.linalg.norm(a - b) for a, b in combinations(mean, 2)), default=0)
+
+
+def test_rounds_are_the_equations():
+    """Two rounds with all prototypes in one batch; nobody has class 2, and only round 1 has class 1."""
+    federation = federation_of(SIZES, num_labeled=3)
+    algorithm = fedtgp(
+        training=training_of(WHOLE),
+        prototype_weight=PULL,
+        server_epochs=3,
+        server_rate=0.2,
+        server_batch_size=64,
+    )
+    state = algorithm.init(KEY, federation)
+    networks, given = [weights_of(state.model) for _ in SIZES], {}
+    numbers = numbers_of(state.memory.maker)
+    for number, cohort in enumerate([[0, 1], [1, 2]]):
+        key = jax.random.fold_in(KEY, number)
+        state, metrics = algorithm.round(state, federation.cohort(cohort), key)
+        sent = []
+        for client in cohort:
+            points, v = federation.partition.labeled[client], networks[client]
+            x, y = federation.x[points].astype(np.float64), federation.y[points]
+            for _step in range(2):
+                slope = gradient(lambda u, own=(x, y, given): client_loss(u, *own, pull=PULL), v)
+                v = v - RATE / (1 + number) * slope
+            networks[client] = v
+            sent += [(c, features(v, x[y == c]).mean(axis=0)) for c in np.unique(y).tolist()]
+        delta = largest_gap(sent)
+        for _step in range(3):
+            own = sent, delta
+            numbers = numbers - 0.2 * gradient(lambda u, own=own: server_loss(u, *own), numbers)
+        given = {c: outputs(numbers)[c] for c in {c for c, _own in sent} | given.keys()}
+        assert metrics["communication"]["upload"] == {"prototypes": 2 + len(sent) * DIM * 4}
+        np.testing.assert_allclose(weights_of(state.clients.model), networks, rtol=1e-4, atol=1e-5)
+        found = numbers_of(state.memory.maker)
+        np.testing.assert_allclose(found, numbers, rtol=1e-4, atol=2e-5)
+        prototypes = state.memory.prototypes
+        assert set(np.flatnonzero(prototypes.is_there).tolist()) == given.keys()
+        for c in range(CLASSES):
+            center = given.get(c, np.zeros(DIM))
+            np.testing.assert_allclose(prototypes.center[c], center, rtol=1e-4, atol=2e-5)
+
+
+def shown_by(seed, there):
+    """Prototypes of clients that have these classes, float32 [K, C, D], and [(class, vector)]."""
+    center = np.random.default_rng(seed).normal(size=(*np.shape(there), DIM)).astype(np.float32)
+    center *= np.asarray(there)[..., None]
+    sent = [(c, center[k, c].astype(float)) for k, c in np.argwhere(there).tolist()]
+    return Prototypes(jnp.asarray(center), jnp.asarray(there, bool)), sent
+
+
+@pytest.mark.parametrize("there", [[[1, 1, 0], [1, 1, 0]], [[1, 1, 1]], [[0, 1, 0]], [[0, 0, 0]]])
+def test_the_margin_is_the_largest_gap_up_to_a_threshold(there):
+    shown, sent = shown_by(0, there)
+    np.testing.assert_allclose(margin(shown, 100.0), largest_gap(sent), rtol=1e-6)
+    np.testing.assert_allclose(margin(shown, 0.5), min(largest_gap(sent), 0.5), rtol=1e-6)
+
+
+def test_an_epoch_takes_every_prototype_once():
+    """Of three prototypes in mini-batches of two, one pair comes first, and the third alone is last."""
+    shown, sent = shown_by(1, [[1, 0, 1], [0, 1, 0]])
+    maker = first_maker(CLASSES, DIM, KEY)
+    keywords = {"margin": jnp.float32(0.7), "rate": 0.3, "batch_size": 2}
+    after = trained(maker, shown, jnp.array([4, 9]), KEY, epochs=1, **keywords)
+    candidates = []
+    for last in range(3):
+        numbers = numbers_of(maker)
+        for batch in (sent[:last] + sent[last + 1 :], sent[last : last + 1]):
+            slope = gradient(lambda u, batch=batch: server_loss(u, batch, 0.7), numbers)
+            numbers = numbers - 0.3 * slope
+        candidates.append((numbers,))
+    the_one_that_fits(candidates, (numbers_of(after),))
+    backwards = Prototypes(shown.center[::-1], shown.is_there[::-1])
+    same = trained(maker, backwards, jnp.array([9, 4]), KEY, epochs=1, **keywords)
+    np.testing.assert_allclose(numbers_of(same), numbers_of(after), rtol=1e-5, atol=1e-6)
+
+
+def test_epochs_differ_and_nobodys_prototypes_change_nothing():
+    shown, _sent = shown_by(2, [[1, 1, 1], [1, 1, 1]])
+    maker = first_maker(CLASSES, DIM, KEY)
+    keywords = {"margin": jnp.float32(0.7), "rate": 0.3, "batch_size": 1}
+    ids = jnp.array([0, 1])
+    twice = trained(maker, shown, ids, KEY, epochs=2, **keywords)
+    once = trained(maker, shown, ids, KEY, epochs=1, **keywords)
+    again = trained(once, shown, ids, KEY, epochs=1, **keywords)
+    assert np.abs(made(twice) - made(again)).max() > 1e-4  # the second epoch has another order
+    nothing = shown_by(2, [[0, 0, 0]])[0]
+    same = trained(maker, nothing, jnp.array([-1]), KEY, epochs=2, **keywords)
+    jax.tree.map(np.testing.assert_array_equal, same, maker)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "wrong"),
+    [
+        ({"margin_threshold": -1.0}, r"fedtgp\.margin_threshold=-1\.0: use numbers from 0 on"),
+        ({"server_batch_size": 0}, r"fedtgp\.server_batch_size=0: use integers from 1 on"),
+        ({"server_rate": float("nan")}, r"fedtgp\.server_rate=nan: use numbers from 0 on"),
+        ({"pseudo_label": "teacher"}, r"fedtgp\.pseudo_label='teacher': the server has no"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(keywords, wrong):
+    with pytest.raises(UsageError, match=wrong):
+        fedtgp(training=training_of(WHOLE), **keywords)
