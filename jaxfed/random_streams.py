@@ -45,3 +45,4 @@ class Stream(IntEnum):
     SUBSAMPLE = 0x73697A65  # the subsample of a data set
     TEACHER = 0x74636872  # the teacher that stage 1 ends with
     UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads
+    WEIGHER = 0x77656967  # the net of FedDure that weighs unlabeled examples

@@ -53,6 +53,7 @@ _OWN: dict[str, Place] = {
     "cbafed": _in("cbafed"),
     "proxyfl": _in("proxyfl"),
     "fedloke": _in("fedloke"),
+    "feddure": _in("feddure"),
     "fedirm": _in("fedirm"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),

@@ -53,7 +53,7 @@ COSTLY = (
         "semifl",
         "fedsem",
     ),
-    *("distributed_distillation", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
+    *("distributed_distillation", "fedavg_per_client_lp", "fedavg_xclp_prototypes", "feddure"),
 )
 
 

@@ -37,6 +37,7 @@ _ALGORITHMS = {
     "cbafed": "CBAFed",
     "proxyfl": "ProxyFL",
     "fedloke": "FedLoKe",
+    "feddure": "FedDure",
     "fedirm": "FedIRM",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
