@@ -48,7 +48,7 @@ OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
     *("sage", "sage_xclp", "fedlabel", "feddb", "rscfed", "cbafed", "proxyfl", "fedloke"),
-    "feddure",
+    *("feddure", "twinsight"),
     *("fedirm", "fedper", "fedrep", "per_client_lp", "pooled_lp", "client_knn"),
 )
 

@@ -54,6 +54,7 @@ _OWN: dict[str, Place] = {
     "proxyfl": _in("proxyfl"),
     "fedloke": _in("fedloke"),
     "feddure": _in("feddure"),
+    "twinsight": _in("twinsight"),
     "fedirm": _in("fedirm"),
     "mixmatch": _in("mixmatch"),
     "fedmatch": _in("fedmatch"),

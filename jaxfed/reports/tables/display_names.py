@@ -38,6 +38,7 @@ _ALGORITHMS = {
     "proxyfl": "ProxyFL",
     "fedloke": "FedLoKe",
     "feddure": "FedDure",
+    "twinsight": "Twin-sight",
     "fedirm": "FedIRM",
     "mixmatch": "MixMatch",
     "fedmatch": "FedMatch",
