@@ -40,7 +40,7 @@ def instance_discrimination(views: jax.Array, used: jax.Array, temperature: floa
     number = jnp.arange(2 * size)
     is_other = number[None, :] == ((number + size) % (2 * size))[:, None]
     both = jnp.concatenate([used, used])
-    counts = is_other | (both[None, :] & (number[None, :] != number[:, None]))
+    counts = both[None, :] & (number[None, :] != number[:, None])
     every = jax.nn.logsumexp(jnp.where(counts, close, -jnp.inf), axis=-1)
     return mean_where(every - jnp.sum(jnp.where(is_other, close, 0), axis=-1), both)
 
