@@ -56,7 +56,6 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.models.wrapping import as_float
-from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches, plan_of
 from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
@@ -65,10 +64,10 @@ from jaxfed.training.local.plan import BatchPlan, Step, after_steps
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, at_rate, finished
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook
+from jaxfed.training.round.server_hooks import DrawnClients
 from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.clipped_mean import norm
-from jaxfed.training.server.server_state import ServerState, with_statistics
+from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
@@ -153,6 +152,11 @@ def feddure(
     has two models.
     """
     strong = training.local.strong_augment_for("feddure")
+
+    def drawn(key: jax.Array, model: nnx.State, federation: Federation) -> Weigher:
+        del model
+        return weigher(key, federation.num_classes)
+
     weak, model, pointwise = training.local.augment, training.model, training.local.pointwise
 
     def local_update(
@@ -201,21 +205,9 @@ def feddure(
         training,
         local_update,
         pseudo_label=ALL,
-        init_client=lambda model, federation: weigher(jax.random.key(0), federation.num_classes),
-        hooks=(_Weighers(),),
+        init_client=lambda model, federation: drawn(jax.random.key(0), model, federation),
+        hooks=(DrawnClients(drawn),),
     )
-
-
-class _Weighers(Hook):
-    """Draw the F-reg that all clients start with from the run's key."""
-
-    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with a net for every client."""
-        net = weigher(jax.random.fold_in(key, Stream.WEIGHER), federation.num_classes)
-        rows = jax.tree.map(
-            lambda rows, leaf: jnp.broadcast_to(leaf, rows.shape), state.clients, net
-        )
-        return state._replace(clients=rows)
 
 
 def weigher(key: jax.Array, num_classes: int) -> Weigher:
