@@ -42,8 +42,8 @@ METHODS = (
     "xclp",
     "centralized",
 )
-# With `every_method`. SemiFL and (FL)^2 learn from the server's labels, which no client's members have;
-# `network` labels by a model that was there before, and nobody sends anything.
+# With `every_method`. SemiFL, (FL)^2 and FedCon learn from the server's labels, which no client's members
+# have; `network` labels by a model that was there before, and nobody sends anything.
 OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),

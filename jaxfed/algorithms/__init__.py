@@ -63,6 +63,7 @@ _OWN: dict[str, Place] = {
     "fedrgd": _in("fedrgd"),
     "semifl": _in("semifl"),
     "fl2": _in("fl2"),
+    "fedcon": _in("fedcon"),
     "fedct": _in("fedct"),
     "local_learning": _in("local_learning"),
     "centralized": _in("centralized"),

@@ -33,6 +33,7 @@ Leaves a client: the changes of both networks and the projector.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -40,7 +41,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.models.head import dense_head, head_paths
+from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import compose
 from jaxfed.models.wrapping import as_float
@@ -147,7 +148,7 @@ class Twins:
     def __init__(self, plain: Model, projector: Model, method: str) -> None:
         """Pair a network with a projector of its features; `method` is for the error without a head."""
         self.plain, self.projector = plain, projector
-        self._head = head_paths(plain, method)
+        self._split = partial(split_head, paths=head_paths(plain, method))
 
     def of(self, supervised: nnx.State, key: jax.Array | None = None) -> nnx.State:
         """Return a state of this supervised network; without a key, the encoder starts as it does."""
@@ -155,7 +156,7 @@ class Twins:
         other = supervised if key is None else self.plain.init(own_key)
         return together(
             supervised=supervised,
-            encoder=nnx.split_state(other, self._is_head, ...)[1],
+            encoder=self._split(other)[1],
             projector=self.projector.init(projector_key),
         )
 
@@ -163,14 +164,12 @@ class Twins:
         self, state: nnx.State, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, nnx.State]:
         """Return g(x) [n, D] and z(x) in training mode, and the encoder moved on."""
-        head = nnx.split_state(state["supervised"], self._is_head, ...)[
-            0
-        ]  # features do not read it
+        head, _ = self._split(state["supervised"])  # features do not read it
         encoder_key, projector_key = jax.random.split(key)
         whole = nnx.merge_state(state["encoder"], head)
         features, moved = self.plain.train_features(whole, x, encoder_key)
         z, _ = self.projector.train_apply(state["projector"], features, projector_key)
-        return features, z, nnx.split_state(moved, self._is_head, ...)[1]
+        return features, z, self._split(moved)[1]
 
     def model(self) -> Model:
         """Return the model that classifies by the supervised network; in training both move."""
@@ -194,10 +193,6 @@ class Twins:
             head=lambda state, features: self.plain.head(state["supervised"], features),
             train_features=train_features,
         )
-
-    def _is_head(self, path: Any, leaf: Any) -> bool:
-        del leaf
-        return path in self._head
 
 
 def twin_loss(

@@ -48,6 +48,7 @@ _ALGORITHMS = {
     "fedrgd": "FedRGD",
     "semifl": "SemiFL",
     "fl2": "(FL)^2",
+    "fedcon": "FedCon",
     "fedct": "FedCT",
     "dp_fedavg": "DP-FedAvg, of clients",
     "dp_fedavg_records": "DP-FedAvg, of records",

@@ -1,11 +1,11 @@
 """Parts that a method adds to FedAvg's round; each adds nothing by default.
 
-Hook         host code before labeling and after the server's step, with a share of the state
-UploadStore  a hook: the server's store of the clients' uploads other than models
-DrawnClients a hook: states of clients that are random at first
-Control      values beside the model that grow by the clients' corrections
-Messages     further messages between the server and single clients
-Classifier   how a state classifies examples
+Hook          host code before labeling and after the server's step, with a share of the state
+UploadStore   a hook: the server's store of the clients' uploads other than models
+DrawnClients  a hook: states of clients that are random at first
+Control       values beside the model that grow by the clients' corrections
+Messages      further messages between the server and single clients
+Classifier    how a state classifies examples
 """
 
 from __future__ import annotations
