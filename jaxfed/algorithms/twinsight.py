@@ -100,7 +100,8 @@ def twinsight(
             is one dense layer.
         threshold: confidence in [0, 1] from which a pseudo-label counts; "freematch" sets its own.
         thresholds: tau_c, "fixed" or by class: "flexmatch", "freematch".
-        unlabeled_weight: lambda.
+        unlabeled_weight: lambda. With 5, as in the code, take its learning rate of 0.01; a small CNN diverged
+            at 0.1.
         contrast_weight: weight of L_u.
         twin_weight: weight of L_t.
         temperature: T of SimCLR's loss.
