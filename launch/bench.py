@@ -25,7 +25,7 @@ from . import entry
 
 _KERNEL = flags.DEFINE_list("kernel", [], f"which, of {', '.join(BENCHMARKS)}; default all")
 _PEERS = flags.DEFINE_bool("peers", False, "measure the named peers in the same run")
-_OUT = flags.DEFINE_string("out", None, "write all figures to this JSON file")
+_OUT = entry.out_flag("write all figures to this JSON file")
 _MAX_POINTS = flags.DEFINE_integer(
     "max_points", 0, "leave out contests with more points; 0 = none", lower_bound=0
 )

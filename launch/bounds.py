@@ -32,7 +32,7 @@ from . import entry
 
 Number = TypeVar("Number", int, float)
 
-_OUT = flags.DEFINE_string("out", None, "Where plots and tables go; WORKDIR/bounds if not given.")
+_OUT = entry.out_flag("Where plots and tables go; WORKDIR/bounds if not given.")
 _CLIENTS = flags.DEFINE_string("clients", "5,50,100", "m, numbers of clients, 3 or more each.")
 _RATES = flags.DEFINE_string("rates", "1,2,10", "c: training accuracies are 1 - c / t.")
 _PUBLIC = flags.DEFINE_string("public", "10000,50000", "|U|, numbers of public examples.")

@@ -15,7 +15,6 @@ import json
 from functools import partial
 from typing import Any
 
-from absl import flags
 from ml_collections import ConfigDict
 
 from jaxfed.host.interruption import Interruption
@@ -24,7 +23,7 @@ from jaxfed.host.location import file_to_write
 from . import entry
 
 _CONFIG = entry.config_flag()
-_OUT = flags.DEFINE_string("out", None, "Write all figures to this JSON file.")
+_OUT = entry.out_flag("Write all figures to this JSON file.")
 _COLUMNS = ("one pass", "as run", "paper's formula", "paper's figure")
 
 

@@ -25,6 +25,11 @@ _NUM_DEVICES = "JAX_NUM_CPU_DEVICES"
 flags.disclaim_key_flags()  # those defined here belong to the entries that ask for them
 
 
+def out_flag(text: str) -> flags.FlagHolder[Any]:
+    """Define the flag --out of the calling entry."""
+    return flags.DEFINE_string("out", None, text, allow_override=True)
+
+
 def config_flag() -> flags.FlagHolder[Any]:
     """Define the flag --config of the calling entry; entries in one process share it."""
     text = "A config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key."

@@ -9,17 +9,13 @@ file if not given) gets a figure for each task, on logarithmic axes, and growth.
 
 from __future__ import annotations
 
-from absl import flags
-
 from jaxfed.errors import UsageError
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.location import folder_to_write, location
 
 from . import entry
 
-_OUT = flags.DEFINE_string(
-    "out", None, "Where figures go; `growth` beside the first FILE if not given."
-)
+_OUT = entry.out_flag("Where figures go; `growth` beside the first FILE if not given.")
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> None:

@@ -55,7 +55,7 @@ COHORTS = {"participation_5": 1, "participation_20": 4, "participation_100": 0}
 def get_config(variant: str = "") -> ConfigDict:
     """Variants, to be joined by commas:
 
-    fashion_mnist cifar10 cifar100                      data; without one of them handwritten digits
+    fashion_mnist pneumonia_mnist cifar10 cifar100      data; without one of them handwritten digits
     dirichlet_01 dirichlet_05 dirichlet_1               how unlike clients are; 0.5 without one of them
     labels_5 labels_10 labels_20                        percent of the examples with a label; 10 without
     one_in_ten server                                   labels at one client in ten, or at the server alone
@@ -103,6 +103,13 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
 def _fashion_mnist(config: ConfigDict) -> None:
     _images(config, "fashion_mnist", train_size=4000)
+    config.training.augmentation = ("translate:2", "flip")
+    config.training.strong_augmentation = ("translate:4", "flip", "cutout:14")
+
+
+def _pneumonia_mnist(config: ConfigDict) -> None:
+    _images(config, "pneumonia_mnist", train_size=0)
+    config.dataset.test_size = 0
     config.training.augmentation = ("translate:2", "flip")
     config.training.strong_augmentation = ("translate:4", "flip", "cutout:14")
 
@@ -157,6 +164,7 @@ def _smoke(config: ConfigDict) -> None:
 _PLACES = ("one_in_ten", "server")
 VARIANTS: dict[str, base.Variant] = {
     "fashion_mnist": _fashion_mnist,
+    "pneumonia_mnist": _pneumonia_mnist,
     "cifar10": partial(_cifar, name="cifar10"),
     "cifar100": partial(_cifar, name="cifar100"),
     **{

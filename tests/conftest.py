@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,6 +38,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 _C_LIBRARY = ctypes.CDLL(None)
+_KEPT = 2 * 2**30  # bytes
 
 # Compilation makes first examples slow; the same examples on every run keep CI repeatable.
 settings.register_profile("jaxfed", deadline=None, derandomize=True, max_examples=20)
@@ -106,14 +108,25 @@ def full_disk() -> Callable[..., AbstractContextManager[None]]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def programs_of_one_file() -> Iterator[None]:
-    """What a file has compiled goes with it: kept, the programs of the suite fill gigabytes."""
+def programs_of_many_files() -> Iterator[None]:
+    """What files have compiled goes once it fills this much: kept, the suite's programs take gigabytes."""
     yield
+    if _resident() < _KEPT:
+        return
     jax.clear_caches()
     gc.collect()
     trim = getattr(_C_LIBRARY, "malloc_trim", None)  # glibc's, which else keeps what was freed
     if trim is not None:
         trim(0)
+
+
+def _resident() -> int:
+    """Bytes of this process in memory; without Linux's /proc as many as there can be."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return sys.maxsize
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,6 +26,8 @@ SMALL = (
     *("dataset.train_size=200", "federation.num_clients=3", "rounds=3", "num_repeats=1"),
     *("cohort_size=0", "baselines=()", "execution.plots=false", "evaluate_every=0"),
 )
+VIEWS = ("training.strong_augmentation=('cutout:4',)",)  # what a loss of two views asks for
+CONSISTENT = ("sage", "fedlabel", "feddb", "proxyfl", "cbafed", "rscfed", "fedloke", "fedirm")
 FIRST_NODE = 10  # client j has node 10 + j
 STEPS = ("update", "measure", "show")
 

@@ -2,12 +2,14 @@
 
 import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+from invoking import called
+
 from jaxfed.experiment.sweep import sweep
 from jaxfed.host.interruption import Interruption
+from launch import sweep as launcher
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,11 +82,5 @@ def read_csv(directory):
         return list(csv.DictReader(stream))
 
 
-def launch(*arguments, timeout=120):
-    return subprocess.run(
-        [sys.executable, "-m", "launch.sweep", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+def launch(*arguments):
+    return called(launcher.main, *arguments)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from ml_collections import ConfigDict
+from on_demand import on_demand
 
 import jaxfed
 from jaxfed import data, xclp
@@ -148,8 +149,9 @@ def frozen(value):
     return value
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", on_demand(CALLS, at_once=["with_overrides", "Labeling.label", "hamming_knn"])
+)
 def test_what_a_caller_gives_is_as_it_was(name):
     call, arguments = CALLS[name]
     given = [frozen(copy.deepcopy(a) if isinstance(a, ConfigDict) else a) for a in arguments]

@@ -19,6 +19,10 @@ config_file.load_module(str(EXAMPLES / "own_method.py"))  # registers MOON
 class TestMoon(MethodChecks):
     method = "moon"
 
+    @pytest.mark.slow
+    def test_strategies_agree_and_padding_is_inert(self):
+        super().test_strategies_agree_and_padding_is_inert()
+
 
 def run(*arguments):
     done = subprocess.run(
@@ -35,6 +39,7 @@ def test_own_arrays_and_network():
     assert len(body.strip().splitlines()) <= 15
 
 
+@pytest.mark.slow
 def test_own_method(tmp_path):
     config = "--config=examples/own_method.py:smoke"  # registers the method in a new process
     assert "results are in" in run("-m", "launch.run", config, f"--workdir={tmp_path / 'run'}")

@@ -60,6 +60,7 @@ def test_readme_as_a_library(module):
     assert run("README.md", module).simulated.metrics["test_accuracy"] > 0.6
 
 
+@pytest.mark.slow
 def test_as_a_library(module, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(blocks("docs/library.md")) == 7

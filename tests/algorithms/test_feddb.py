@@ -127,6 +127,7 @@ def test_two_rounds_are_the_equations():
     assert relabeled
 
 
+@pytest.mark.slow
 def test_a_client_that_the_weighting_leaves_out_is_not_in_the_mean():
     _, federation = federation_with([([0, 1], 5), ([], 6)])
     training = training_of(WHOLE, strong_augment=double, weighting=by_labeled_examples)

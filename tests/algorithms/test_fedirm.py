@@ -106,6 +106,7 @@ def test_three_rounds_are_the_equations():
     assert min(seen.values()) > 0
 
 
+@pytest.mark.slow
 def test_an_example_is_reliable_by_the_mean_of_all_passes():
     """Each pass is sure of a class that chance has drawn: one is reliable, the mean of many is not."""
     model = mlp((4,), 3, hidden=(5,))

@@ -248,6 +248,7 @@ def test_a_client_without_labels_sends_no_sigma():
     assert metrics["communication"]["download"] == {"parameters": 2 * (15 + 12) * 4 + 2 * 2}
 
 
+@pytest.mark.slow
 def test_who_gets_helpers_and_what_that_costs():
     federation = federation_of([10, 10, 10, 10], 4)
     training = training_of(SMALL, strong_augment=double, batch_norm=True)

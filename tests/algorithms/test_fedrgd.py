@@ -65,6 +65,7 @@ def test_one_group_with_labels_at_clients_is_fixmatch(batch_statistics):
     assert_close(*states)
 
 
+@pytest.mark.slow
 def test_groups_are_the_experiments_and_no_clients_statistics_are_mixed_in():
     """At rate 0 nothing moves but statistics: those of a group go on from its own, 0.9 to one of a batch."""
     federation = federation_of([6] * 4, 2)
@@ -127,6 +128,7 @@ def test_all_divisions_are_equally_likely_and_one_round_tells_nothing_of_the_nex
     assert stats.chisquare(np.bincount(pairs, minlength=36)).pvalue > 1e-6
 
 
+@pytest.mark.slow
 def test_a_group_in_which_nobody_counts_keeps_its_model():
     federation = apart(at_server=False)
     training = training_of(Batches("joint", 6, 1), model=LINEAR, strong_augment=double)

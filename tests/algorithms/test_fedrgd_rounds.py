@@ -98,7 +98,7 @@ def mean_of(members, sizes, weighting):
         (False, "examples", True),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_rounds_are_those_of_one_division_into_groups(at_server, weighting, self_training):
     held, federation = federation_of(at_server)
     training = training_of(

@@ -82,7 +82,7 @@ def client_by_hand(w, x, rate, adaptive):
     return v, tau, len(chosen) / len(x), len(sure)
 
 
-@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("adaptive", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_two_rounds_are_the_equations(adaptive):
     held, federation = clients_and_server()
     algorithm = fl2(
@@ -137,6 +137,7 @@ def test_the_label_of_an_unsure_example_is_kept_out():
     assert 0 < sum(sure) < np.sum(np.array(expected) >= 0) < 10
 
 
+@pytest.mark.slow
 def test_clients_that_are_sure_of_everything_have_a_mean():
     """1 - tau is 0 for all of them; none is left out, and numbers stay finite."""
     _, federation = clients_and_server()
@@ -161,6 +162,7 @@ def test_a_vanishing_gradient_perturbs_nothing():
             assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
 
 
+@pytest.mark.slow
 def test_without_a_sure_example_the_loss_is_that_of_labels():
     training = training_of(WHOLE)
     state, x = training.model.init(KEY), jax.random.normal(KEY, (5, 4))

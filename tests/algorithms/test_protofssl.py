@@ -323,6 +323,7 @@ def with_xclp(**changes):
     return dataclasses.replace(made, labels=LabelSources(xclp_parameters=parameters))
 
 
+@pytest.mark.slow
 def test_xclps_targets_take_the_place_of_helpers():
     """Without an unlabeled term nothing differs; with one it counts from round 1, and no helper is sent."""
     federation = federation_of([8, 8], num_labeled=4)

@@ -34,6 +34,7 @@ def with_ones(x):
     return np.hstack([x, np.ones((len(x), 1))])
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_batch():
     """Three of D_fix, the third only fills the batch, beside three of D_mix."""
     rng = np.random.default_rng(0)
@@ -93,6 +94,7 @@ def test_every_example_has_a_weak_view_of_its_own():
     assert len(np.unique(found.label)) > 1
 
 
+@pytest.mark.slow
 def test_every_batch_has_the_confident_beside_any():
     """`size` rows of the confident set, each once an epoch, beside as many drawn out of all."""
     n = 23

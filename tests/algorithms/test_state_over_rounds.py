@@ -57,7 +57,7 @@ def assert_follows(states, expected):
         np.testing.assert_allclose(weights_of(state.model), w, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_scaffold(option):
     states = played(partial(scaffold, option=option))
     w = weights_of(states[0].model)
@@ -92,7 +92,7 @@ def moments(name, d, m, v):
 
 
 @pytest.mark.parametrize("name", ["momentum", "adagrad", "yogi", "adam"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_server_optimizers(name):
     rate = SERVER_RATE if name == "momentum" else 0.07
     optimizer = (
@@ -128,7 +128,7 @@ def rmsprop_step(slope, state):
     ],
     ids=["momentum", "rmsprop"],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_client_optimizers(optimizer, step, scale, kind):
     states = played(fedavg, optimizer=optimizer, client_optimizer=kind)
     w, kept, expected = weights_of(states[0].model), {}, []
@@ -146,6 +146,7 @@ def test_client_optimizers(optimizer, step, scale, kind):
     assert_follows(states, expected)
 
 
+@pytest.mark.slow
 def test_the_teacher_of_fedsem():
     """One round on the labels alone; its model labels and weighs the rest in all rounds after it."""
     federation = federation_of(SIZES, 3)

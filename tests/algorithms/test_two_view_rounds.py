@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
+from on_demand import on_demand
 from small_training import RATE, clients_with, double, rounds_of, training_of, with_sources
 
 from jaxfed.algorithms.fedlabel import fedlabel
@@ -143,7 +144,9 @@ def trained(w, x, y, rate, terms_of):
     return v, values
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", on_demand(METHODS, at_once=["sage", "fedlabel", "fixmatch by the received model"])
+)
 def test_two_rounds_are_the_equations(name):
     made, terms_of = METHODS[name]
     states = rounds_of(made(), FEDERATION, 2)
@@ -160,6 +163,7 @@ def test_two_rounds_are_the_equations(name):
     assert 0 < np.mean(counted) < 1
 
 
+@pytest.mark.slow
 def test_an_example_without_a_label_of_the_source_waits_for_the_second_stage():
     """In rounds on given labels alone it takes no part."""
     made = {

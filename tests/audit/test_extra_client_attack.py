@@ -34,6 +34,7 @@ def one_by_one(p):
     return np.stack([run.predictions[1].scores for run in runs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label_matrix", LABEL_MATRICES)
 def test_together_is_one_by_one(label_matrix):
     p = settings(label_matrix=label_matrix, tolerance=1e-7)

@@ -37,6 +37,7 @@ def test_sizes_that_leave_nobody_out_are_refused(size):
         shadow_memberships(40, size, 4, seed=0)
 
 
+@pytest.mark.slow
 def test_together_is_one_by_one_to_the_bit():
     learner = network(training=training_of(Batches("joint", 4, 1)))
     is_in = shadow_memberships(len(TARGETS.example), 6, 4, seed=0)

@@ -44,6 +44,7 @@ def config_of(network, folder):
     return config_file.load(str(experiment._ROOT / experiment._CONFIG), experiment.texts(keys))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("network", experiment.NETWORKS)
 def test_a_task_is_the_configs_experiment_its_network_included(small, network):
     config = config_of(network, small)

@@ -133,6 +133,7 @@ def test_sweeps_over_alpha_are_of_the_methods_that_have_one(variant, points):
         assert (config.algorithm, *config.baselines) == ("fedavg_xclp", "fedavg_per_client_lp")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "variant", "points"),
     [

@@ -76,6 +76,7 @@ def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch)
     assert_apart(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "settings", "number"),
     [
@@ -113,6 +114,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
     assert_apart(seen)
 
 
+@pytest.mark.slow
 def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
     """Of two clients, each in two rounds, local steps and noise."""
     seen = recorded(
@@ -136,6 +138,7 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
         (dp_fedavg_records, "algorithms.dp_fedavg_records.private_gradient", 16),
     ],
 )
+@pytest.mark.sample(1)
 def test_noise_on_models_has_keys_of_its_own(make, where, number, monkeypatch):
     """Of two clients, in two rounds each: local steps, who is drawn in them, and noise."""
     seen = recorded(
@@ -159,6 +162,7 @@ def test_noise_on_the_servers_mean_shares_no_key_with_the_first_model_or_a_round
         assert_apart([noise, key])
 
 
+@pytest.mark.slow
 def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
     """The first is kept by `init`, the other by the first round of stage 2."""
     training = training_of(BATCHES, labeled_only_rounds=1)

@@ -75,6 +75,7 @@ def test_the_same_every_time(planted, valid, found):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_where_fewer_exist_they_are_marked(planted):
     few = np.arange(N) < 3
     indices, distances = approximate_hamming_knn(planted[2], K, valid=few)
@@ -83,6 +84,7 @@ def test_where_fewer_exist_they_are_marked(planted):
     np.testing.assert_array_equal(distances, exact[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_points", [1537, 1539])
 @pytest.mark.sample(1)
 def test_nobody_among_equal_points_is_left_alone(planted, num_points):
@@ -100,6 +102,7 @@ def test_few_points_are_searched_exactly(planted):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_tables")
 def test_what_fills_the_last_block_is_nobody():
     """It has codes of zeros, which are nearer to each of these than they are to each other."""
@@ -113,6 +116,7 @@ def test_what_fills_the_last_block_is_nobody():
     np.testing.assert_array_equal(distances, true)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_tables")
 def test_points_that_are_none_take_nobodys_place_in_a_block(planted):
     """Blocks of some points are those that they have without the others."""

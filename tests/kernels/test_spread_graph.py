@@ -79,6 +79,7 @@ def test_is_the_graph_of_one_device(num_devices):
     np.testing.assert_allclose(product_of(whole, eye), product, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", DEVICES)
 def test_edges_of_other_devices_are_out_of_the_order_of_every_digit(num_devices, monkeypatch):
     """Their rows have numbers below 0 or beyond the last here. Digits are of one bit, as of many points."""
@@ -97,6 +98,7 @@ def test_components_are_those_of_one_device(num_devices):
     assert len(set(np.asarray(here.root).tolist())) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", DEVICES)
 def test_propagates_as_one_device(num_devices, monkeypatch):
     num_classes = 40
@@ -117,6 +119,7 @@ def test_propagates_as_one_device(num_devices, monkeypatch):
     assert not z[1::2].any()  # no label reaches the other group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", DEVICES)
 def test_propagates_beside_leading_eigenvectors(num_devices):
     there, here = graph_over(num_devices)
@@ -128,6 +131,7 @@ def test_propagates_beside_leading_eigenvectors(num_devices):
     np.testing.assert_allclose(everywhere(z), expected, atol=3e-5 * float(jnp.abs(expected).max()))
 
 
+@pytest.mark.slow
 def test_a_device_gathers_one_block_of_columns_and_keeps_its_rows():
     """No array of the compiled program has all rows and all columns."""
     n, num_columns, width = 512, 96, 16

@@ -78,6 +78,7 @@ def test_order_and_padding_change_nothing():
     assert_equal(state, made.fit(start, wider, four, KEY, 1).state)
 
 
+@pytest.mark.slow
 def test_networks_beside_trees():
     training = training_of(Batches("joint", 4, 1))
     made = mixed([LEARNERS["network"](training=training), estimator("decision_tree")])

@@ -77,6 +77,7 @@ def value_and_seen(public, batch, size=8, public_loss="label", pseudo_weight=0.7
     return float(value), np.asarray(state["seen"][...])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("public_loss", PUBLIC_LOSSES)
 def test_the_value_is_the_formulas(public_loss):
     public, batch = public_of(20), own_batch(5, used=4)

@@ -110,6 +110,7 @@ def test_number_of_parameters(name):
     assert counted == NUM_PARAMETERS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("convolution", "shape"),
     [

@@ -129,6 +129,7 @@ def small(request):
     return request.param, model, random_state(model), inputs_of(shape), compute
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("name", "shape", "num_classes", "options", "parameters", "statistics", "source"), COUNTS
 )
@@ -152,6 +153,7 @@ def test_logits_are_the_head_of_the_features(small):
         assert np.all(np.isfinite(array))
 
 
+@pytest.mark.sample(5)
 def test_agrees_with_a_float64_network(small):
     (*_, oracle, known), _, state, x, compute = small
     weights = jax.tree.map(lambda leaf: np.asarray(leaf[...], np.float64), nnx.to_pure_dict(state))

@@ -17,6 +17,7 @@ def small(code, blocks=1, widen=2):
     return wide_resnet("small", widen, (8, 9, 3), NUM_CLASSES, *settings, blocks=blocks)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("code", ["semifl", "fixmatch"])
 def test_a_network_of_one_block_a_group_agrees_with_float64(code):
     model = small(code)
@@ -56,13 +57,8 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if "res" in name or "28" in name else ())
-        for name in STEPS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
 def test_one_step_of_training_moves_every_parameter(name):
     model = STEPS[name]()
     before, after = one_step(model, (8, 8, 3) if name == "cifar_resnet8" else (8, 9, 3))
@@ -72,6 +68,7 @@ def test_one_step_of_training_moves_every_parameter(name):
         assert not np.array_equal(old[...], new[...]), path
 
 
+@pytest.mark.slow
 def test_the_largest_has_the_shapes_of_the_papers():
     """WRN-28-8: 12 blocks, of 128, 256 and 512 channels; nothing is computed."""
     model = MODELS["wrn28_8"]((32, 32, 3), 100)
@@ -82,6 +79,7 @@ def test_the_largest_has_the_shapes_of_the_papers():
     assert jax.eval_shape(model.apply, state, x).shape == (2, 100)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "deviation"), [("semifl", np.sqrt(1 / 3 / (9 * 128))), ("fixmatch", np.sqrt(2 / 1152))]
 )

@@ -84,6 +84,7 @@ def test_noise_hides_it(sigma):
     assert min(gains) > 5 if sigma == 0 else max(gains) < 1
 
 
+@pytest.mark.slow
 def test_a_smooth_image_is_preferred():
     """Of all images with one sum of pixels the flat one, once roughness counts."""
 

@@ -90,7 +90,7 @@ def guessed(known, vectors):
     return np.tile(mean / np.linalg.norm(mean), (len(vectors), 1))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("row", table("reconstruction"), ids=lambda row: " ".join(row[:3]))
 def test_figures_of_the_threat_model(row):
     """H alone; H of bits randomized at eps = 2; codes and Pi; a guess."""

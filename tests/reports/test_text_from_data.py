@@ -63,6 +63,7 @@ def test_a_run_whose_classes_have_hostile_names_ends_as_any_other(tmp_path, capl
     assert "<img src=x" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_drawn_is_a_line_and_the_results_are_there(
     tmp_path, caplog, monkeypatch
 ):

@@ -50,7 +50,7 @@ def meshes(monkeypatch):
     return found
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_labels_over_two_devices_are_those_of_one(meshes, switches):
     vectors, labels = clients()

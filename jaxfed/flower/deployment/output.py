@@ -26,9 +26,11 @@ def uncolored(text: str) -> str:
 
 
 def readable(line: str) -> str:
-    """Return a line of a run's output without codes of colors; "" for one of Flower's own reports."""
+    """Return a line without codes of colors and names of loggers; "" for one of Flower's own reports."""
     plain = uncolored(line).rstrip()
-    return "" if _OF_FLOWER.match(plain.lstrip()) else plain
+    return (
+        "" if _OF_FLOWER.match(plain.lstrip()) else plain.replace("WARNING:absl:", "WARNING: ", 1)
+    )
 
 
 class Traceback:

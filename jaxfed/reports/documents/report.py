@@ -46,16 +46,21 @@ from jaxfed.reports.tables.provenance import provenance
 from jaxfed.reports.tables.selection import chosen_settings, validated_settings
 from jaxfed.reports.tables.sweep_tables import beside_tables, family_tables, other_keys, row_of
 from jaxfed.reports.tables.tables import Table
+from jaxfed.reports.tables.target_table import target_table
 
 
 def write_report(
-    workdirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None = None
+    workdirs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    target: float | None = None,
 ) -> Path:
     """Write report.html, report.md, tables/*.csv and plots/*.png for all runs under `workdirs`.
 
     Args:
         workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
         out: output folder; `report` in the first workdir if not given.
+        target: accuracy in [0, 1]; each run gets a table of what its methods take to it.
 
     Returns:
         The path of report.html.
@@ -64,7 +69,7 @@ def write_report(
         UsageError: a workdir is missing or holds no run, or `out` cannot be written.
     """
     given = None if out is None else location(out, "--out")
-    sections = build(workdirs)
+    sections = build(workdirs, target)
     folder = given or location(workdirs[0], "WORKDIR") / "report"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +90,7 @@ def write_report(
     return folder / "report.html"
 
 
-def build(workdirs: Sequence[str | os.PathLike[str]]) -> list[Section]:
+def build(workdirs: Sequence[str | os.PathLike[str]], target: float | None = None) -> list[Section]:
     """Return the sections: an overview of several runs, each sweep, each run, the papers' tables."""
     if not workdirs:
         raise UsageError("give a workdir of launch.run or launch.sweep")
@@ -95,7 +100,9 @@ def build(workdirs: Sequence[str | os.PathLike[str]]) -> list[Section]:
     if len(found.runs) > 1:
         sections.append(_overview(found.runs, names))
     sections += [_sweep_section(sweep, names) for sweep in found.sweeps]
-    sections += [_run_section(run, names) for run in found.runs]
+    if target is not None and not found.runs:
+        raise UsageError(f"--target={target:g}: for runs alone, and there is none here")
+    sections += [_run_section(run, names, target) for run in found.runs]
     return sections + _papers(found, names)
 
 
@@ -128,7 +135,7 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)))
 
 
-def _run_section(run: Run, names: _Names) -> Section:
+def _run_section(run: Run, names: _Names, target: float | None) -> Section:
     if not run.finished:
         return Section(run.name, "run", (), (os.fspath(run.workdir),))
     table = tables.run_table(run, names.take("tables", run.name))
@@ -146,7 +153,12 @@ def _run_section(run: Run, names: _Names) -> Section:
     chosen = chosen_settings(
         names.take("tables", run.name, "chosen"), run.name, ["run"], [tables.Row([run.name], run)]
     )
-    parts: list[Table | Picture] = [table, *pictures, *_there(chosen)]
+    taken = (
+        None
+        if target is None
+        else target_table(run, target, names.take("tables", run.name, "target"))
+    )
+    parts: list[Table | Picture] = [table, *_there(taken), *pictures, *_there(chosen)]
     found = read_audit(run.workdir)
     if found is not None:
         draw = partial(vulnerability_figure, found["methods"], methods_of([run]))

@@ -124,6 +124,7 @@ def test_methods_have_accuracy_and_vulnerability(audited):
     assert (place / "audit" / "vulnerability.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_gap_in_the_table_is_the_methods_own(audited):
     """AUC 1/2 + (train - test accuracy) / 2, where everybody held out is asked about."""
     _, place = audited

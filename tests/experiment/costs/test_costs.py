@@ -1,15 +1,14 @@
 """What `launch.costs` prints: a config's methods in two cuts, beside the paper's formulas."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from invoking import ROOT
+from invoking import ROOT, called
 
 from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import cohort_of, method_costs
+from launch import costs
 
 CONFIG = "ml_collections_configs/protofssl.py"
 SMALL = ["cohort_size=2", "model.hidden=(32,)"]
@@ -47,8 +46,7 @@ def test_who_has_no_labels_is_refused():
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "launch.costs", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return called(costs.main, *arguments)
 
 
 def test_the_command_prints_and_writes(tmp_path):

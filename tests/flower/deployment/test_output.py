@@ -13,6 +13,7 @@ def test_lines_of_flower_are_left_out():
     assert output.readable("\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process") == ""
     assert output.readable("Successfully installed jaxfed-app to /x.") == ""
     assert output.readable("\x1b[93mWARNING \x1b[0m:   late") == "WARNING :   late"
+    assert output.readable("WARNING:absl:round 2: late") == "WARNING: round 2: late"
     assert output.readable("round 1  \x1b[1mloss\x1b[0m 0.5") == "round 1  loss 0.5"
 
 

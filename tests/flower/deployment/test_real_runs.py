@@ -28,16 +28,36 @@ RUNS = {
 }
 
 
-def tried(place, *settings):
+# Every Python process runs this first; in that of client 1 its examples cannot be read.
+FAILING = """
+import os
+from pathlib import Path
+
+if Path(os.environ.get("FLWR_HOME", "")).name == "node-1":
+    import numpy
+
+    load = numpy.load
+
+    def failing(path, *arguments, **keywords):
+        if "train" in str(path):
+            raise RuntimeError(f"the SECRET {path} has a row 0.123456789")
+        return load(path, *arguments, **keywords)
+
+    numpy.load = failing
+"""
+
+
+def tried(place, *settings, status=0, **variables):
     """Lines of `launch.flower try`."""
     env = {name: v for name, v in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+    env |= variables
     command = [sys.executable, "-m", "launch.flower", "try", f"--config={CONFIG}"]
     command += [f"--workdir={place}", *(f"--config.{each}" for each in settings)]
     done = subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     print(done.stdout, done.stderr)
-    assert done.returncode == 0
+    assert done.returncode == status
     return done.stdout.splitlines()
 
 
@@ -83,3 +103,15 @@ def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path,
     ended = {line["stage"]: line for line in lines if line["stage"].endswith(" ended")}
     assert {"join ended", "upload ended", "end ended"} <= ended.keys()
     assert all(line["replies"] == 3 for line in ended.values())
+
+
+def test_of_an_error_of_a_client_only_the_class_leaves_it(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(FAILING)
+    settings = (*SMALL, "deployment.wait_for_nodes=60.0", "deployment.retries=0")
+    said = tried(tmp_path / "w", *settings, status=1, PYTHONPATH=str(tmp_path))
+    assert any("its step failed: UsageError" in line for line in said)
+    network = tmp_path / "w" / "network"
+    files = [path for path in network.rglob("*") if path.is_file()]
+    with_it = [path for path in files if b"SECRET" in path.read_bytes()]
+    assert with_it == [network / "logs" / "node-1.log"]  # of the client itself
+    assert "SECRET" not in "".join(said)

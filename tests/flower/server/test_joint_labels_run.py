@@ -4,7 +4,6 @@ import json
 
 import pytest
 from network_deployment import FIRST_NODE, Deployment, config_of, state_of
-from on_demand import on_demand
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
@@ -19,7 +18,6 @@ LETTERS = (
 )
 FAULTS = ("late", "garbage", "crash after", "twice with other content")
 CASES = [f"{fault} at {letter}" for letter in LETTERS for fault in FAULTS]
-AT_ONCE = ["garbage at reveal"]
 HARMLESS = ("crash after",)  # the same message again gets the stored reply
 
 
@@ -35,7 +33,8 @@ def is_lost_to(fault, letter, there):
     return True
 
 
-@pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_client_lost_at_a_letter_has_left_its_round(tmp_path, case):
     fault, letter = case.split(" at ")
     config = config_of("fedavg_xclp", *SECURE)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from leak_search import LABELS, Listener, Private, has_one, leaks, needles
-from network_deployment import Deployment, config_of
+from network_deployment import CONSISTENT, VIEWS, Deployment, config_of
 from on_demand import on_demand
 
 from jaxfed.flower.client import client_data, client_run, client_step
@@ -21,12 +21,11 @@ SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
     *("xclp.num_bits=256", "training.labeled_only_rounds=0"),
 )
-VIEWS = ("training.strong_augmentation=('cutout:4',)",)
 # Another method is one more line here: name -> (algorithm, settings).
 METHODS = {
     **{name: (name, ()) for name in ("fedavg", "scaffold", "feddyn", "fedprox", "fedavg_network")},
     **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
-    **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam")},
+    **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam", *CONSISTENT)},
     "fedct": (
         "fedct",
         (
@@ -169,6 +168,7 @@ Y = RNG.integers(-1, 6, 40)
 CODES = RNG.integers(0, 2**32, (5, 8), dtype=np.uint32)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("x", [IMAGES, IMAGES / 7, RNG.normal(size=(40, 9)).astype(np.float32)])
 def test_every_encoding_is_found_and_nothing_else(x):

@@ -1,7 +1,7 @@
 """Whole runs through the same code as Flower's processes, in this process: equal to the simulation."""
 
 import pytest
-from network_deployment import Deployment, config_of
+from network_deployment import CONSISTENT, VIEWS, Deployment, config_of
 from on_demand import on_demand
 
 from jaxfed.api.run import run as simulate
@@ -10,9 +10,9 @@ from jaxfed.flower.deployment import comparison
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 
-@pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold"], at_once=["fedavg"]))
+@pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
 def test_a_run_is_the_simulation(tmp_path, name):
-    config = config_of(name)
+    config = config_of(name, *(VIEWS * (name in CONSISTENT)))
     there = Deployment(tmp_path, config)
     there.serve()
     simulate(config, workdir=tmp_path / "simulation", progress=False)

@@ -93,6 +93,7 @@ def test_equals_the_oracle(make, n, num_words, k, width, block, share_valid):
     assert_equal(found_by(between, bits, valid, k), expected(bits, k, valid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", DEVICES)
 def test_over_devices_equals_the_oracle(num_devices):
     """Two and four devices meet twice half way, and share what is left; one and three never do."""

@@ -44,6 +44,7 @@ def residuals(w, z, y, alpha):
     return left / np.where(size > 0, size, 1)
 
 
+@pytest.mark.slow
 def test_few_columns_take_fewer_steps_together(clusters):
     graph, y, w = clusters
     z, together = propagate(graph, y, 0.99, tolerance=2e-6)

@@ -2,12 +2,10 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from invoking import ROOT
+from invoking import called
 from small_workdirs import make_run
 
 from jaxfed.errors import UsageError
@@ -19,6 +17,7 @@ from jaxfed.reports.figures.bound_figures import (
     sensitivity_bound_figure,
 )
 from jaxfed.training.consensus.consensus_bound import change_probability
+from launch import bounds
 
 SMALL = Wanted(clients=(3, 5), rates=(1.0,), public=(1, 400), deltas=(0.05,), estimate=20)
 
@@ -133,21 +132,16 @@ def test_runs_without_a_consensus_of_three(tmp_path, voters):
         of_run(tmp_path, SMALL)
 
 
-def called(*arguments):
-    command = [sys.executable, "-m", "launch.bounds", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_the_command(tmp_path):
-    done = called(str(fedct_run(tmp_path / "r")), "--rates=1", "--deltas=0.05")
+    done = called(bounds.main, str(fedct_run(tmp_path / "r")), "--rates=1", "--deltas=0.05")
     assert (done.returncode, done.stderr) == (0, "")
     assert "m = 5  c = 1.0  |U| = 70" in done.stdout
     assert "|U| = 70  delta = 0.05  e = 0.01  r = " in done.stdout
     assert (tmp_path / "r" / "bounds" / "convergence-70.png").is_file()
-    told = called("--helpshort").stdout
+    told = bounds.__doc__
     for table in ("convergence", "sensitivity"):
         header = (tmp_path / "r" / "bounds" / f"{table}.csv").read_text().partition("\n")[0]
         assert all(column in told for column in header.split(","))
-    done = called(f"--out={tmp_path}", "--clients=5,x")
+    done = called(bounds.main, f"--out={tmp_path}", "--clients=5,x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "jaxfed: --clients=5,x: use numbers, with commas between them\n"

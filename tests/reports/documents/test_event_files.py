@@ -2,17 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from event_files import read, steps
-from invoking import ROOT
+from invoking import called
 from small_workdirs import make_run, make_sweep
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.tracking import tracker
 from jaxfed.reports.documents.event_files import write_event_files
+from launch import report
 
 WITH_TENSORBOARD = pytest.mark.skipif(
     not tracker.find_spec("tensorboard"), reason="pip install -r requirements-trackers.txt"
@@ -20,9 +19,8 @@ WITH_TENSORBOARD = pytest.mark.skipif(
 
 
 def reported(*arguments):
-    """Exit status and standard error of launch.report, in a process: two launchers have a flag --out."""
-    command = [sys.executable, "-m", "launch.report", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    """Exit status and standard error of launch.report."""
+    done = called(report.main, *arguments)
     return done.returncode, done.stderr
 
 
@@ -34,6 +32,7 @@ def test_without_tensorboard_one_line_says_what_to_install(tmp_path, monkeypatch
     assert not (tmp_path / "tb").exists()
 
 
+@pytest.mark.slow
 @WITH_TENSORBOARD
 def test_of_runs_and_sweeps(tmp_path):
     work, out = tmp_path / "work", tmp_path / "tb"

@@ -1,17 +1,14 @@
 """The whole page from runs and sweeps, and `launch.report`."""
 
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
+from invoking import called
 from small_workdirs import ACCURACIES, PER_CLIENT, make_run, make_sweep
 
 from jaxfed.reports.documents.report import write_report
-
-ROOT = Path(__file__).parents[3]
+from launch import report
 
 
 class Page(HTMLParser):
@@ -112,8 +109,7 @@ def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path
 
 
 def launch(*arguments):
-    command = [sys.executable, "-m", "launch.report", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return called(report.main, *arguments)
 
 
 def test_launch_report(tmp_path):

@@ -31,6 +31,7 @@ def test_distances_of_nobody_are_not_numbers():
     assert math.isnan(inside)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_clients", [5, 100])
 @pytest.mark.parametrize(("skew", "inside"), [("both", (0.0, 0.2)), ("independent", (0.5, 1.0))])
 def test_the_line_tells_the_two_deals_apart(num_clients, skew, inside):

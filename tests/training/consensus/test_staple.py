@@ -80,6 +80,7 @@ def test_it_converges_and_the_likelihood_never_falls():
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_it_finds_how_good_clients_are_and_beats_the_majority():
     """One good client among four that guess: the majority follows these, STAPLE does not."""
     accuracies = [0.95, 0.45, 0.45, 0.45, 0.45]

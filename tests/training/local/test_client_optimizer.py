@@ -69,7 +69,7 @@ def by_optax(model, state, optimizer_state, federation, client, number, optimize
 
 @pytest.mark.parametrize("optimizer", on_demand(OPTIMIZERS, at_once=["adam", "injected"]))
 @pytest.mark.parametrize("kind", ["fresh", "kept"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_two_rounds_by_optax(optimizer, kind):
     """Client 0 takes part twice, 1 in round 1, 2 in round 2; the rate falls from round to round."""
     if optimizer == "adam":
@@ -100,6 +100,7 @@ def test_two_rounds_by_optax(optimizer, kind):
         assert_close(jax.tree.map(lambda leaf, c=client: leaf[c], stored), state, 1e-3, 2e-5)
 
 
+@pytest.mark.slow
 def test_who_does_not_take_part_keeps_its_own():
     federation = federation_of([10, 10, 10])
     states = rounds_of(fedavg(training=training("rmsprop")), federation, 2, cohorts=[[0, 1], [1]])
@@ -122,10 +123,8 @@ def test_plain_sgd_has_nothing_to_keep():
     assert not jax.tree.leaves(kept[2].client_optimizers)
 
 
-@pytest.mark.parametrize(
-    "method", on_demand(["feddyn", "fedsiam", "protofssl"], at_once=["feddyn", "fedsiam"])
-)
-@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["feddyn", "fedsiam", "protofssl"])
 def test_every_method_has_it_from_one_place(method, tmp_path):
     """It makes a difference from the second round on, and a checkpoint brings it back bit for bit."""
     federation = federation_of([10, 10, 8], num_labeled=6)

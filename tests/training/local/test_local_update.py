@@ -90,6 +90,7 @@ def test_joint_epochs_pass_over_every_usable_example_once(num_labeled, num_unlab
     assert {row for batch in rows for row in batch} <= set(range(n))  # filled with real examples
 
 
+@pytest.mark.slow
 @given(
     num_labeled=st.integers(0, 9),
     num_unlabeled=st.integers(0, 14),

@@ -147,6 +147,7 @@ def test_the_weighted_loss_is_the_same_in_blocks(count, of_loss, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", on_demand(["none", "group"], at_once=["group"]))
 def test_who_says_so_answers_each_example_by_itself(norm):
     model = cnn(IMAGE, 3, norm=norm, groups=2, **NETWORK)

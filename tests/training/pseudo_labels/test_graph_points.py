@@ -65,6 +65,7 @@ def one_label_a_class(federation):
     return dataclasses.replace(federation, partition=partition)
 
 
+@pytest.mark.slow
 def test_with_one_label_a_class_prototypes_are_the_labeled_points():
     federation = one_label_a_class(federation_of([12, 9, 14], num_labeled=6))
     (state, metrics), (other, of_prototypes) = (

@@ -64,6 +64,7 @@ def test_sharpening_underflows_at_no_temperature():
     np.testing.assert_allclose(sharpened(jnp.asarray(p), 0.5), even, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_there_are_no_more_helpers_than_clients():
     federation = federation_of([5, 4, 3])
     made = training_of(Batches("joint", size=4, epochs=1))
@@ -73,6 +74,7 @@ def test_there_are_no_more_helpers_than_clients():
     assert state.memory.helpers.is_there.shape[0] == 3
 
 
+@pytest.mark.slow
 def test_the_number_of_classes_is_asked_for_and_that_of_labels_is_not():
     made = training_of(Batches("joint", size=4, epochs=1))
     with pytest.raises(UsageError, match="num_classes=0: use the number of classes"):

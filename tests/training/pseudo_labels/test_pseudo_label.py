@@ -85,7 +85,7 @@ def expected_xclp(features, cohort, parameters):
     ],
     ids=str,
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeypatch):
     parameters = dataclasses.replace(PARAMETERS, **settings)
     embed = pseudo_label.embedding(model, map_clients)
@@ -161,6 +161,7 @@ def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
     assert labels.metrics["selected"]["alpha"] in (0.5, np.float32(p.alpha), p.alpha)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize(
     "settings",
@@ -215,7 +216,7 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
     ],
     ids=str,
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switches):
     embed = pseudo_label.embedding(model, map_clients)
     state = state_of(model)

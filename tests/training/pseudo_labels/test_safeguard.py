@@ -159,6 +159,7 @@ def test_a_network_of_few_bits_is_as_sure_as_its_logits_say(model, state, cohort
     np.testing.assert_array_equal(np.asarray(labels.label)[:, 1::2][withheld], -1)
 
 
+@pytest.mark.slow
 def test_weights_of_classes_have_no_say_in_what_stays(model, state, cohort):
     """They are no probabilities; what they multiply is what has stayed."""
     parameters = xclp.Parameters(

@@ -64,6 +64,7 @@ def test_bytes_and_steps_are_those_of_real_rounds(name):
     assert (costs.upload_bytes, costs.download_bytes, costs.steps) == real_rounds(name)
 
 
+@pytest.mark.slow
 def test_what_may_be_sent_sparse_counts_whole():
     """FedMatch: sigma and psi both ways, and two helpers' psi in every second round."""
     whole = num_bytes_of(jax.eval_shape(MODEL.init, KEY))

@@ -101,6 +101,7 @@ def test_fedavg_is_the_server_alone_and_sends_nothing():
     assert not algorithm.needs_labels(1)
 
 
+@pytest.mark.slow
 def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
     """One round of network labels is a round of FedAvg on those labels from the server's model."""
     federation = apart()
@@ -120,6 +121,7 @@ def test_clients_label_with_what_the_server_has_come_to_and_start_from_it():
     assert float(metrics["train_loss"]) == pytest.approx(float(told["train_loss"]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_fixmatch_trains_clients_on_the_unlabeled_term_alone():
     """With a threshold that nobody reaches clients stand still, and the server's step is all there is."""
     federation = apart()
@@ -191,6 +193,7 @@ def test_xclp_labels_are_those_of_one_more_party():
     assert told.upload["codes"] == n * 64 // 8
 
 
+@pytest.mark.slow
 def test_xclp_rounds_learn_and_protocols_are_refused():
     federation = apart([40, 40, 40], 30)
     training = xclp_training(federation)
@@ -207,6 +210,7 @@ def test_xclp_rounds_learn_and_protocols_are_refused():
         simulate(fedavg(training=training, pseudo_label="xclp"), federation)
 
 
+@pytest.mark.slow
 def test_fedmatch_trains_sigma_at_the_server_and_sends_psi_alone():
     federation = apart([12, 7, 20])
     training = training_at(federation, strong_augment=strong)
@@ -225,6 +229,7 @@ def test_fedmatch_trains_sigma_at_the_server_and_sends_psi_alone():
     assert metrics["communication"]["download"]["parameters"] > 3 * PARAMETERS
 
 
+@pytest.mark.slow
 def test_static_statistics_count_the_servers_examples():
     federation = apart([16, 16], 16)
     training = training_at(
@@ -265,6 +270,7 @@ def test_with_static_statistics_clients_label_by_those_of_what_the_server_has_co
     np.testing.assert_allclose(model["norm"]["mean"][...], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_strategies_agree_and_padding_is_inert():
     federation = apart()
     results = [
@@ -281,6 +287,7 @@ def test_strategies_agree_and_padding_is_inert():
     assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_local_statistics_of_the_server_are_the_models():
     """With local statistics the server embeds with the model's, no client's."""
     federation = apart([16, 16], 16)

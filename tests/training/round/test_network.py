@@ -30,7 +30,8 @@ def both(name, settings=(), rounds=3, **which):
     return network_in_process.both(name, COHORT, settings, rounds=rounds, **which)
 
 
-@pytest.mark.parametrize("case", on_demand(CASES, at_once=("scaffold",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_network_gives_the_numbers_of_the_simulation(case):
     name, settings = CASES[case]
     state, far, expected, found, there = both(name, settings)
@@ -75,6 +76,7 @@ def test_a_client_that_does_not_reply_is_as_if_it_had_not_been_drawn(name):
     assert found["communication"] == expected["communication"]
 
 
+@pytest.mark.slow
 def test_without_any_reply_the_model_stays():
     everybody = {("update", 2): tuple(COHORT)}
     _, before, _, _, _ = both("scaffold", rounds=1)

@@ -254,6 +254,7 @@ def test_stages_and_the_teacher():
     assert_same(sem[4].teacher.model, sem[2].model)
 
 
+@pytest.mark.slow
 def test_very_unequal_cohorts_share_their_programs():
     """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
     federation = federation_of([200, 3, 1, 0, 40, 7], 2)

@@ -59,6 +59,7 @@ def test_a_share_of_the_unlabeled_points_is_late():
     assert not np.array_equal(half[0], half[2])
 
 
+@pytest.mark.slow
 def test_late_points_have_no_part_in_the_others_labels(federation):
     """The graph with them taken out of the data gives the others the same."""
     late, _ = labeled(federation, late_fraction=0.5)

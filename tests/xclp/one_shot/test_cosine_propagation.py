@@ -172,6 +172,7 @@ def test_pooled_chooses_what_refits_would(federation):
     np.testing.assert_array_equal(found.label[cohort.mask], again.label[cohort.mask])
 
 
+@pytest.mark.slow
 def test_more_neighbors_than_given_may_be_chosen(federation):
     """Each setting has the nearest that it asks for, out of one search."""
     p = Propagation(NUM_CLASSES, num_neighbors=1, alpha=ALPHA)

@@ -65,6 +65,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.sample(2)
 def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
@@ -96,6 +97,7 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
         assert len(told) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["xclp", "pooled_lp"])
 def test_steps_that_suffice_for_the_labeling_alone(method):
     """At alpha = 0.1 they do; at 0.999, which is tried and not chosen, they do not."""
