@@ -42,12 +42,13 @@ METHODS = (
     "xclp",
     "centralized",
 )
-# With `every_method`. SemiFL and (FL)^2 learn from the server's labels, which no client's members have;
-# `network` labels by a model that was there before, and nobody sends anything.
+# With `every_method`. SemiFL, (FL)^2 and FedCon learn from the server's labels, which no client's members
+# have; `network` labels by a model that was there before, and nobody sends anything.
 OTHERS = (
     *("fedavg_network", "fedsem", "fedavg_per_client_lp", "fedavg_xclp_prototypes"),
     *("scaffold", "feddyn", "mixmatch", "fedmatch", "fedsiam", "fedrgd"),
     *("sage", "sage_xclp", "fedlabel", "feddb", "rscfed", "cbafed", "proxyfl", "fedloke"),
+    *("feddure", "twinsight"),
     *("fedirm", "fedper", "fedrep", "fedproto", "fedtgp", "dsfl"),
     *("per_client_lp", "pooled_lp", "client_knn"),
 )

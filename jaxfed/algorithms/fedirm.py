@@ -45,7 +45,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -131,14 +130,9 @@ def fedirm(
     Cost: a step has one forward and backward pass and 1 + T forward passes; a round, one forward pass over
     a client's data. The state has one more model for each client.
     """
-    if training.local.client_optimizer == "kept":
-        raise UsageError(
-            "fedirm trains beside a teacher, and keeps no optimizer of both",
-            key="client_optimizer",
-            owner="LocalTraining",
-            value="kept",
-            allowed="use 'fresh'",
-        )
+    training.local.require_fresh_optimizers(
+        "fedirm trains beside a teacher, and keeps no optimizer of both"
+    )
     model, plain = training.model, training.local.optimizer
     beside = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
 

@@ -31,7 +31,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
@@ -80,14 +79,9 @@ def fedloke(
     Cost: twice FixMatch's; the state has one more model for each client.
     """
     strong = training.local.strong_augment_for("fedloke")
-    if training.local.client_optimizer == "kept":
-        raise UsageError(
-            "fedloke trains two models at once, and keeps no optimizer of both",
-            key="client_optimizer",
-            owner="LocalTraining",
-            value="kept",
-            allowed="use 'fresh'",
-        )
+    training.local.require_fresh_optimizers(
+        "fedloke trains two models at once, and keeps no optimizer of both"
+    )
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches

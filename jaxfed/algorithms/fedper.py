@@ -44,7 +44,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.evaluate import over_clients
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
-from jaxfed.models.head import Path, head_paths
+from jaxfed.models.head import Path, head_paths, split_head
 from jaxfed.rules import at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, Optimizer, Trained
@@ -138,8 +138,7 @@ def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:
     """The optimizer applied to "head" or "body" alone; the other part and its state stay unchanged."""
 
     def split(parameters: Any) -> dict[str, Any]:
-        head, body = nnx.split_state(parameters, lambda path, _: path in paths, ...)
-        return {"head": head, "body": body}
+        return dict(zip(("head", "body"), split_head(parameters, paths), strict=True))
 
     def of_rate(rate: jax.Array) -> optax.GradientTransformation:
         optimizer = plain(rate)
@@ -169,11 +168,7 @@ def _with_own_heads(
             value=pseudo_label,
             allowed="use 'xclp', or another source of labels",
         )
-    paths = head_paths(training.model, name)
-
-    def split(model: nnx.State) -> tuple[nnx.State, nnx.State]:
-        head, body = nnx.split_state(model, lambda path, _: path in paths, ...)
-        return head, body
+    split = partial(split_head, paths=head_paths(training.model, name))
 
     def body_bytes(parameters: nnx.State) -> int:
         return num_bytes_of(nnx.filter_state(split(parameters)[1], nnx.Param))

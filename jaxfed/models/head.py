@@ -79,6 +79,12 @@ def dense_head(model: Model, method: str) -> DenseHead:
     return DenseHead(kernels[0], *leaves[kernels[0]].shape)
 
 
+def split_head(state: nnx.State, paths: frozenset[Path]) -> tuple[nnx.State, nnx.State]:
+    """Return the head, which has the parameters at `paths`, and the body, which has all the rest."""
+    head, body = nnx.split_state(state, lambda path, _: path in paths, ...)
+    return head, body
+
+
 def leaf_of(state: nnx.State, path: Path) -> Any:
     """Return the array at a path."""
     found: Any = state

@@ -22,7 +22,7 @@ from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, s
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
-    **dict.fromkeys(("semifl", "fl2"), ("federation.labels_at=server",)),
+    **dict.fromkeys(("semifl", "fl2", "fedcon"), ("federation.labels_at=server",)),
     **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
     **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
     # Eight clients are few to hide among: noise that can be learned through promises next to nothing.

@@ -19,12 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.training.local.losses import Batch
+from jaxfed.training.local.similarity import unit
 
 Similarity = Literal["dot", "cosine"]
-
-# A cosine's slope is 1 over the length. Features that are nearly 0, as of a ReLU layer without a norm, would
-# take the model away in one step.
-_SHORTEST = 0.01
 
 
 def class_sets(
@@ -59,16 +56,10 @@ def contrast(
         similarity: sim.
     """
     if similarity == "cosine":
-        features, rows = _unit(features), _unit(rows)
+        features, rows = unit(features), unit(rows)
     positive = jnp.sum(jnp.where(sets, weights, 0) * (features @ rows.T), axis=-1)
     member = sets.astype(jnp.float32)
     is_negative = (member @ member.T == 0) & used[None, :]
     negatives = jnp.where(is_negative, features @ features.T, -jnp.inf)
     both = jnp.concatenate([positive[:, None], negatives], axis=-1)
     return jax.nn.logsumexp(both, axis=-1) - positive
-
-
-def _unit(vectors: jax.Array) -> jax.Array:
-    """Vectors divided by their length or `_SHORTEST`, the larger one."""
-    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, _SHORTEST**2))

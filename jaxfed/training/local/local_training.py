@@ -85,3 +85,18 @@ class LocalTraining:
                 allowed="give a strong augmentation",
             )
         return self.strong_augment
+
+    def require_fresh_optimizers(self, why: str) -> None:
+        """Check that clients' optimizers start anew in each round; `why` opens the error.
+
+        Raises:
+            UsageError: clients keep them.
+        """
+        if self.client_optimizer == "kept":
+            raise UsageError(
+                why,
+                key="client_optimizer",
+                owner="LocalTraining",
+                value="kept",
+                allowed="use 'fresh'",
+            )

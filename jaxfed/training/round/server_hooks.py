@@ -1,10 +1,11 @@
 """Parts that a method adds to FedAvg's round; each adds nothing by default.
 
-Hook         host code before labeling and after the server's step, with a share of the state
-UploadStore  a hook: the server's store of the clients' uploads other than models
-Control      values beside the model that grow by the clients' corrections
-Messages     further messages between the server and single clients
-Classifier   how a state classifies examples
+Hook          host code before labeling and after the server's step, with a share of the state
+UploadStore   a hook: the server's store of the clients' uploads other than models
+DrawnClients  a hook: states of clients that are random at first
+Control       values beside the model that grow by the clients' corrections
+Messages      further messages between the server and single clients
+Classifier    how a state classifies examples
 """
 
 from __future__ import annotations
@@ -88,6 +89,26 @@ class UploadStore(Hook):
         ids, own_key = jnp.asarray(cohort.client_id), jax.random.fold_in(key, Stream.UPLOAD_STORE)
         memory = self.update(state.memory, ids, uploads, state.round, own_key, communication)
         return state._replace(memory=memory)
+
+
+@dataclass(frozen=True)
+class DrawnClients(Hook):
+    """Draw the state that all clients start with from the run's key, in place of that of `init_client`.
+
+    Attributes:
+        draw: key, model, federation -> a client's state, of the form that `init_client` returns.
+    """
+
+    draw: Callable[[jax.Array, nnx.State, Federation], Any]
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with the drawn state for every client."""
+        one = self.draw(jax.random.fold_in(key, Stream.CLIENT_STATES), state.model, federation)
+        return state._replace(
+            clients=jax.tree.map(
+                lambda rows, leaf: jnp.broadcast_to(leaf, rows.shape), state.clients, one
+            )
+        )
 
 
 class Control(NamedTuple):

@@ -16,7 +16,7 @@ COHORT = [2, 3, 5]
 EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
 METHODS = (
     *(*EXACT, "fedavg_network", "fedavg_per_client_lp", "feddb", "cbafed", "rscfed"),
-    *("proxyfl", "fedloke", "fedirm"),
+    *("proxyfl", "fedloke", "fedirm", "feddure", "twinsight"),
 )
 STATIC = ("model.name=mlp", "model.norm=batch", "training.batch_statistics=static")
 CASES = {

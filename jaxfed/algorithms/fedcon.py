@@ -1,0 +1,308 @@
+"""FedCon (Long, Wang, Wang, Xiao, Ma, arXiv 2109.04533): labels at the server, contrast at the clients.
+
+The server has a network of a body b and a head f, and a moving average b', f' of it. In each round it trains
+on its labels. With p_v = softmax f(b(a_v(x))) for two draws a_1, a_2 of the augmentation, and q_v the same of
+the average, held fixed,
+
+    L_S = mean 1/2 [ l(p_1, y) + l(p_2, y) ] + beta(r) mean 1/2 [ KL(q_2, p_1) + KL(q_1, p_2) ]
+    b, f <- b, f - eta grad L_S,   b', f' <- alpha_S (b', f') + (1 - alpha_S) (b, f)              (each step)
+
+beta(r) = beta exp(-5 (1 - r / R)^2) in round r = 0, 1, ... until r = R. Client k receives b alone. It has a
+predictor h_k and a moving average t_k of its body, which both stay:
+
+    b_k <- b;   b_k, h_k <- b_k, h_k - eta grad mean 1/2 [ d(h_k(b_k(a_1(x))), t_k(a_2(x)))
+                                                        + d(h_k(b_k(a_2(x))), t_k(a_1(x))) ],   d = 1 - cos
+    t_k <- alpha t_k + (1 - alpha) b_k                                                          (each step)
+
+t_k is held fixed in the loss (BYOL), and starts as the first b that the client receives. The server takes the
+mean of b_k; f, b', f' stay as they are. As the head fits b only after the server has trained, a state is
+evaluated by the network that the server trained last: that of this round, before the clients.
+
+The source is the authors' code, with the paper's abstract.
+
+Differences from the authors' code:
+
+  * Its q_v are predictions of the network itself without derivatives: the average is computed, but never
+    used. That is `server_average` 0, except in the first step of a round.
+  * alpha_S follows a cosine in the code, from 0.9996 to 1 in 20 rounds of 1000 steps. Here it is constant.
+  * The code keeps h_k and t_k under the number of the last batch, not of the client (its variant for Section
+    4.5 does not), and averages the bodies of all local epochs, with equal weights.
+  * In the code the server has SGD with rate 0.01 and momentum 0.5, and clients have LARS. Here
+    `training.optimizer` is for both.
+  * The code's predictor has 12288 hidden numbers with BatchNorm; here none, and fewer by default.
+
+Leaves a client: its body's change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.models.head import dense_head, head_paths, split_head
+from jaxfed.models.mlp import mlp
+from jaxfed.models.model import compose
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.consistency import divergence
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.training.local.similarity import unit
+from jaxfed.training.mean_teacher import followed, online_only, ramp_up
+from jaxfed.training.needs import needs
+from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, finished, local_steps
+from jaxfed.training.round.labels_at_server import ServerPart
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import (
+    Classifier,
+    DrawnClients,
+    Hook,
+    Messages,
+    network_classifier,
+)
+from jaxfed.training.server.server_state import ServerState, together, with_statistics
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+class Own(NamedTuple):
+    """A client's state: h_k, the parameters of t_k, and the number of its steps, int32 scalar."""
+
+    predictor: nnx.State
+    target: nnx.State
+    steps: jax.Array
+
+
+@keywords(
+    consistency_weight=NOT_NEGATIVE,
+    rampup_rounds=at_least(0),
+    server_average=SHARE,
+    average=SHARE,
+    predictor_hidden=at_least(1),
+)
+@needs(pseudo_label="unlabeled", labels_at=("server",))
+def fedcon(
+    *,
+    training: Training,
+    consistency_weight: float = 1.0,
+    rampup_rounds: int = 100,
+    server_average: float = 0.9996,
+    average: float = 0.999,
+    predictor_hidden: int = 512,
+) -> FederatedAlgorithm:
+    """FedCon.
+
+    Args:
+        training: the training specification; `server.examples` is needed, and a network whose head is one
+            dense layer. Without `local.augment` both views are the example itself.
+        consistency_weight: beta.
+        rampup_rounds: R; 0: no ramp-up.
+        server_average: alpha_S, in [0, 1].
+        average: alpha, in [0, 1].
+        predictor_hidden: number of ReLUs of h_k.
+
+    Raises:
+        UsageError: a number out of range, labels at clients, a network with another head, or clients that
+            keep their optimizers.
+
+    Cost: a step has one pass with gradients and one without over two views. The server has three networks,
+    each client keeps one and a predictor.
+    """
+    training.server.require_labels()
+    training.local.require_fresh_optimizers(
+        "fedcon trains beside a moving average, and keeps no optimizer of both"
+    )
+    model, plain = training.model, training.local.optimizer
+    _, num_features, _ = dense_head(model, "fedcon")
+    split = partial(split_head, paths=head_paths(model, "fedcon"))
+    predictor = mlp((num_features,), num_features, hidden=(predictor_hidden,))
+    training = training.with_states(_followed(model), _with_target)
+    training = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
+    augment, pointwise = training.local.augment, training.local.pointwise
+
+    def server_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        weight = consistency_weight * ramp_up(shared.round.astype(jnp.float32), rampup_rounds)
+        trained = local_steps(
+            *(training, shared, client, key),
+            loss=server_loss(model, augment, weight, pointwise),
+            batches=batches,
+            after_step=lambda parameters, *_: followed(parameters, jnp.float32(server_average)),
+        )
+        return finished(training, shared, client, trained)
+
+    def body_bytes(state: nnx.State) -> int:
+        return num_bytes_of(nnx.filter_state(split(state["online"])[1], nnx.Param))
+
+    def drawn(key: jax.Array, state: nnx.State, federation: Federation) -> Own:
+        del federation
+        start = nnx.filter_state(state["online"], nnx.Param)
+        return Own(predictor.init(key), start, jnp.int32(0))
+
+    loss = contrast_loss(model, predictor, augment)
+    classifier = network_classifier(training)
+    return federated_training(
+        training,
+        _client_update(training, loss, split, body_bytes, average),
+        pseudo_label="unlabeled",
+        init_client=lambda state, federation: drawn(jax.random.key(0), state, federation),
+        messages=Messages(download_bytes=body_bytes),
+        hooks=(DrawnClients(drawn), _TrainedLast()),
+        server_part=ServerPart(server_update),
+        classifier=Classifier(lambda state: state.memory, classifier.probabilities),
+    )
+
+
+def _client_update(
+    training: Training,
+    loss: Loss,
+    split: Callable[[nnx.State], tuple[nnx.State, nnx.State]],
+    body_bytes: Callable[[nnx.State], int],
+    average: float,
+) -> LocalUpdate:
+    """A client's round; `split` returns a network's head and body."""
+
+    def follow(parameters: nnx.State, *_: jax.Array) -> nnx.State:
+        online = parameters["online"]
+        pair = together(online=online["network"], target=parameters["target"])
+        return together(online=online, target=followed(pair, jnp.float32(average))["target"])
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        network = with_statistics(shared.model, client.statistics)["online"]
+        own = client.state
+        target = jax.tree.map(
+            lambda kept, new: jnp.where(own.steps > 0, kept, new),
+            own.target,
+            nnx.filter_state(network, nnx.Param),
+        )
+        online = together(network=network, predictor=own.predictor)
+        trained = local_steps(
+            *(training, shared, client, key),
+            loss=loss,
+            batches=batches,
+            start=together(online=online, target=target),
+            after_step=follow,
+        )
+        online = trained.state["online"]
+        moved = nnx.merge_state(split(online["network"])[1], split(network)[0])
+        sent = together(online=moved, target=shared.model["target"])
+        update = finished(training, shared, client, trained._replace(state=sent))
+        steps = own.steps + trained.num_steps
+        return update._replace(
+            client_state=Own(online["predictor"], trained.state["target"], steps),
+            sent={"parameters": jnp.int32(body_bytes(shared.model))},
+        )
+
+    return local_update
+
+
+class _TrainedLast(Hook):
+    """The server's store of the network that it trained last, `ServerState.memory`."""
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with the initial network."""
+        return state._replace(memory=state.model)
+
+    def before(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> ServerState:
+        """Return the state with the network as the clients receive it."""
+        return state._replace(memory=state.model)
+
+
+def _with_target(network: nnx.State) -> nnx.State:
+    """Return {online, target} of a network; the target has its parameters alone."""
+    return together(online=network, target=nnx.filter_state(network, nnx.Param))
+
+
+def _followed(model: Model) -> Model:
+    """The model of states {online, target} that classifies and trains by the first."""
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        features, online = model.train_features(state["online"], x, key)
+        return features, together(online=online, target=state["target"])
+
+    return compose(
+        init=lambda key: _with_target(model.init(key)),
+        features=lambda state, x: model.features(state["online"], x),
+        head=lambda state, features: model.head(state["online"], features),
+        train_features=train_features,
+    )
+
+
+def _views(batch: Batch, augment: Augment | None, key: jax.Array) -> jax.Array:
+    """Both views of a batch, [2 B, ...]."""
+    keys = jax.random.split(key)
+    views = [batch.x if augment is None else augment(own, batch.x) for own in keys]
+    return as_float(jnp.concatenate(views))
+
+
+def _swapped(views: jax.Array) -> jax.Array:
+    """Rows of the other view."""
+    return jnp.concatenate(jnp.split(views, 2)[::-1])
+
+
+def _target(state: nnx.State, network: nnx.State) -> nnx.State:
+    """The target, held fixed, with the network's statistics."""
+    statistics = nnx.split_state(network, nnx.Param, ...)[1]
+    target: nnx.State = jax.lax.stop_gradient(nnx.merge_state(state["target"], statistics))
+    return target
+
+
+def server_loss(
+    model: Model, augment: Augment | None, weight: jax.Array, pointwise: Pointwise
+) -> Loss:
+    """L_S on states {online, target}."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        view_key, online_key, target_key = jax.random.split(key, 3)
+        x = _views(batch, augment, view_key)
+        logits, online = model.train_apply(state["online"], x, online_key)
+        taught, _ = model.train_apply(_target(state, state["online"]), x, target_key)
+        q = _swapped(jax.nn.softmax(taught.astype(jnp.float32)))
+        label, used = (jnp.concatenate([part, part]) for part in (batch.label, batch.used))
+        terms = pointwise(logits, label) + weight * divergence(logits, q)
+        return mean_where(terms, used), together(online=online, target=state["target"])
+
+    return loss
+
+
+def contrast_loss(model: Model, predictor: Model, augment: Augment | None) -> Loss:
+    """A client's loss on states {online: {network, predictor}, target}."""
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        view_key, online_key, target_key, predictor_key = jax.random.split(key, 4)
+        x = _views(batch, augment, view_key)
+        own, predicts = state["online"]["network"], state["online"]["predictor"]
+        features, network = model.train_features(own, x, online_key)
+        guess, _ = predictor.train_apply(predicts, features, predictor_key)
+        taught, _ = model.train_features(_target(state, own), x, target_key)
+        pairs = unit(guess.astype(jnp.float32)) * _swapped(unit(taught.astype(jnp.float32)))
+        value = mean_where(1 - jnp.sum(pairs, axis=-1), jnp.concatenate([batch.used, batch.used]))
+        online = together(network=network, predictor=predicts)
+        return value, together(online=online, target=state["target"])
+
+    return loss

@@ -1,0 +1,241 @@
+"""Twin-sight (Zhang, Yang, Tian, Wang, Liu, Han, ICLR 2024): a supervised and an unsupervised model as twins.
+
+Clients train two networks of one architecture. The supervised one has features h(x) and a classifier f(x);
+the unsupervised one has features g(x) and, in place of a classifier, a projector to z(x). On a batch
+B = B_L u B_U, with p_i = softmax f(weak(x_i)) held fixed and y_i = argmax p_i for i in B_U,
+
+    L_s = 1/|B_L| sum_{B_L} l(f(weak(x_i)), y_i)
+          + lambda/|B_U| sum_{B_U} 1[max p_i >= tau_c, c = y_i] l(f(strong(x_i)), y_i)
+    L_u = instance discrimination: SimCLR's loss of z(weak(x_i)) and z(strong(x_i)), all i in B
+    L_t = 1/|B|^2 sum_{i, j in B} [ cos(h(weak(x_i)), h(weak(x_j))) - cos(g(weak(x_i)), g(weak(x_j))) ]^2
+    L   = L_s + contrast_weight L_u + twin_weight L_t
+
+L_t keeps the neighborhoods of a batch's examples equal in both networks; it trains both. The server averages
+both networks and the projector as in FedAvg. The supervised network is evaluated. Losses of features are in
+`jaxfed.training.local.similarity`.
+
+The sources are the paper's abstract and the authors' code, where the setting of clients with both labeled
+and unlabeled examples has L with these weights.
+
+Differences from the authors' code:
+
+  * The code divides L_t by `n ^ 2`, which is n XOR 2 in Python, about n. Here it is a mean over n^2 pairs:
+    `twin_weight` n is the code's 1.
+  * In the code tau_c follows FreeMatch at each step by moving averages with weight 0.999, which start again
+    at 1/C in each epoch. So nearly every label counts. Here the received model makes thresholds once a round.
+    For SVHN the code clips them to [0.9, 0.95].
+  * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option.
+  * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and fewer by default.
+  * The code has SimSiam and BYOL as other choices for L_u.
+
+Leaves a client: the changes of both networks and the projector.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.models.head import dense_head, head_paths, split_head
+from jaxfed.models.mlp import mlp
+from jaxfed.models.model import compose
+from jaxfed.models.wrapping import as_float
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords, one_of
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.consistency import Views, confident
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    Pointwise,
+    labeled_mean,
+    unlabeled_mean,
+)
+from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
+from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
+from jaxfed.training.needs import needs
+from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.two_views import ALL, begin_of
+from jaxfed.training.server.server_state import together
+from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+
+@keywords(
+    threshold=SHARE,
+    thresholds=one_of(("fixed", *THRESHOLDS)),
+    unlabeled_weight=NOT_NEGATIVE,
+    contrast_weight=NOT_NEGATIVE,
+    twin_weight=NOT_NEGATIVE,
+    temperature=POSITIVE,
+    projection_hidden=at_least(1),
+    projection_size=at_least(1),
+)
+@needs(pseudo_label=ALL, two_views=True)
+def twinsight(
+    *,
+    training: Training,
+    threshold: float = 0.95,
+    thresholds: Thresholds = "freematch",
+    unlabeled_weight: float = 5.0,
+    contrast_weight: float = 0.5,
+    twin_weight: float = 1.0,
+    temperature: float = 0.07,
+    projection_hidden: int = 512,
+    projection_size: int = 128,
+) -> FederatedAlgorithm:
+    """Twin-sight with labels at clients.
+
+    Args:
+        training: the training specification; its `local.strong_augment` is needed, and a network whose head
+            is one dense layer.
+        threshold: confidence in [0, 1] from which a pseudo-label counts; "freematch" sets its own.
+        thresholds: tau_c, "fixed" or by class: "flexmatch", "freematch".
+        unlabeled_weight: lambda. With 5, as in the code, take its learning rate of 0.01; a small CNN diverged
+            at 0.1.
+        contrast_weight: weight of L_u.
+        twin_weight: weight of L_t.
+        temperature: T of SimCLR's loss.
+        projection_hidden: number of ReLUs of the projector.
+        projection_size: size of z.
+
+    Raises:
+        UsageError: a number out of range, no strong augmentation, or a network with another head.
+
+    Cost: twice FixMatch's, in computation and in bytes; thresholds by class take one forward pass over a
+    client's data in each round.
+    """
+    strong = training.local.strong_augment_for("twinsight")
+    plain = training.model
+    _, num_features, _ = dense_head(plain, "twinsight")
+    projector = mlp((num_features,), projection_size, hidden=(projection_hidden,))
+    twins = Twins(plain, projector, "twinsight")
+    training = training.with_states(twins.model(), twins.of)
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        least: Any = threshold
+        if thresholds != "fixed":
+            predictions = begin_of(training, shared, client, key).predictions()
+            least = THRESHOLDS[thresholds](*predictions, threshold)
+        loss = twin_loss(
+            twins,
+            weak=training.local.augment,
+            strong=strong,
+            threshold=least,
+            weights=(unlabeled_weight, contrast_weight, twin_weight),
+            temperature=temperature,
+            pointwise=training.local.pointwise,
+        )
+        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
+        return finished(training, shared, client, trained)
+
+    return federated_training(training, local_update, pseudo_label=ALL)
+
+
+class Twins:
+    """States {supervised, encoder, projector}: the encoder is a second network without its head."""
+
+    def __init__(self, plain: Model, projector: Model, method: str) -> None:
+        """Pair a network with a projector of its features; `method` is for the error without a head."""
+        self.plain, self.projector = plain, projector
+        self._split = partial(split_head, paths=head_paths(plain, method))
+
+    def of(self, supervised: nnx.State, key: jax.Array | None = None) -> nnx.State:
+        """Return a state of this supervised network; without a key, the encoder starts as it does."""
+        own_key, projector_key = jax.random.split(jax.random.key(0) if key is None else key)
+        other = supervised if key is None else self.plain.init(own_key)
+        return together(
+            supervised=supervised,
+            encoder=self._split(other)[1],
+            projector=self.projector.init(projector_key),
+        )
+
+    def projected(
+        self, state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, nnx.State]:
+        """Return g(x) [n, D] and z(x) in training mode, and the encoder moved on."""
+        head, _ = self._split(state["supervised"])  # features do not read it
+        encoder_key, projector_key = jax.random.split(key)
+        whole = nnx.merge_state(state["encoder"], head)
+        features, moved = self.plain.train_features(whole, x, encoder_key)
+        z, _ = self.projector.train_apply(state["projector"], features, projector_key)
+        return features, z, self._split(moved)[1]
+
+    def model(self) -> Model:
+        """Return the model that classifies by the supervised network; in training both move."""
+
+        def init(key: jax.Array) -> nnx.State:
+            own_key, other_key = jax.random.split(key)
+            return self.of(self.plain.init(own_key), other_key)
+
+        def train_features(
+            state: nnx.State, x: jax.Array, key: jax.Array
+        ) -> tuple[jax.Array, nnx.State]:
+            own_key, other_key = jax.random.split(key)
+            features, supervised = self.plain.train_features(state["supervised"], x, own_key)
+            _, _, encoder = self.projected(state, x, other_key)
+            moved = together(supervised=supervised, encoder=encoder, projector=state["projector"])
+            return features, moved
+
+        return compose(
+            init=init,
+            features=lambda state, x: self.plain.features(state["supervised"], x),
+            head=lambda state, features: self.plain.head(state["supervised"], features),
+            train_features=train_features,
+        )
+
+
+def twin_loss(
+    twins: Twins,
+    *,
+    weak: Augment | None,
+    strong: Augment,
+    threshold: float | jax.Array,
+    weights: tuple[float, float, float],
+    temperature: float,
+    pointwise: Pointwise,
+) -> Loss:
+    """L on states of `twins`; both views go through a network together.
+
+    Args:
+        twins: the two networks.
+        weak: the weak augmentation; None: examples as they are.
+        strong: the strong augmentation.
+        threshold: tau, or float32 [C], one for each class.
+        weights: lambda, and the weights of L_u and L_t.
+        temperature: T.
+        pointwise: l.
+    """
+    term = confident(threshold, pointwise=pointwise)
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        weak_key, strong_key, own_key, other_key = jax.random.split(key, 4)
+        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
+        x = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        h, supervised = twins.plain.train_features(state["supervised"], x, own_key)
+        logits, strong_logits = jnp.split(twins.plain.head(state["supervised"], h), 2)
+        g, z, encoder = twins.projected(state, x, other_key)
+        own = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
+        labels = unlabeled_mean(term(Views(own, own, strong_logits, batch)), batch)
+        discrimination = instance_discrimination(z.astype(jnp.float32), batch.used, temperature)
+        near_h, near_g = (jnp.split(part.astype(jnp.float32), 2)[0] for part in (h, g))
+        difference = neighborhood_difference(near_h, near_g, batch.used)
+        value = labeled_mean(pointwise(logits, batch.label), batch) + weights[0] * labels
+        value = value + weights[1] * discrimination + weights[2] * difference
+        return value, together(supervised=supervised, encoder=encoder, projector=state["projector"])
+
+    return loss
