@@ -19,6 +19,8 @@ each client's labeled and unlabeled examples are independent Dirichlet draws
     fedlabel          labels of the surer of the two models
     feddb             labels and a mean corrected for classes that are predicted too often
     sage              labels of both, weighted by the difference of their confidences
+    feddure           two regulators at the client weigh and judge its labels
+    twinsight         a second network without labels has the same neighborhoods
     proxyfl           classifier rows as proxies of classes, tuned at the server
     fedloke           a model that stays at a client and one that travels teach each other
     rscfed            a mean teacher at each client; a mean of random groups' means
@@ -26,8 +28,9 @@ each client's labeled and unlabeled examples are independent Dirichlet draws
     sage_xclp         SAGE, with XCLP's labels where neither model is sure
     fedavg_xclp       XCLP's labels, weighted by their confidence
 
-The variant `server` leaves out FedLoKe, CBAFed and `fedavg_xclp`, which need labels at clients or are in
-`labels_at_server.py`, and adds SemiFL and (FL)^2. All rows have SAGE's learning rate.
+The variant `server` leaves out FedLoKe, CBAFed, FedDure and Twin-sight, which need labels at clients, and
+`fedavg_xclp`, which `labels_at_server.py` has; it adds SemiFL, (FL)^2 and FedCon. All rows have SAGE's
+learning rate but Twin-sight, which diverges at that rate on images.
 
 Without `paper` a run is small: a tenth of the data or less, a small network, and views that a CPU makes
 quickly. `paper` is the size of those papers, and needs a GPU: 5 epochs a round, batches of 128 labeled and
@@ -44,8 +47,10 @@ from jaxfed.config import base
 
 AT_CLIENTS = (
     *("fedavg", "fixmatch", "fixmatch_gpl", "flexmatch", "freematch", "fedlabel"),
-    *("feddb", "proxyfl", "fedloke", "rscfed", "cbafed", "sage_xclp", "fedavg_xclp"),
+    *("feddb", "feddure", "twinsight", "proxyfl", "fedloke", "rscfed", "cbafed"),
+    *("sage_xclp", "fedavg_xclp"),
 )
+AT_SERVER = ("semifl", "fl2", "fedcon")
 ROUNDS = {"cifar10": 300, "cifar100": 500, "fashion_mnist": 150}  # of `paper`
 ALPHAS = {"dirichlet_01": 0.1, "dirichlet_05": 0.5, "dirichlet_1": 1.0}
 SHARES = {"labels_5": 0.05, "labels_10": 0.1, "labels_20": 0.2}
@@ -89,6 +94,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fixmatch_gpl = ConfigDict({"algorithm": "fixmatch", "labeled_by": "received"})
     config.flexmatch = ConfigDict({"algorithm": "fixmatch", "thresholds": "flexmatch"})
     config.rscfed = ConfigDict({"beta": 300.0})  # 10^4 is for clients with thousands of examples
+    config.twinsight = ConfigDict({"training": {"learning_rate": 0.03}})
     config.freematch = ConfigDict({"algorithm": "fixmatch", "thresholds": "freematch"})
     return base.apply_variants(
         config, variant, VARIANTS, exclusive=[ROUNDS, ALPHAS, SHARES, COHORTS, _PLACES]
@@ -136,8 +142,8 @@ def _server(config: ConfigDict) -> None:
     config.federation.labels_at = "server"
     config.federation.skew = "both"
     config.training.server_epochs = 5
-    left = (name for name in AT_CLIENTS if name not in ("fedloke", "cbafed", "fedavg_xclp"))
-    config.baselines = (*left, "semifl", "fl2")
+    at_clients = ("fedloke", "cbafed", "feddure", "twinsight", "fedavg_xclp")
+    config.baselines = (*(name for name in AT_CLIENTS if name not in at_clients), *AT_SERVER)
     config.semifl = ConfigDict({"training": {"server_momentum": 0.5}})
 
 

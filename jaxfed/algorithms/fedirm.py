@@ -82,6 +82,7 @@ from jaxfed.training.server.server_state import (
     with_statistics,
 )
 from jaxfed.training.specification import Training
+from jaxfed.xclp.steps.prediction import entropy
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -232,8 +233,7 @@ def relation_loss(
             return total + jax.nn.softmax(again.astype(jnp.float32))
 
         p = jax.lax.fori_loop(0, passes, add, jnp.zeros_like(logits)) / passes
-        entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
-        is_reliable = batch.used & ~batch.is_labeled & (entropy < max_entropy)
+        is_reliable = batch.used & ~batch.is_labeled & (entropy(p) < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
         own = class_means(logits, label, is_reliable, logits.shape[-1])
         supervised = labeled_mean(pointwise(logits, batch.label), batch)

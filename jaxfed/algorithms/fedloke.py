@@ -51,6 +51,7 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.server_state import together, with_statistics
 from jaxfed.training.specification import Training
+from jaxfed.xclp.steps.prediction import entropy
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -154,5 +155,4 @@ def mutual_loss(
 def _lesson(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
     """1[H(p) < delta] KL(p, softmax(student)), float32 [B], with p = softmax(teacher) held fixed."""
     p = jax.lax.stop_gradient(jax.nn.softmax(teacher.astype(jnp.float32)))
-    entropy = -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
-    return (entropy < max_entropy).astype(jnp.float32) * divergence(student, p)
+    return (entropy(p) < max_entropy).astype(jnp.float32) * divergence(student, p)

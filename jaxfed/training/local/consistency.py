@@ -29,6 +29,7 @@ from jaxfed.training.local.losses import (
     softmax_cross_entropy,
     unlabeled_mean,
 )
+from jaxfed.xclp.steps.prediction import entropy
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -178,5 +179,4 @@ def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
 
 def divergence(logits: jax.Array, target: jax.Array) -> jax.Array:
     """KL(target, softmax(logits)), float32 [...], of logits and probabilities [..., C]; 0 log 0 = 0."""
-    entropy = -jnp.sum(jax.scipy.special.xlogy(target, target), axis=-1)
-    return soft_cross_entropy(logits, target) - entropy
+    return soft_cross_entropy(logits, target) - entropy(target)

@@ -34,13 +34,17 @@ def predict(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     total = positive.sum(axis=-1)
     reached = total > 0
     share = positive / jnp.where(reached, total, 1)[..., None]
-    entropy = -jnp.sum(jax.scipy.special.xlogy(share, share), axis=-1)
-    confidence = 1 - entropy / max(np.log(scores.shape[-1]), np.finfo(np.float32).tiny)
+    confidence = 1 - entropy(share) / max(np.log(scores.shape[-1]), np.finfo(np.float32).tiny)
     label = jnp.argmax(positive, axis=-1).astype(jnp.int32)
     return (
         jnp.where(reached, label, UNLABELED),
         jnp.where(reached, jnp.clip(confidence, 0, 1), 0),
     )
+
+
+def entropy(p: jax.Array) -> jax.Array:
+    """-sum_c p_c log p_c of probabilities [..., C], [...], in nats; 0 log 0 = 0."""
+    return -jnp.sum(jax.scipy.special.xlogy(p, p), axis=-1)
 
 
 def relative(confidences: jax.Array) -> jax.Array:
