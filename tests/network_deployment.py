@@ -27,7 +27,18 @@ SMALL = (
     *("cohort_size=0", "baselines=()", "execution.plots=false", "evaluate_every=0"),
 )
 VIEWS = ("training.strong_augmentation=('cutout:4',)",)  # what a loss of two views asks for
-CONSISTENT = ("sage", "fedlabel", "feddb", "proxyfl", "cbafed", "rscfed", "fedloke", "fedirm")
+CONSISTENT = (
+    "sage",
+    "fedlabel",
+    "feddb",
+    "proxyfl",
+    "cbafed",
+    "rscfed",
+    "fedloke",
+    "fedirm",
+    "feddure",
+    "twinsight",
+)
 FIRST_NODE = 10  # client j has node 10 + j
 STEPS = ("update", "measure", "show")
 

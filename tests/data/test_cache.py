@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -125,6 +126,20 @@ def test_a_full_disk_is_said_and_no_obstacle(load, home, made, monkeypatch, capl
     monkeypatch.setattr(np, "save", save)
     load()
     assert [entry.name for entry in home.iterdir()] == ["set-0"]
+
+
+def test_a_disk_without_room_for_a_folder_is_full_too(load, home, monkeypatch, caplog):
+    make = tempfile.mkdtemp
+
+    def limited(*arguments, **keywords):
+        if keywords.get("dir") == home:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return make(*arguments, **keywords)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", limited)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(load()["x"], np.arange(1000))
+    assert "the disk is full; going on without the cache" in caplog.text
 
 
 def test_images_on_a_full_disk_are_an_error_and_no_crash(tmp_path, monkeypatch):
