@@ -88,6 +88,17 @@ def test_leaf_images_that_turn_out_to_be_none(tmp_path):
 
 
 GOOD = leaf_object({"a": ([[1.5, 2]], [0])})
+
+
+def test_leaf_beside_folders_of_images(tmp_path):
+    folder = write_leaf(tmp_path / "f", train=[GOOD], test=[GOOD])
+    image = folder / "train" / "cats" / "0.png"
+    image.parent.mkdir()
+    Image.new("L", (4, 4)).save(image)
+    with pytest.raises(UsageError, match=r"train holds both \*\.json and folders of images"):
+        load(folder)
+
+
 BAD_LEAF = {
     "no test": ({"train": [GOOD]}, "no test/\\*.json; LEAF's ./preprocess.sh"),
     "not split": ({"all_data": [GOOD]}, "no train/\\*.json and no test"),

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.deployment import certificates
@@ -80,6 +81,13 @@ def test_damaged_files_are_named(tmp_path):
     authority.public.unlink()
     with pytest.raises(UsageError, match=r"ca\.crt: No such file"):
         certificates.make_authority(tmp_path)
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    content = other.private.read_bytes()
+    other.private.write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
+    with pytest.raises(UsageError, match=r"ca\.key: not a key on an elliptic curve"):
+        certificates.make_authority(tmp_path / "other")
+    other.private.write_bytes(content)
     other.private.chmod(0o640)
     with pytest.raises(UsageError, match="others can read this private key; chmod 600"):
         certificates.make_authority(tmp_path / "other")
