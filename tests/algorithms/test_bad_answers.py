@@ -229,6 +229,7 @@ def with_spoiled(state, client):
     return state._replace(model=model, fits=state.fits.at[client].set(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", on_demand(METHODS, at_once=["fedct", "local_learning"]))
 @pytest.mark.sample(1)
 def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog):

@@ -43,7 +43,15 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
 }
 
 # How clients are executed is no matter of a method; of each kind one is tried with every commit.
-EXECUTED_TWICE = ("fedavg", "fedavg_xclp", "scaffold", "sage", "protofssl", "fl2", "fedct")
+EXECUTED_TWICE = ("fedavg_xclp", "scaffold", "sage", "fedct")
+# Methods whose equations have tests of their own are checked on demand; a new one with every commit.
+ON_DEMAND = (
+    *("fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network", "fedsem", "fedprox"),
+    *("dp_fedavg_records", "fedrep", "fedproto", "fedtgp", "sage_xclp", "fedlabel", "feddb"),
+    *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
+    *("fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
+    *("local_learning_networks", "centralized_networks", "pate_networks"),
+)
 
 
 @pytest.mark.slow
@@ -56,7 +64,7 @@ for case, (name, settings) in CASES.items():
     if name not in EXECUTED_TWICE:
         own["test_strategies_agree_and_padding_is_inert"] = strategies_on_demand
     checks = type(f"Test_{case}", (MethodChecks,), own)
-    globals()[checks.__name__] = checks
+    globals()[checks.__name__] = pytest.mark.slow(checks) if case in ON_DEMAND else checks
 del checks  # or it is collected once more
 
 
@@ -90,7 +98,7 @@ def _take_cores_for_accelerators(monkeypatch):
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
 
 
-AT_ONCE = ("xclp", "fedavg_xclp", "scaffold", "protofssl", "semifl", "fedct")
+AT_ONCE = ("xclp", "fedavg_xclp", "fedct")
 
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))

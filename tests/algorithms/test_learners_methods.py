@@ -243,6 +243,7 @@ def test_clients_that_will_not_do(change, message):
         algorithm.init(KEY, federation)
 
 
+@pytest.mark.slow
 def test_a_network_is_drawn_to_the_others():
     """Two networks whose own labels differ answer more alike with distillation than without."""
     rng = np.random.default_rng(0)

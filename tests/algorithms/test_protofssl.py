@@ -131,7 +131,7 @@ def transcribed(
     "helpers_lack", [(), [(0, 2)], [(0, 2), (1, 2)], [(0, k) for k in range(3)]]
 )
 @pytest.mark.parametrize("by_helpers", [False, True])
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
     batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
     loss = prototype_loss(
@@ -348,6 +348,7 @@ def test_xclps_targets_take_the_place_of_helpers():
     assert not all(np.array_equal(a, b) for a, b in leaves)
 
 
+@pytest.mark.slow
 def test_unlabeled_examples_count_after_as_many_rounds():
     federation = federation_of([8, 8], num_labeled=4)
     late, none, always = (

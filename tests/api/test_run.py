@@ -110,6 +110,7 @@ def test_the_model_is_ready_to_call(trained, last):
         assert probability.argmax(axis=1).tolist() == told.label.tolist()
 
 
+@pytest.mark.slow
 def test_the_numbers_of_points_are_those_of_the_data_set():
     part = {"dataset__train_size": 300, "num_repeats": 1, "baselines": ()}
     told = jaxfed.run("xclp_digits:smoke", progress=False, **part).predictions()
@@ -164,6 +165,7 @@ def test_a_config_of_the_current_folder_goes_by_its_name(tmp_path, monkeypatch):
         file.load("mine:smoek")
 
 
+@pytest.mark.slow
 def test_a_folder_of_its_own_goes_with_the_result():
     result = jaxfed.run(
         "xclp_digits:smoke", progress=False, num_repeats=1, baselines=("client_knn",), rounds=1

@@ -82,6 +82,7 @@ def check_as_far_as_installed(spec):
 LONG = ("fedct", "protofssl", "xclp_auto")  # documents
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", on_demand(NAMES, at_once=set(NAMES) - {*LONG}))
 @pytest.mark.usefixtures("models_once")
 def test_documented_commands_resolve(name):
@@ -133,7 +134,7 @@ def test_sweeps_over_alpha_are_of_the_methods_that_have_one(variant, points):
         assert (config.algorithm, *config.baselines) == ("fedavg_xclp", "fedavg_per_client_lp")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "variant", "points"),
     [

@@ -244,6 +244,7 @@ def test_three_examples_a_client_of_five_classes(skew, labels):
             np.testing.assert_allclose((labeled + unlabeled).sum(axis=1), 3, atol=1)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("scheme", [Iid(), Dirichlet(1e6), Table(np.ones((1, 10)))])
 @pytest.mark.parametrize("skew", ["both", "labeled", "unlabeled", "independent"])
 @pytest.mark.parametrize("quantity", ["equal", "lognormal", "power_law", "dirichlet"])

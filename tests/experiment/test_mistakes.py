@@ -184,6 +184,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_one_line_and_leaves_nothing(case, monkeypatch, capsys, tmp_path):
     config, overrides, words = MISTAKES[case]

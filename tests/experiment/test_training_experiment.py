@@ -345,7 +345,7 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
     ("role", "name"),
     [("optimizer", n) for n in OPTIMIZERS] + [("server_optimizer", n) for n in SERVER_OPTIMIZERS],
 )
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 def test_every_optimizer_takes_steps_at_clients_and_server(config, role, name):
     """Under strict promotion of dtypes, with a traced rate, on float32 parameters."""
     config.algorithm, config.rounds = "fedavg", 2

@@ -94,6 +94,7 @@ def test_equals_the_oracle(backend, make, n, num_words, k):
     assert_equal((indices, distances), reference.hamming_knn(bits, k))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("make", "n", "num_words", "k"),

@@ -194,6 +194,7 @@ def test_soft_targets():
         fitted(made, taught=taught_of())
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(tmp_path):
     made = learner(SMALL, batch_norm=True)
     whole, _ = fitted(made, num_fits=3, taught=taught_of())

@@ -137,6 +137,7 @@ def test_agrees_with_a_float64_network_built_from_the_file(pretrained, convoluti
     np.testing.assert_allclose(logits_of_features, logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_survive_the_file_bit_for_bit(pretrained):
     _, model, state, path = pretrained
     read = read_weights(path, _template(model))
@@ -263,6 +264,7 @@ def test_prepare_resizes_as_pillow_does(size, target):
     np.testing.assert_allclose(b0[0], (expected / 255 - mean) / deviation, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_native_form_lowers_for_gpu():
     model = efficientnet("efficientnet_b0", convolution="native")
     images = jax.ShapeDtypeStruct((8, 224, 224, 3), jnp.float32)

@@ -139,7 +139,7 @@ def test_number_of_parameters(name, shape, num_classes, options, parameters, sta
     assert (size_of(trained), size_of(running)) == (parameters, statistics), source
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_logits_are_the_head_of_the_features(small):
     (name, *_), model, state, x, compute = small
     out = compute(state, x, jax.random.key(3))
@@ -185,7 +185,7 @@ def test_training_moves_statistics_alone_and_draws_dropout_from_the_key(small):
         np.testing.assert_allclose(np.linalg.norm(first["features"], axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_clients_with_weights_of_their_own_need_no_convolution(small):
     (name, shape, *_), model, state, _, _ = small
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)

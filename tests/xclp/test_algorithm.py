@@ -43,7 +43,7 @@ SWITCHES = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_agrees_with_the_dense_algorithm(switches):
     vectors, labels, _ = clustered_clients([40, 25, 60])
     p = Parameters(num_classes=3, **{"num_bits": 512, **switches})
@@ -65,6 +65,7 @@ def test_agrees_with_the_dense_algorithm(switches):
     assert result.unreached == np.sum(label < 0)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_labels_agree_at_size(n):

@@ -131,6 +131,7 @@ def test_codes_take_pi_and_two_blocks_of_vectors():
     assert plan_of(1000 * MB).stages["codes"] == 4 * 256 * (48 + 256) + blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 70, 4])
 def test_bounds_of_graph_and_system_hold(columns):
     n, k = 4096, 10

@@ -293,6 +293,7 @@ def test_documented_commands_set_nothing_in_vain(page):
                 raise
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("piece", experiments(), ids=lambda piece: piece.name)
 @pytest.mark.parametrize("small", [True, False])
 def test_experiments_of_launch_accelerator_set_nothing_in_vain(piece, small, tmp_path):

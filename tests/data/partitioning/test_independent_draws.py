@@ -137,6 +137,7 @@ SAGE = {0.1: ((0.495, 0.433), (0.473, 0.433)), 0.5: ((0.419, 0.333), (0.425, 0.3
 SAGE[1.0] = ((0.360, 0.272), (0.387, 0.296))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("alpha", SAGE)
 def test_pairs_are_as_far_apart_as_in_the_released_code(alpha):
     tables = dealt(DirichletPairs(alpha), seeds=60)

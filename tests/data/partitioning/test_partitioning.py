@@ -268,6 +268,7 @@ def test_extreme_quantities_are_dealt(quantity, parameter):
     assert sum(map(len, part.labeled)) == 300
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("skew", ["both", "unlabeled", "independent"])
 @pytest.mark.parametrize("quantity", ["default", "equal"])
 @pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 5e-3, 1e9])

@@ -139,6 +139,7 @@ def test_the_gap_in_the_table_is_the_methods_own(audited):
     assert float(rows[0]["auc"]) == pytest.approx(told, abs=0.06)
 
 
+@pytest.mark.slow
 def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     config, place = audited
     again = tmp_path / "run"

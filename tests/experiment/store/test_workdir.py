@@ -147,6 +147,7 @@ def test_what_is_damaged_does_not_change_results(launch, whole, tmp_path, caplog
         assert results(workdir) == whole
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("seconds", "saved"), [(10.0, (0,)), (0.0, (1, 2))])
 def test_killed_between_saves_by_the_clock_it_ends_with_the_same_numbers(
     launch, whole, tmp_path, monkeypatch, seconds, saved
@@ -237,6 +238,7 @@ def test_a_damaged_account_of_the_data_is_refused(tmp_path, damaged):
             workdir.check_data({"y": "int32[40] 1"})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_full_disk_is_one_line_and_the_same_command_continues(
     launch, whole, tmp_path, full_disk, monkeypatch, every

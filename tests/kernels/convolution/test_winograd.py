@@ -33,7 +33,7 @@ def _with_derivatives(convolve, images, kernel, padding):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("block_bytes", "core_bytes"), [(2**30, 2**30), (1, 2**30), (1, 0)])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_agrees_with_xla_in_value_and_derivatives(
     padding, block_bytes, core_bytes, any_size, monkeypatch
 ):

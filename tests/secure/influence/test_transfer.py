@@ -51,7 +51,7 @@ SWITCHES = [  # of the protocol, of the labeling
 
 @pytest.mark.parametrize("influence", ["labels", "columns"])
 @pytest.mark.parametrize(("protocols", "switches"), SWITCHES, ids=str)
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 def test_labels_are_those_in_the_clear(protocols, switches, influence):
     secure = xclp.propagate_labels(
         *data(), influence=influence, **PARAMETERS, **protocols, **switches

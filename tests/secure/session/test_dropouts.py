@@ -102,7 +102,7 @@ def moments():
     list(moments()),
     ids=lambda part: getattr(part, "__name__", str(part)).replace(" ", ""),
 )
-@pytest.mark.sample(18)
+@pytest.mark.sample(6)
 def test_dropout(hamming, row_sums, gone, moment, outcome):
     presence = Presence()
     action, kind, *after = moment

@@ -138,6 +138,7 @@ def small_key(monkeypatch):
     monkeypatch.setattr(paillier, "generate_key", lambda bits: KEY)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_payloads_of_a_wrong_length_are_refused(step):
     """By an error, or the server loses the client that sent it."""
@@ -156,6 +157,7 @@ def test_payloads_of_a_wrong_length_are_refused(step):
                 assert sender not in getattr(what.result, "clients", what.result)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_payloads_of_nonsense_give_a_result_or_one_error(step):
     rng = np.random.default_rng(0)

@@ -187,6 +187,7 @@ def is_right(step, outcome, session, gone):
             np.testing.assert_array_equal(found, nearest)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("gone", [0, 3])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_client_killed_in_any_phase_is_lost(step, gone):
@@ -216,6 +217,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("step", STEPS)
 def test_garbage_to_the_server_loses_its_sender(step, kind):

@@ -109,6 +109,7 @@ def test_letters_give_the_numbers_of_one_process(kind):
     assert len(network.names) == EXCHANGES[kind]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", ["missing", "garbage", "empty frame"])
 @pytest.mark.parametrize("number", range(EXCHANGES["resilient"]))
 @pytest.mark.parametrize("resilient", [False, True])

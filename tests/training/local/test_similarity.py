@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxfed.training.local.similarity import (
     instance_discrimination,
@@ -43,6 +44,7 @@ def test_neighborhoods_differ_by_their_cosines():
     assert same < 1e-10
 
 
+@pytest.mark.slow
 def test_one_row_none_and_features_of_zero_have_finite_slopes():
     z = jnp.zeros((8, 3)).at[1].set(1.0)
     for used in ([True, False, False, False], [False] * 4, [True] * 4):

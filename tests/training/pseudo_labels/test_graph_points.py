@@ -75,6 +75,7 @@ def test_with_one_label_a_class_prototypes_are_the_labeled_points():
     assert metrics["communication"] == of_prototypes["communication"]
 
 
+@pytest.mark.slow
 def test_fewer_points_carry_labels_and_less_is_sent():
     federation = federation_of([12, 9, 14], num_labeled=6)
     (_, metrics), (_, of_prototypes) = (

@@ -137,6 +137,7 @@ def test_what_is_computed_on_the_host(settings):
     assert not propagated_labels.is_one_program(dataclasses.replace(PARAMETERS, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"influence": "columns"}], ids=str)
 @pytest.mark.sample(1)
 def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, settings):

@@ -45,6 +45,7 @@ def test_a_network_trains_on_the_labels_of_the_simulation(name, settings):
         assert not any(own[name] for name in ("seed", "past", "vectors"))
 
 
+@pytest.mark.slow
 def test_who_leaves_the_labeling_has_left_the_round():
     absent = {("upload", 2): {3}}
     *_, found, there = both(settings=("xclp.row_sums=masked_resilient",), rounds=2, absent=absent)

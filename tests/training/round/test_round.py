@@ -92,6 +92,7 @@ def test_clients_of_one_full_batch_step_are_centralized_sgd():
 SMALL = Batches("paired", 4, 2)
 
 
+@pytest.mark.slow
 def test_fedprox_without_its_term_is_fedavg_to_the_bit():
     federation, training = federation_of([12, 7, 20], 5), training_of(SMALL)
     plain = rounds_of(fedavg(training=training), federation, 3)[-1]
@@ -115,6 +116,7 @@ def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("option", "epochs"), [("II", 1), ("I", 3)])
 def test_scaffold_controls_are_mean_gradients(option, epochs):
     """c_k is the client's gradient and c the mean over all clients: after one full-batch step, and
@@ -135,6 +137,7 @@ def test_scaffold_controls_are_mean_gradients(option, epochs):
     assert_close(end.control, mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
 @pytest.mark.sample(1)
 def test_strategies_agree_on_clients_of_all_sizes(strategy):

@@ -93,6 +93,7 @@ def test_labels_are_the_simulations(row_sums, more, exchanges):
     assert any((own.labels >= 0).any() for own in expected.predictions)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("answer", [None, b"garbage"])
 @pytest.mark.parametrize(
     ("row_sums", "name", "kind"),

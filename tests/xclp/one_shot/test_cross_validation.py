@@ -165,6 +165,7 @@ def small(name, *overrides):
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [

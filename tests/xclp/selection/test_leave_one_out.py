@@ -185,6 +185,7 @@ def test_scores_are_those_of_the_definition(kind):
     np.testing.assert_allclose(z, expected, atol=3e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(monkeypatch):
     rng = np.random.default_rng(3)
     indices = rng.integers(400, size=(400, 5)).astype(np.int32)
@@ -202,6 +203,7 @@ def test_estimated_diagonals_are_near_and_exact_with_a_column_a_label(monkeypatc
     assert np.sqrt(np.mean((estimate / exact - 1) ** 2)) < 0.05
 
 
+@pytest.mark.slow
 def test_estimated_diagonals_are_neither_too_large_nor_too_small(monkeypatch):
     """Not even where all labels are on one side, so that each adds to the others' scores."""
     n = 400
