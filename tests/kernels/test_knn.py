@@ -86,7 +86,7 @@ def test_the_two_oracles_agree():
         (lsh_codes, 257, 8, 7),
     ],
 )
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 def test_equals_the_oracle(backend, make, n, num_words, k):
     bits = make(n, num_words)
     indices, distances = knn.hamming_knn(bits, k, backend=backend)

@@ -31,6 +31,7 @@ def given(spec, *overrides, audited=False):
     check_given(partial(file.load, spec), overrides, audited=audited)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("spec", "overrides", "words"),
     [

@@ -93,7 +93,7 @@ def test_the_table_has_every_fault():
     assert set(LOST) == set(FAULTS)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("step", on_demand(STEPS, at_once=["update", "show"]))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
@@ -115,7 +115,7 @@ def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
     np.testing.assert_array_equal(result(there), expected({(step, 2): 1}))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if reason])
 def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fault):
     if fault in ("twice with other content", "other type"):

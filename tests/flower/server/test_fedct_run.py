@@ -17,6 +17,7 @@ TREES = ("learner.name=decision_tree", "federation.public_size=60", "deployment.
 SUMS = ("plaintext", "masked", "masked_resilient")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sums", on_demand(SUMS, at_once=["plaintext", "masked"]))
 def test_labels_are_the_simulations(tmp_path, sums):
     config = config_of("fedct", *TREES, f"fedct.sums={sums}")
@@ -41,6 +42,7 @@ def test_labels_are_the_simulations(tmp_path, sums):
         assert own["seed"] == own["past"] == own["tally"] == b""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", ["late", "garbage"])
 def test_a_client_lost_in_a_session_keeps_its_model(tmp_path, fault):
     config = config_of("fedct", *TREES, "fedct.sums=masked_resilient")

@@ -23,7 +23,8 @@ SECURE = (
 )
 # Another method is one more line here: name -> (algorithm, settings).
 METHODS = {
-    **{name: (name, ()) for name in ("fedavg", "scaffold", "feddyn", "fedprox", "fedavg_network")},
+    "fedavg": ("fedavg", ("rounds=1",)),  # its rounds are alike, and all bytes of each are searched
+    **{name: (name, ()) for name in ("scaffold", "feddyn", "fedprox", "fedavg_network")},
     **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
     **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam", *CONSISTENT)},
     "fedct": (
