@@ -26,12 +26,12 @@ from typing import Any, NamedTuple, get_args
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     asked,
     check_clients,
@@ -96,10 +96,7 @@ def distributed_distillation(
     """
     own = {"public_loss": "squared_distance", "pseudo_weight": rho}
     learner = network(**own)
-    if learner.predict_proba is None:
-        raise UsageError(
-            "has no probabilities", key="network", allowed="use a learner with probabilities"
-        )
+    check_answers(learner, "predict_proba")
     mean = soft_mean(num_classes)
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:

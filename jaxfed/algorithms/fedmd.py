@@ -37,6 +37,7 @@ from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
+from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
     check_clients,
@@ -113,8 +114,7 @@ def fedmd(
             labels of other classes, new points at clients, labels at the server.
     """
     learner = network(public_loss=distance)
-    if learner.scores is None:
-        raise UsageError("has no scores", key="network", allowed="use a learner with scores")
+    check_answers(learner, "scores")
     parts = _FedMD(
         learner=learner,
         by_label=network(public_loss="label"),

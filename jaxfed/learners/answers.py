@@ -19,13 +19,27 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Array
 from jaxfed.learners.learner import Learner, LearnerError, State
 
 Question = Literal["predict", "predict_proba", "scores"]
 
+_KINDS = {"predict": "labels", "predict_proba": "probabilities", "scores": "scores"}
+
 LARGEST_SCORE = 1e4
 _ROUNDING = 1e-3
+
+
+def check_answers(learner: Learner, question: Question) -> None:
+    """Check that a method's learner can be asked this.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if getattr(learner, question) is None:
+        kind = _KINDS[question]
+        raise UsageError(f"has no {kind}", key="network", allowed=f"use a learner with {kind}")
 
 
 def answers_of(

@@ -343,17 +343,24 @@ def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
             **{
                 key: setting_text(value) for key, value in settings.items()
             },  # names as in the config
-            "algorithm": algorithm,
-            "metric": metric,
-            "mean": measurement.mean,
-            "std": measurement.std,
-            "num_repeats": len(measurement.values),
-            "values": " ".join(map(repr, measurement.values)),
-            "workdir": os.fspath(run.reused.get(algorithm, run).workdir),
+            **record_of(run, algorithm, metric, measurement),
         }
         for algorithm, metrics in run.results.items()
         for metric, measurement in metrics.items()
     ]
+
+
+def record_of(run: Run, method: str, metric: str, measurement: Measurement) -> dict[str, Any]:
+    """Return the row of a CSV for one measurement, without settings."""
+    return {
+        "algorithm": method,
+        "metric": metric,
+        "mean": measurement.mean,
+        "std": measurement.std,
+        "num_repeats": len(measurement.values),
+        "values": " ".join(map(repr, measurement.values)),
+        "workdir": os.fspath(run.reused.get(method, run).workdir),
+    }
 
 
 def slug(text: str) -> str:

@@ -1,17 +1,22 @@
 """Rounds, seconds and bytes that each method takes to a target accuracy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics
+from jaxfed.experiment.run.summary import accumulated
+from jaxfed.experiment.store.records import Run, measure, read_metrics
 from jaxfed.reports.tables.display_names import measurement_text
 from jaxfed.reports.tables.method_names import method_names
-from jaxfed.reports.tables.tables import Cell, Table
+from jaxfed.reports.tables.tables import Cell, Table, record_of
 
 # Accuracy of a round's state, the first one that a run has -> of which examples.
 _JUDGES = {"round_test_accuracy": "the test set", "validation_accuracy": "validation examples"}
-_SUMS = {"seconds": "seconds", "upload_bytes": "upload", "download_bytes": "download"}
+_SUMS = {
+    "seconds": "seconds",
+    "communication.upload_bytes": "upload",
+    "communication.download_bytes": "download",
+}
 
 
 def target_table(run: Run, target: float, name: str) -> Table:
@@ -43,11 +48,16 @@ def target_table(run: Run, target: float, name: str) -> Table:
         for line in lines:
             if line["algorithm"] == method:
                 runs.setdefault(line["repeat"], []).append(line)
-        found = [taken for each in runs.values() if (taken := _taken(each, judge, target))]
-        measured = {k: measure([taken[k] for taken in found]) for k in ("round", *_SUMS) if found}
-        cells = [measurement_text(_unit(kind), measured.get(kind)) for kind in ("round", *_SUMS)]
-        rows.append(tuple(map(Cell, (names[method], f"{len(found)} of {len(runs)}", *cells))))
-        records += _records(run, method, measured)
+        reached = [taken for each in runs.values() if (taken := _taken(each, judge, target))]
+        measured = {
+            k: measure([taken[k] for taken in reached]) for k in ("round", *_SUMS) if reached
+        }
+        cells = [measurement_text(kind, measured.get(kind)) for kind in ("round", *_SUMS)]
+        rows.append(tuple(map(Cell, (names[method], f"{len(reached)} of {len(runs)}", *cells))))
+        records += [
+            record_of(run, method, f"{kind.rpartition('.')[2]}_to_target", found)
+            for kind, found in measured.items()
+        ]
     return Table(
         name=name,
         title=f"{run.name}: to {100 * target:g} % accuracy",
@@ -63,38 +73,17 @@ def target_table(run: Run, target: float, name: str) -> Table:
     )
 
 
-def _taken(
-    lines: Iterable[Mapping[str, Any]], judge: str, target: float
-) -> dict[str, float] | None:
+def _taken(lines: Iterable[dict[str, Any]], judge: str, target: float) -> dict[str, float] | None:
     """Return round and sums of one repeat where it reaches the target, None if it does not."""
-    sums = dict.fromkeys(_SUMS, 0.0)
+    so_far: dict[str, Any] = {}
     for line in lines:
-        sent = line.get("communication", {})
-        for kind in sums:
-            sums[kind] += line.get(kind, 0) if kind == "seconds" else sent.get(kind, 0)
-        if line.get(judge, -1) is not None and line.get(judge, -1) >= target:
-            return {"round": line["round"], **sums}
+        so_far = accumulated(so_far, line)
+        accuracy = so_far.get(judge)
+        if accuracy is not None and accuracy >= target:
+            return {"round": line["round"], **{kind: so_far.get(kind, 0) for kind in _SUMS}}
     return None
-
-
-def _unit(kind: str) -> str:
-    return f"communication.{kind}" if kind.endswith("bytes") else kind
 
 
 def _every(run: Run) -> str:
     rounds = run.config.get("evaluate_every", 0)
     return f"Rounds are evaluated every {rounds} rounds. " if rounds > 1 else ""
-
-
-def _records(run: Run, method: str, measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
-    return [
-        {
-            "algorithm": method,
-            "metric": f"{kind}_to_target",
-            "mean": found.mean,
-            "std": found.std,
-            "num_repeats": len(found.values),
-            "values": " ".join(map(repr, found.values)),
-        }
-        for kind, found in measured.items()
-    ]
