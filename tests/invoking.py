@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import pytest
 from absl.testing import flagsaver
 
 from launch import entry, run
@@ -17,15 +16,10 @@ ROOT = Path(__file__).parent.parent
 DIGITS = "ml_collections_configs/xclp_digits.py"
 
 
-def invoke(
-    arguments: Sequence[str], monkeypatch, capsys, main: entry.Main = run.main
-) -> tuple[int, str]:
-    """Exit status and standard error of `python -m launch.run ARGUMENTS`, in this process."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["run", *arguments])
-    with flagsaver.flagsaver(), pytest.raises(SystemExit) as caught:
-        entry.start(main)
-    return caught.value.code, capsys.readouterr().err
+def invoke(arguments: Sequence[str], main: entry.Main = run.main) -> tuple[int, str]:
+    """A launcher's exit status and standard error."""
+    done = called(main, *arguments)
+    return done.returncode, done.stderr
 
 
 class Done(NamedTuple):

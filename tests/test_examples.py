@@ -46,9 +46,9 @@ def test_own_method(tmp_path):
 
 
 @pytest.mark.slow
-def test_own_data(tmp_path, monkeypatch, capsys):
+def test_own_data(tmp_path):
     arguments = ["--config=examples/own_data.py:smoke", f"--workdir={tmp_path / 'run'}"]
-    assert invoke(arguments, monkeypatch, capsys) == (0, "")
+    assert invoke(arguments) == (0, "")
     assert (tmp_path / "run" / "summary.json").is_file()
 
 

@@ -23,7 +23,7 @@ def trained(tmp_path_factory):
     return jaxfed.run(TRAINED, workdir=tmp_path_factory.mktemp("run") / "w", progress=False, **FEW)
 
 
-def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
+def test_it_is_the_launchers_path(trained, tmp_path):
     """Same config, same lines but for times, same files."""
     arguments = [
         "--config=ml_collections_configs/fedavg_xclp.py:smoke",
@@ -31,7 +31,7 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
         "--config.baselines=fedavg",
         "--config.rounds=4",
     ]
-    status, errors = invoke(arguments, monkeypatch, capsys)
+    status, errors = invoke(arguments)
     assert (status, errors) == (0, "")
     for name in ("config.json", "partition.json", "data.json"):
         assert (trained.workdir / name).read_bytes() == (tmp_path / "w" / name).read_bytes()
@@ -56,7 +56,7 @@ def test_it_is_the_launchers_path(trained, tmp_path, monkeypatch, capsys):
         assert tables[0].read_bytes() == tables[1].read_bytes()
 
 
-def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch, capsys):
+def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(
         RunProgress, "show_results", lambda _, *told, **more: shown.append(told[-1])
@@ -68,7 +68,7 @@ def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch, capsys):
         key.replace("__", "."): value for key, value in {**settings, "baselines": "mine"}.items()
     }
     arguments = [f"--config={DIGITS}:smoke", *(f"--config.{key}={told[key]}" for key in told)]
-    invoke([*arguments, f"--workdir={tmp_path / 'b'}"], monkeypatch, capsys)
+    invoke([*arguments, f"--workdir={tmp_path / 'b'}"])
     assert shown == 2 * [{"client_knn": "Client kNN", "mine": "Client kNN, neighbors k 3"}]
 
 

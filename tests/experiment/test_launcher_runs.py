@@ -246,10 +246,10 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}", "--workdir=tests", "--overwrite"], "is no workdir of launch.run"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch, capsys, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, tmp_path):
     workdir = tmp_path / "w"
     arguments = [text.replace("=W", f"={workdir}") for text in arguments]
-    status, complaint = invoke(arguments, monkeypatch, capsys)
+    status, complaint = invoke(arguments)
     assert status == 2
     assert complaint.startswith("jaxfed: ")
     assert complaint.count("\n") == 1
@@ -266,11 +266,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(arguments, words, monkeypatch,
         ("/proc/cache", "/proc/cache/xla': cannot write in /proc: "),
     ],
 )
-def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, capsys, tmp_path):
+def test_a_cache_that_cannot_be_is_one_line(place, words, monkeypatch, tmp_path):
     monkeypatch.setenv("JAXFED_CACHE", place)
     workdir = tmp_path / "w"
     command = [f"--config={DIGITS}", f"--workdir={workdir}"]
-    status, complaint = invoke(command, monkeypatch, capsys)
+    status, complaint = invoke(command)
     assert (status, complaint.count("\n")) == (2, 1)
     assert complaint.startswith(f"jaxfed: $JAXFED_CACHE='{words}")
     assert not workdir.exists()

@@ -186,13 +186,13 @@ MISTAKES = {
 
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_one_line_and_leaves_nothing(case, monkeypatch, capsys, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_nothing(case, monkeypatch, tmp_path):
     config, overrides, words = MISTAKES[case]
     workdir = tmp_path / "w"
     arguments = [f"--config={config}", f"--workdir={workdir}"]
     arguments += [f"--config.{override}" for override in overrides]
     monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 8 * 10**9)
-    status, complaint = invoke(arguments, monkeypatch, capsys)
+    status, complaint = invoke(arguments)
     assert words in complaint
     assert complaint.startswith("jaxfed: ")
     assert complaint.count("\n") == 1

@@ -302,9 +302,9 @@ def test_mistakes_are_named(pieces, tmp_path, values, message):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="this is no CPU")
-def test_a_cpu_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_cpu_is_refused_in_one_line(tmp_path):
     place = f"--workdir={tmp_path / 'there'}"
-    status, error = invoke([place], monkeypatch, capsys, main=accelerator.main)
+    status, error = invoke([place], main=accelerator.main)
     assert status == 2
     assert error == "jaxfed: this is a CPU: --small tries all pieces on next to nothing\n"
     assert not (tmp_path / "there").exists()

@@ -77,7 +77,7 @@ def test_every_kind_has_a_command():
 
 
 @pytest.mark.parametrize("name", on_demand(DATA, at_once={"patients.csv", "arrays.npz"}))
-def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsys):
+def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch):
     write, num_clients, num_unknown = DATA[name]
     write(tmp_path)
     monkeypatch.setenv("JAXFED_DATA", str(tmp_path))
@@ -90,7 +90,7 @@ def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsy
         smaller += ["--config.rounds=4", "--config.training.labeled_only_rounds=2"]
         smaller += ["--config.model.channels=4,8"]
     workdir = tmp_path / "run"
-    status, complaint = invoke([*arguments, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
+    status, complaint = invoke([*arguments, *smaller, f"--workdir={workdir}"])
     assert status == 0, complaint
     assert json.loads((workdir / "summary.json").read_text())["test_accuracy"] > 0.9
     held = json.loads((workdir / "partition.json").read_text())
@@ -105,7 +105,7 @@ def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.slow
-def test_the_readmes_six_methods(tmp_path, monkeypatch, capsys):
+def test_the_readmes_six_methods(tmp_path):
     """README's command as it is, but for one repeat of few rounds."""
     text = Path("README.md").read_text()
     (block,) = [b for b in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "runs/six" in b]
@@ -113,6 +113,6 @@ def test_the_readmes_six_methods(tmp_path, monkeypatch, capsys):
     smaller = ["--config.num_repeats=1", "--config.rounds=3", "--config.xclp.num_bits=64"]
     smaller += ["--config.training.labeled_only_rounds=1"]
     workdir = tmp_path / "run"
-    status, complaint = invoke([*words, *smaller, f"--workdir={workdir}"], monkeypatch, capsys)
+    status, complaint = invoke([*words, *smaller, f"--workdir={workdir}"])
     assert status == 0, complaint
     assert len(json.loads((workdir / "summary.json").read_text())["algorithms"]) == 6

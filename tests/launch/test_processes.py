@@ -176,14 +176,14 @@ SMALL = (
 
 
 @pytest.mark.slow
-def test_two_processes_come_to_what_one_does(tmp_path, monkeypatch, capsys):
+def test_two_processes_come_to_what_one_does(tmp_path):
     both, alone, elsewhere = (tmp_path / name for name in ("both", "alone", "elsewhere"))
     with ExitStack() as stack:
         for _, error, status in outputs(started(stack, *runs([both, elsewhere], *SMALL))):
             assert status == 0, error
     assert not elsewhere.exists()
     arguments = [f"--config={DIGITS}:smoke", f"--workdir={alone}", *SMALL]
-    assert invoke(arguments, monkeypatch, capsys)[0] in (0, None)
+    assert invoke(arguments)[0] in (0, None)
     found, expected = read_run(both), read_run(alone)
     assert found.summary["environment"]["num_processes"] == 2
     assert found.summary["test_accuracy"] == expected.summary["test_accuracy"]
@@ -195,7 +195,7 @@ def test_two_processes_come_to_what_one_does(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path, monkeypatch, capsys):
+def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path):
     """Labels of a graph over both processes, and networks of clients that each has half of."""
     both, alone, elsewhere = (tmp_path / name for name in ("both", "alone", "elsewhere"))
     arguments = [
@@ -210,7 +210,7 @@ def test_two_processes_train_on_xclps_labels_as_one_does(tmp_path, monkeypatch, 
             started(stack, *runs([both, elsewhere], *arguments[1:], config=arguments[0]))
         ):
             assert status == 0, error
-    assert invoke([*arguments, f"--workdir={alone}"], monkeypatch, capsys)[0] in (0, None)
+    assert invoke([*arguments, f"--workdir={alone}"])[0] in (0, None)
     found, expected = read_run(both), read_run(alone)
     assert found.summary["environment"]["num_processes"] == 2
     assert found.summary["test_accuracy"] == pytest.approx(
@@ -286,10 +286,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("message", "arguments"), MISTAKES.items(), ids=MISTAKES)
-def test_flags_that_do_not_fit_are_named(message, arguments, tmp_path, monkeypatch, capsys):
+def test_flags_that_do_not_fit_are_named(message, arguments, tmp_path):
     place = tmp_path / "none"
     arguments = [f"--config={DIGITS}:smoke", f"--workdir={place}", *arguments]
-    status, error = invoke(arguments, monkeypatch, capsys)
+    status, error = invoke(arguments)
     assert status == 2
     assert error.startswith(f"jaxfed: {message}")
     assert error.count("\n") == 1

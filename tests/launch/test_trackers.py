@@ -15,24 +15,24 @@ def libraries(monkeypatch):
         stand_in(monkeypatch, name)
 
 
-def test_a_sweep_tracks_every_point(libraries, tmp_path, monkeypatch, capsys):
+def test_a_sweep_tracks_every_point(libraries, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("builtins.print", lambda *told, **how: shown.append(*told))
     given = [*SWEEP, f"--workdir={tmp_path / 's'}", "--tracker=wandb,mlflow", "--tracker=trackio"]
-    assert invoke(given, monkeypatch, capsys, sweep.main) == (0, "")
+    assert invoke(given, sweep.main) == (0, "")
     commands = [line for line in shown if "-m launch.run" in line]
     assert len(commands) == 2
     assert all("--tracker=wandb,mlflow --tracker=trackio" in command for command in commands)
 
 
 @pytest.mark.parametrize("main", [None, sweep.main], ids=["run", "sweep"])
-def test_a_mistake_is_one_line_before_anything_runs(main, tmp_path, monkeypatch, capsys):
+def test_a_mistake_is_one_line_before_anything_runs(main, tmp_path):
     given = [f"--config={DIGITS}:smoke", f"--workdir={tmp_path / 'w'}", "--tracker=tensorbord"]
     how = {}
     if main is not None:
         how = {"main": main}
         given.append("--dry_run")
-    assert invoke(given, monkeypatch, capsys, **how) == (
+    assert invoke(given, **how) == (
         2,
         "jaxfed: --tracker='tensorbord': no such tracker, did you mean 'tensorboard'?\n",
     )

@@ -155,7 +155,7 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     assert shadow.exists()
 
 
-def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
+def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
     from launch import audit
 
     _, place = audited
@@ -165,7 +165,7 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(RunProgress, "show_audit", lambda _, *told: shown.append(told))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in TREES)]
-    assert invoke(arguments, monkeypatch, capsys, main=audit.main)[0] == 0
+    assert invoke(arguments, main=audit.main)[0] == 0
     ((headings, rows, _, where),) = shown
     assert (headings[:3], where) == (HEADINGS[:3], str(again / "audit"))
     assert len(rows) == len(found(place)["methods"])
@@ -281,24 +281,22 @@ def test_runs_without_an_audit_are_refused(tmp_path):
         ("audit.population=100000", "config.audit.population=100000:"),
     ],
 )
-def test_mistakes_are_one_line(setting, line, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_one_line(setting, line, tmp_path):
     from launch import audit
 
     arguments = [SPEC, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
-    status, error = invoke(arguments, monkeypatch, capsys, main=audit.main)
+    status, error = invoke(arguments, main=audit.main)
     assert status == 2
     assert line in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_clients_that_hold_all_test_examples(tmp_path, monkeypatch, capsys):
+def test_clients_that_hold_all_test_examples(tmp_path):
     from launch import audit
 
     spec = "--config=ml_collections_configs/xclp_digits.py:smoke"
-    status, error = invoke(
-        [spec, f"--workdir={tmp_path / 'run'}"], monkeypatch, capsys, main=audit.main
-    )
+    status, error = invoke([spec, f"--workdir={tmp_path / 'run'}"], main=audit.main)
     assert status == 2
     assert "config.federation.test='clients': an audit asks about examples" in error
     assert not (tmp_path / "run").exists()

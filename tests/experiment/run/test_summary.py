@@ -106,9 +106,9 @@ SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=
         ),
     ],
 )
-def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path, monkeypatch, capsys):
+def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path):
     arguments = [f"--config={FEDCT}", f"--workdir={tmp_path / 'run'}", *overrides]
-    status, error = invoke(arguments, monkeypatch, capsys)
+    status, error = invoke(arguments)
     assert status == 1
     lines = [line for line in error.splitlines() if line.startswith("jaxfed: ")]
     assert lines == [
@@ -116,5 +116,5 @@ def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path, monkeypa
         for name in ("fedct", "local_learning", "centralized")
     ]
     assert "Traceback" not in error
-    again, told = invoke(arguments, monkeypatch, capsys)
+    again, told = invoke(arguments)
     assert (again, told.splitlines()) == (1, lines)  # finished, and as wrong as before

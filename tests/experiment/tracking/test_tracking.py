@@ -191,13 +191,13 @@ def test_mistakes(given, message):
 
 
 @pytest.mark.parametrize("found", [None, ModuleSpec("wandb", None)], ids=["nothing", "a folder"])
-def test_a_library_that_is_missing(found, experiment, monkeypatch, capsys):
+def test_a_library_that_is_missing(found, experiment, monkeypatch):
     """./wandb, which offline runs leave, looks like a package without files."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         trackers, "find_spec", lambda name: found if name == "wandb" else find(name)
     )
-    assert invoke([*experiment.flags("w"), "--tracker=wandb"], monkeypatch, capsys) == (
+    assert invoke([*experiment.flags("w"), "--tracker=wandb"]) == (
         2,
         "jaxfed: --tracker='wandb': wandb is not installed; pip install wandb (requirements-trackers.txt "
         "has the versions that are tested)\n",
@@ -205,14 +205,14 @@ def test_a_library_that_is_missing(found, experiment, monkeypatch, capsys):
     assert not (experiment.folder / "w").exists()
 
 
-def test_only_the_first_process_tracks(experiment, monkeypatch, capsys):
+def test_only_the_first_process_tracks(experiment, monkeypatch):
     pytest.importorskip("tensorboard", reason="pip install -r requirements-trackers.txt")
     arguments = [*experiment.flags("w"), "--tracker=tensorboard"]
     with monkeypatch.context() as second:
         second.setattr(processes, "is_first", lambda: False)
-        assert invoke(arguments, monkeypatch, capsys) == (0, "")
+        assert invoke(arguments) == (0, "")
     assert not (experiment.folder / "w" / "tensorboard").exists()
     arguments[1] = f"--workdir={experiment.folder / 'v'}"
-    assert invoke(arguments, monkeypatch, capsys) == (0, "")
+    assert invoke(arguments) == (0, "")
     names = {path.name for path in (experiment.folder / "v" / "tensorboard").iterdir()}
     assert names == {"drift-0", "drift-1"}

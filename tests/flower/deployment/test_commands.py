@@ -23,9 +23,9 @@ DIGITS = "ml_collections_configs/xclp_digits.py"
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command():
     def run(*arguments):
-        return invoke(arguments, monkeypatch, capsys, flower.main)
+        return invoke(arguments, flower.main)
 
     return run
 
