@@ -15,8 +15,6 @@ from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.xclp.network import roles
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
     *("xclp.num_bits=256", "training.labeled_only_rounds=0"),
