@@ -224,7 +224,7 @@ class Federation:
     @property
     def capacity(self) -> int:
         """N, the size of the largest client: every cohort is padded to it, so shapes never change."""
-        return int(self._sizes.max(initial=0)) if self.census is None else self.census.capacity
+        return int(self._sizes[:1].max(initial=0)) if self.census is None else self.census.capacity
 
     @property
     def max_labels(self) -> int:
@@ -308,7 +308,7 @@ class Federation:
                 K clients.
         """
         clients = range(self.num_clients) if clients is None else clients
-        shape = (len(clients), int(self._sizes.max(initial=0)))
+        shape = (len(clients), int(self._sizes[:1].max(initial=0)))
         y = np.full(shape, UNLABELED, np.int32)
         mask = np.zeros(shape, bool)
         own = [self.points(client) for client in clients]
