@@ -66,7 +66,7 @@ class DistillationState(NamedTuple):
     soft: np.ndarray
     label: np.ndarray
     weight: np.ndarray
-    turns: np.ndarray
+    turns: Turns
     round: np.ndarray
 
 

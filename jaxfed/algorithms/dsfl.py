@@ -70,7 +70,7 @@ class DSFLState(NamedTuple):
     learner: Any
     soft: np.ndarray
     weight: np.ndarray
-    turns: np.ndarray
+    turns: Turns
     round: np.ndarray
 
 

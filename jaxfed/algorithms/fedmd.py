@@ -66,7 +66,7 @@ class FedMDState(NamedTuple):
     """
 
     learner: Any
-    turns: np.ndarray
+    turns: Turns
     round: np.ndarray
 
 

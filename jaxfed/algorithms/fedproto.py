@@ -76,7 +76,8 @@ from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook, Messages
 from jaxfed.training.server.aggregate import weighted_sum
-from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class LocalState(NamedTuple):
     """
 
     learner: Any
-    turns: np.ndarray
+    turns: Turns
     round: np.ndarray
 
 

@@ -125,6 +125,9 @@ class FederatedAlgorithm(NamedTuple):
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold no
     test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
 
+    `evaluated(state)` returns the state without what no evaluation reads; it is what model selection keeps of
+    the best state.
+
     `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
     receives (`jaxfed.federation.attack_surface`); None: no attack is known to this package.
 
@@ -148,6 +151,7 @@ class FederatedAlgorithm(NamedTuple):
     evaluate_clients: Evaluate | None = None
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
+    evaluated: Callable[[ServerState], ServerState] = lambda state: state
     views: Views | None = None
     instructions: Instructions | None = None
     one_shot: bool = False

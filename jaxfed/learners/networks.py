@@ -33,7 +33,16 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.round.client_round import at_rate
-from jaxfed.training.server.server_state import client_keys, gather, is_finite, scatter, stacked_for
+from jaxfed.training.server.client_rows import (
+    CohortRows,
+    gather,
+    of_cohort,
+    scatter,
+    stacked_for,
+    tables_of,
+    written_back,
+)
+from jaxfed.training.server.server_state import client_keys, is_finite
 from jaxfed.training.specification import Training
 
 Start = Literal["warm", "fresh"]
@@ -153,13 +162,15 @@ class _Networks:
         numbers = jnp.arange(num_clients)
         models, optimizer = self.new_networks(key, numbers)
         orders = jax.random.fold_in(key, Stream.BATCH_ORDER)
-        return NetworkState(
+        state = NetworkState(
             model=models,
             optimizer=optimizer,
             order=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers),
             steps=jnp.zeros(num_clients, jnp.int32),
             fits=jnp.zeros(num_clients, jnp.int32),
         )
+        kept: NetworkState = tables_of(state, self.training.execution.host)
+        return kept
 
     def new_networks(self, key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
         """Networks and optimizers of these clients before their first step."""
@@ -192,7 +203,11 @@ class _Networks:
         public_x = None if taught is None else jnp.asarray(taught.x)
         shared = public_x, targets, jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
-        trained = self.program(state, cohort, shared, own, key, is_everyone=is_everyone)
+        ids = np.asarray(cohort.client_id)
+        trained = self.program(
+            of_cohort(state, ids), cohort, shared, own, key, is_everyone=is_everyone
+        )
+        trained = trained._replace(state=written_back(state, trained.state, ids))
         ids, loss, taken, is_whole = jax.device_get(
             (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
         )
@@ -233,10 +248,11 @@ class _Networks:
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
         # For large networks, copying states in and out takes as long as two steps.
-        before = state if is_everyone else gather(state, cohort.client_id)
+        is_all = is_everyone and not isinstance(state.fits, CohortRows)
+        before = state if is_all else gather(state, cohort.client_id)
         clients = _Client(before, data, own, client_keys(key, cohort))
         trained = self.fit_clients((shared, examples), clients)
-        if is_everyone:
+        if is_all:
             return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
 

@@ -76,7 +76,13 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.learners.answers import Question
-from jaxfed.learners.client_fit import check_clients, count, first_turns, with_turns
+from jaxfed.learners.client_fit import (
+    check_clients,
+    count,
+    first_turns,
+    most_turns,
+    with_turns,
+)
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner
@@ -103,7 +109,7 @@ class FedCTState(NamedTuple):
     learner: Any
     label: np.ndarray
     weight: np.ndarray
-    turns: np.ndarray
+    turns: Turns
     rows: np.ndarray
     round: np.ndarray
 
@@ -247,7 +253,7 @@ class _FedCT:
         )
         metrics: Metrics = {**turn.fit.metrics, **vote.metrics}
         if self.work.privacy.has_noise:
-            metrics |= self.work.privacy.metrics(int(after.turns.max()), message.rows)
+            metrics |= self.work.privacy.metrics(most_turns(after.turns), message.rows)
         return after, {**metrics, "communication": sums.communication.metrics()}
 
     def sides(self) -> Sides:

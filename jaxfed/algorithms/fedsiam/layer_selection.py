@@ -21,6 +21,7 @@ from jax.tree_util import DictKey
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.server.client_rows import gather, took_part
 from jaxfed.training.server.server_state import ServerState, together
 
 if TYPE_CHECKING:
@@ -100,8 +101,10 @@ def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
 
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Asked:
         measured, done, num_rows = state.clients, int(state.round), len(cohort.client_id)
-        rounds = np.asarray(measured.round)
-        recent = np.asarray(measured.divergence)[(rounds >= 0) & (rounds >= done - period)]
+        ids = took_part(measured)
+        rounds = np.asarray(gather(measured.round, ids))
+        ids = ids[(rounds >= 0) & (rounds >= done - period)]
+        recent = np.asarray(gather(measured.divergence, ids))
         threshold = quantile_of(recent, scheduled(quantile, schedule, period, done))
         if quantile:
             communication.down("threshold", 4 * int(np.sum(np.asarray(cohort.client_id) >= 0)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -59,11 +60,13 @@ def make_algorithm(
     progress: ReportProgress | None = None,
     map_clients: MapClients | None = None,
     tell: Callable[[str], None] | None = None,
+    folder: Path | None = None,
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
 
     `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
-    first one. Clients are executed by `map_clients` if given, else according to `config.execution`.
+    first one. Clients are executed by `map_clients` if given, else according to `config.execution`. States of
+    clients that exceed the memory lie in `folder`.
 
     Raises:
         UsageError: the method or its ingredients cannot work with a value.
@@ -77,6 +80,7 @@ def make_algorithm(
         num_devices={"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1),
         tell=tell,
         memory_limit=config.execution.memory_limit,
+        folder=folder,
     )
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:

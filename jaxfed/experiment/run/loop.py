@@ -51,6 +51,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -210,8 +211,8 @@ class Experiment:
         def tell(line: str) -> None:
             self.progress.note(f"{leg.name}: {line}")
 
-        make = self.make or make_algorithm
-        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within, tell=tell)
+        make = partial(self.make or make_algorithm, tell=tell, folder=self.workdir.path)
+        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within)
         rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
         if rounds != config.rounds:
             config = config.copy_and_resolve_references()
@@ -219,13 +220,13 @@ class Experiment:
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
-        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+        selected = Selected.first(algorithm, state)
         saved_step = saved.progress["step"] if saved else 0
         if saved and saved_step >= leg.first_step:
             selected = saved.state(template=selected)
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
-            selected = selected.after(0, state, metrics)
+            selected = selected.after(0, state, metrics, algorithm.evaluated)
             metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
@@ -234,8 +235,9 @@ class Experiment:
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
         cohort_of = cohorts_of(algorithm, federation, config, seed)
-        start = selected.state
-        with closing(play(algorithm, start, left, cohort_of=cohort_of, key=key)) as rounds_played:
+        del state  # or it would keep every row that changes
+        playing = play(algorithm, selected.state, left, cohort_of=cohort_of, key=key)
+        with closing(playing) as rounds_played:
             ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
@@ -302,7 +304,7 @@ class Experiment:
             metrics = {**algorithm.evaluate(state, federation)}
         else:
             validation = algorithm.validate(state, federation)
-            selected = selected.after(round_number, state, validation)
+            selected = selected.after(round_number, state, validation, algorithm.evaluated)
             final = selected.best
             watched = self._watched(algorithm, state, federation)
             metrics = {**validation, **_of_round(watched)}

@@ -45,7 +45,8 @@ class Simulated:
     Attributes:
         algorithm: the method.
         federation: the clients.
-        state: the state that validation selected; the last one if the method does not validate.
+        state: the state that validation selected; the last one if the method does not validate. Of many
+            clients' states it has those that evaluation reads.
         last_state: after the last round.
         metrics: final metrics of `state`: `test_accuracy` and others.
         records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and
@@ -126,7 +127,7 @@ def simulate(
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
     _check_outputs(algorithm, federation, state)
-    selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+    selected = Selected.first(algorithm, state)
     records: list[dict[str, Any]] = []
 
     def tell(record: dict[str, Any]) -> None:
@@ -136,7 +137,7 @@ def simulate(
 
     if algorithm.validate:
         quality = algorithm.validate(state, federation)
-        selected = selected.after(0, state, quality)
+        selected = selected.after(0, state, quality, algorithm.evaluated)
         if quality:
             tell({"round": 0, **quality})
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
@@ -152,7 +153,7 @@ def simulate(
             quality = {}
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
                 quality = algorithm.validate(state, federation)
-                selected = selected.after(number, state, quality)
+                selected = selected.after(number, state, quality, algorithm.evaluated)
             else:
                 selected = selected._replace(state=state)
             before_this, ended = ended, time.perf_counter()

@@ -29,13 +29,12 @@ from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
 from jaxfed.training.server.aggregate import in_all, weighted_mean
+from jaxfed.training.server.client_rows import gather, scatter
 from jaxfed.training.server.server_state import (
     ServerState,
     client_keys,
     cohort_statistics,
-    gather,
     is_finite,
-    scatter,
     with_statistics,
 )
 from jaxfed.training.specification import Training

@@ -52,8 +52,16 @@ from jaxfed.training.round.server_hooks import (
 from jaxfed.training.round.stage_program import StageProgram, Trained
 from jaxfed.training.round.update_views import RECORDING, parameter_views
 from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.client_rows import (
+    of_cohort,
+    rows_for,
+    without_tables,
+    written_back,
+)
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
+
+_OF_CLIENTS = ("statistics", "clients", "client_optimizers")  # which no network's outputs depend on
 
 
 class Stage(NamedTuple):
@@ -107,6 +115,7 @@ def federated_training(
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
+    reads_model = classifier is None
     classifier = classifier or network_classifier(training)
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
@@ -138,9 +147,11 @@ def federated_training(
         labels = stage.label(state, cohort, label_key, communication)
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
+        own = of_cohort(state, cohort.client_id)
         after, metrics, sent, uploads, ids = stage.train(
-            state, cohort, labels, received, server.examples, train_key
+            own, cohort, labels, received, server.examples, train_key
         )
+        after = written_back(state, after, cohort.client_id)
         cohort = cohort._replace(client_id=ids)
         for hook in hooks:
             after = hook.after(after, cohort, uploads, train_key, communication)
@@ -166,6 +177,7 @@ def federated_training(
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,
+        evaluated=partial(without_tables, names=_OF_CLIENTS if reads_model else ()),
         **evaluation_by(classifier)._asdict(),
     )
 
@@ -238,15 +250,20 @@ def _first_state(
     optimizer: Any = ()
     if training.local.client_optimizer == "kept":
         optimizer = training.local.optimizer(jnp.float32(0)).init(parameters)
+    statistics, clients, optimizers = rows_for(
+        num_rows,
+        (statistics if keeps_statistics else (), init_client(model, federation), optimizer),
+        training.execution.host,
+    )
     state = ServerState(
         model=model,
         optimizer=training.server.aggregate.init(model),
         teacher=(),
         control=control.init(parameters),
-        statistics=stacked_for(num_rows, statistics) if keeps_statistics else (),
-        clients=stacked_for(num_rows, init_client(model, federation)),
+        statistics=statistics,
+        clients=clients,
         round=jnp.int32(0),
-        client_optimizers=stacked_for(num_rows, optimizer),
+        client_optimizers=optimizers,
     )
     for hook in hooks:
         state = hook.init(state, federation, key)

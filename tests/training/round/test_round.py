@@ -34,7 +34,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_state import gather, scatter
+from jaxfed.training.server.client_rows import gather, scatter
 
 
 @jax.jit

@@ -24,7 +24,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure
 from jaxfed.federation.sides import Ask, Unusable
-from jaxfed.learners.client_fit import count, with_turns
+from jaxfed.learners.client_fit import count, most_turns, with_turns
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.network import exchanges
@@ -99,7 +99,7 @@ class CoTrainingServer:
         )
         metrics: Metrics = {**_metrics(list(replies.values())), **vote.metrics}
         if self.work.privacy.has_noise:
-            metrics |= self.work.privacy.metrics(int(after.turns.max()), rows)
+            metrics |= self.work.privacy.metrics(most_turns(after.turns), rows)
         return after, {**metrics, "communication": sums.communication.metrics()}
 
     def turns(
