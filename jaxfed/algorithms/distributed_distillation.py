@@ -66,7 +66,7 @@ class DistillationState(NamedTuple):
     soft: np.ndarray
     label: np.ndarray
     weight: np.ndarray
-    turns: Turns
+    turns: np.ndarray
     round: np.ndarray
 
 

@@ -70,7 +70,7 @@ class DSFLState(NamedTuple):
     learner: Any
     soft: np.ndarray
     weight: np.ndarray
-    turns: Turns
+    turns: np.ndarray
     round: np.ndarray
 
 

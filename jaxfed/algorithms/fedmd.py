@@ -66,7 +66,7 @@ class FedMDState(NamedTuple):
     """
 
     learner: Any
-    turns: Turns
+    turns: np.ndarray
     round: np.ndarray
 
 

@@ -34,7 +34,7 @@ class LocalState(NamedTuple):
     """
 
     learner: Any
-    turns: Turns
+    turns: np.ndarray
     round: np.ndarray
 
 

@@ -127,7 +127,7 @@ class Checkpoints:
 
     def write(self, step: int, leaves: Leaves, progress: RunRecord) -> None:
         """Save a state's leaves, as `save`; calls nothing in JAX, so any thread may use it."""
-        dtypes = {}
+        dtypes: dict[str, str] = {}
         self.path.mkdir(parents=True, exist_ok=True)
         storage.remove_partial_files(self.path)
         with (

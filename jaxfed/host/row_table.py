@@ -82,7 +82,9 @@ class RowTable:
 
     def from_words(self, words: np.ndarray) -> Any:
         """Return rows as typed keys if those of the table are, given the words of keys."""
-        return jax.random.wrap_key_data(words, impl=self._impl) if self.is_keys else words
+        return (
+            jax.random.wrap_key_data(jnp.asarray(words), impl=self._impl) if self.is_keys else words
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All rows, a copy; the words of keys."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ from jaxfed.learners.learner import Learner, LearnerError, State, Taught
 from jaxfed.random_streams import Stream
 from jaxfed.training.server.client_rows import rows_for, took_part
 
-Turns = np.ndarray | RowTable  # int32 [M]
+Turns = Any  # int32 [M], an array or a table
 
 
 class ClientFit(NamedTuple):

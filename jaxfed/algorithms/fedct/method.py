@@ -109,7 +109,7 @@ class FedCTState(NamedTuple):
     learner: Any
     label: np.ndarray
     weight: np.ndarray
-    turns: Turns
+    turns: np.ndarray
     rows: np.ndarray
     round: np.ndarray
 

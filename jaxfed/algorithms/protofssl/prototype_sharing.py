@@ -123,8 +123,9 @@ def prototype_store(
         age = None
         if choice == "newest":
             most = len(store.helpers.is_there)
-            client_id = newest_clients(latest.is_there, newest, most, len(client_id))
-            shown, age = gather(latest, client_id), rounds - gather(newest, client_id)
+            ids = newest_clients(latest.is_there, newest, most, len(client_id))
+            shown, age = gather(latest, ids), rounds - gather(newest, ids)
+            client_id = jnp.asarray(ids)
         return Store(chosen_anew(store.helpers, client_id, shown, rounds, key, age), latest, newest)
 
     return UploadStore(init, update)
