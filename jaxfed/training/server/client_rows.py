@@ -70,8 +70,10 @@ def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
     Raises:
         BeyondMemory: the states fit neither into the memory nor, without a folder or room in it, on a disk.
     """
-    num_bytes = num_clients * sum(_bytes_of(leaf) for leaf in jax.tree.leaves(state))
-    if num_clients < 2 or num_bytes <= _quickly_copied():
+    every = jax.tree.leaves(state)
+    num_bytes = num_clients * sum(map(_bytes_of, every))
+    is_form = any(isinstance(leaf, jax.core.Tracer) for leaf in every)  # under `jax.eval_shape`
+    if num_clients < 2 or num_bytes <= _quickly_copied() or is_form:
         return stacked_for(num_clients, state)
     folder = host.folder if num_bytes > host.rows_limit else None
     if num_bytes > host.rows_limit:
