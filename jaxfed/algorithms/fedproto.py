@@ -337,4 +337,5 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
 
         return measured
 
-    return Evaluation(*map(by, Evaluation._fields))
+    names = (name for name in Evaluation._fields if name != "evaluated")  # all of a state is
+    return Evaluation(**{name: by(name) for name in names})

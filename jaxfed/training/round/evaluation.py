@@ -27,6 +27,7 @@ class Evaluation(NamedTuple):
     evaluate_clients: Evaluate
     predictions: PredictionsOf
     predict: Predict
+    evaluated: Callable[[ServerState], ServerState] = lambda state: state
 
 
 @dataclass(frozen=True, eq=False)

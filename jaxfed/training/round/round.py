@@ -117,6 +117,9 @@ def federated_training(
     check_source(pseudo_label, training.pseudo_labels)
     reads_model = classifier is None
     classifier = classifier or network_classifier(training)
+    evaluation = evaluation_by(classifier)
+    if reads_model:
+        evaluation = evaluation._replace(evaluated=partial(without_tables, names=_OF_CLIENTS))
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
@@ -177,8 +180,7 @@ def federated_training(
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,
-        evaluated=partial(without_tables, names=_OF_CLIENTS if reads_model else ()),
-        **evaluation_by(classifier)._asdict(),
+        **evaluation._asdict(),
     )
 
 
