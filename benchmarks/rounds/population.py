@@ -1,9 +1,9 @@
-"""A round of 100 clients out of 10^3 to 10^6, of every method that has a state for each client, and of FedAvg.
+"""A round of 100 clients out of 10^3 to 10^6, of FedAvg and of methods with a state for each client.
 
 A round's time should be its cohort's. Each contest is a round of many clients against the same method's of
 1,000, in turn; at most 1.2 times its time is promised. Clients hold two labeled and three unlabeled examples,
-views on one array of 5,000 images of 4 x 4; the network is an MLP of 8 hidden units. A round includes the sampling and
-gathering of its cohort, and no evaluation.
+views on one array of 5,000 images of 4 x 4. The network is an MLP of 8 hidden units. A round includes the
+sampling and gathering of its cohort, and no evaluation.
 """
 
 from __future__ import annotations

@@ -178,10 +178,10 @@ class _Array:
         self.lock = threading.Lock()
 
     def read(self, places: np.ndarray) -> np.ndarray:
-        if self.rows is None:
-            return np.repeat(self.first[None], len(places), axis=0)
-        rows = self.rows[places]
-        rows[~self.is_written[places]] = self.first
+        rows = np.repeat(self.first[None], len(places), axis=0)
+        if self.rows is not None:  # and no page is touched before it is written
+            is_there = self.is_written[places]
+            rows[is_there] = self.rows[places[is_there]]
         return rows
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:

@@ -101,7 +101,9 @@ def test_a_checkpoint_has_the_changed_rows(tmp_path, monkeypatch, block, first, 
     start = RowTable(NUM, first)
     table = start.replaced([7, 3], np.zeros((2, *first.shape), first.dtype))
     arrays = {"t": lambda table: table, "a": lambda table: jnp.asarray(plain(table))}
-    state, template = ({"w": arrays[form](each)} for form, each in zip(forms, (table, start)))
+    state, template = (
+        {"w": arrays[form](each)} for form, each in zip(forms, (table, start), strict=True)
+    )
     restored = checkpointed(state, template, tmp_path)["w"]
     assert isinstance(restored, RowTable) == (forms[1] == "t")
     assert restored.dtype == table.dtype

@@ -10,9 +10,10 @@ copied whole whenever rows change. A table is written in place (`jaxfed.host.row
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -212,8 +213,11 @@ def _check_disk(num_clients: int, num_bytes: int, host: Execution) -> None:
         raise BeyondMemory(
             f"{start}; use {num_bytes} bytes or more, or give Execution a folder on a disk"
         )
-    place = next(path for path in (host.folder, *host.folder.absolute().parents) if path.exists())
-    disk = os.statvfs(place)
-    free = disk.f_bavail * disk.f_frsize
+    free = _free_bytes(host.folder)
     if num_bytes > free:
         raise BeyondMemory(f"{start} and the disk of {host.folder} has {bytes_text(free)}")
+
+
+def _free_bytes(folder: Path) -> int:
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(place).free
