@@ -148,7 +148,8 @@ EXECUTION = in_section(
         "memory_limit": Setting(
             None,
             memory_limit.RULE,
-            "device memory that a step may take: bytes, or text such as '4 GiB'; None: the device's",
+            "memory that a step, or clients' states, may take: bytes, or text such as '4 GiB'; "
+            "None: what there is",
         ),
         "compilation_cache": Setting(
             "auto",

@@ -62,7 +62,7 @@ class Execution:
     num_devices: int = 0
     tell: Callable[[str], None] | None = None
     memory_limit: int | str | None = None
-    folder: Path | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Reject invalid settings, with one line that names the first."""

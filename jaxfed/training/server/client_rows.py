@@ -76,9 +76,7 @@ def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
     is_form = any(isinstance(leaf, jax.core.Tracer) for leaf in every)  # under `jax.eval_shape`
     if num_clients < 2 or num_bytes <= _quickly_copied() or is_form:
         return stacked_for(num_clients, state)
-    folder = host.folder if num_bytes > host.rows_limit else None
-    if num_bytes > host.rows_limit:
-        _check_disk(num_clients, num_bytes, host)
+    folder = None if num_bytes <= host.rows_limit else _disk(num_clients, num_bytes, host)
     return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, folder), state)
 
 
@@ -202,8 +200,8 @@ def _quickly_copied() -> int:
     return COPIED_ON_CPU if jax.default_backend() == "cpu" else COPIED_ON_ACCELERATOR
 
 
-def _check_disk(num_clients: int, num_bytes: int, host: Execution) -> None:
-    """Check that the states of the clients have room in the folder."""
+def _disk(num_clients: int, num_bytes: int, host: Execution) -> Path:
+    """Return the folder, which has room for the states of the clients."""
     given, limit = host.memory_limit, bytes_text(host.rows_limit)
     start = (
         f"execution.memory_limit={given!r}: the states of {num_clients:,} clients take "
@@ -213,9 +211,11 @@ def _check_disk(num_clients: int, num_bytes: int, host: Execution) -> None:
         raise BeyondMemory(
             f"{start}; use {num_bytes} bytes or more, or give Execution a folder on a disk"
         )
-    free = _free_bytes(host.folder)
+    folder = Path(host.folder)
+    free = _free_bytes(folder)
     if num_bytes > free:
-        raise BeyondMemory(f"{start} and the disk of {host.folder} has {bytes_text(free)}")
+        raise BeyondMemory(f"{start} and the disk of {folder} has {bytes_text(free)}")
+    return folder
 
 
 def _free_bytes(folder: Path) -> int:
