@@ -32,7 +32,7 @@ from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.cohort_step import executed
-from jaxfed.training.round.evaluation import evaluation_by
+from jaxfed.training.round.evaluation import Evaluation, evaluation_by
 from jaxfed.training.round.labels_at_server import (
     ServerPart,
     ServerWithoutLabels,
@@ -115,11 +115,7 @@ def federated_training(
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
-    reads_model = classifier is None
-    classifier = classifier or network_classifier(training)
-    evaluation = evaluation_by(classifier)
-    if reads_model:
-        evaluation = evaluation._replace(evaluated=partial(without_tables, names=_OF_CLIENTS))
+    classifier, evaluation = _evaluation(training, classifier)
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
@@ -205,6 +201,15 @@ def _stages(
     if pseudo_label == "none":
         return first, first
     return first, stage(2, pseudo_label, training.labeled_only_rounds)
+
+
+def _evaluation(training: Training, classifier: Classifier | None) -> tuple[Classifier, Evaluation]:
+    """Return the classifier, by default the network, and the evaluation by it."""
+    if classifier is not None:
+        return classifier, evaluation_by(classifier)
+    classifier = network_classifier(training)
+    evaluated = partial(without_tables, names=_OF_CLIENTS)
+    return classifier, evaluation_by(classifier)._replace(evaluated=evaluated)
 
 
 def _need_of_labels(

@@ -16,6 +16,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.interruption import Interruption
+from jaxfed.host.row_table import RowTable
 from jaxfed.training.server import client_rows
 
 CLIENTS, COHORT, ROUNDS, NUMBERS = 450, 5, 6, 650  # each client has a control of 650 numbers
@@ -52,6 +53,11 @@ def play(config, path, stop_before=0):
     def observe(observed):
         if observed.played.round == stop_before:
             raise Stop
+        for table in client_rows.leaves(observed.played.after.clients):
+            if isinstance(
+                table, RowTable
+            ):  # the states before this round and the last one are there
+                assert len(table._array.older) <= 2
 
     settings = config.to_dict()
     with (
