@@ -18,6 +18,7 @@ in the rows that have changed since.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 import threading
@@ -202,9 +203,12 @@ def _allocated(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> 
     Raises:
         OSError: the disk has too little room.
     """
+    num_bytes = max(1, prod(shape) * dtype.itemsize)
     if folder is None:
-        return np.empty(shape, dtype)
+        # NumPy asks for huge pages, and a round would clear 2 MiB for each new row.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        return np.ndarray(shape, dtype, mmap.mmap(-1, num_bytes, flags=flags))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, prod(shape) * dtype.itemsize))
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
         return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
