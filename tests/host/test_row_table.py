@@ -1,5 +1,6 @@
 import os
 import tracemalloc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -145,3 +146,17 @@ def test_a_disk_without_room_says_so_before_a_row_is_written(tmp_path, monkeypat
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
         RowTable(NUM, FIRST, tmp_path).replaced([0], FIRST[None])
+
+
+def test_memory_is_that_of_the_rows_that_were_written():
+    """Pages in use of a table of 400 MB, with a row of 4 kB on each."""
+
+    def in_use():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    table = RowTable(100_000, np.zeros(1_000, np.float32))
+    before = in_use()
+    places = np.arange(0, 100_000, 1_000)
+    table = table.replaced(places, np.ones((100, 1_000), np.float32))
+    np.testing.assert_array_equal(table[[0, 1]].sum(axis=1), [1_000, 0])
+    assert in_use() - before < 20e6

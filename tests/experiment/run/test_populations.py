@@ -54,10 +54,8 @@ def play(config, path, stop_before=0):
         if observed.played.round == stop_before:
             raise Stop
         for table in client_rows.leaves(observed.played.after.clients):
-            if isinstance(
-                table, RowTable
-            ):  # the states before this round and the last one are there
-                assert len(table._array.older) <= 2
+            if isinstance(table, RowTable):  # of all older states the one before is held
+                assert len(table._array.older) <= 1
 
     settings = config.to_dict()
     with (
