@@ -24,6 +24,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _MERGED_FROM = 4096  # rows of patches that are merged at least
+_ALIGNED = 16  # bytes
 _BLOCK = 2**24  # bytes of rows that are read at a time
 
 _Patch = tuple[np.ndarray, np.ndarray]  # places int64 [K], rows [K, ...]
@@ -46,14 +48,23 @@ class RowTable:
         dtype: of the rows; a key type for typed keys.
     """
 
-    def __init__(self, num_rows: int, first: Any, folder: Path | None = None) -> None:
-        """Make a table with `first` in every row; with a folder its array will be a file there."""
+    def __init__(
+        self,
+        num_rows: int,
+        first: Any,
+        folder: Path | None = None,
+        beside: Interleaved | None = None,
+    ) -> None:
+        """Make a table with `first` in every row; with a folder its array will be a file there.
+
+        Tables with the same `beside` lie in one array or file, which has M rows and a folder of its own.
+        """
         self.dtype = first.dtype
         self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
         self._impl = jax.random.key_impl(first) if self.is_keys else None
         words = np.asarray(jax.random.key_data(first) if self.is_keys else first)
         self.shape = (num_rows, *first.shape)
-        self._array = _Array(num_rows, words, folder)
+        self._array = _Array(num_rows, words, folder, beside)
         self._version, self._patches, self._merged = 0, list[_Patch](), _MERGED_FROM
 
     @classmethod
@@ -166,11 +177,45 @@ def rows_at_once(row: np.ndarray) -> int:
     return max(1, _BLOCK // max(1, row.nbytes))
 
 
+class Interleaved:
+    """Memory of several tables, in which their rows of one place lie side by side.
+
+    A row of all tables then takes few pages in the memory, or reads of a disk.
+    """
+
+    def __init__(self, num_rows: int, folder: Path | None) -> None:
+        self._num_rows, self._folder, self._stride = num_rows, folder, 0
+
+    def reserved(self, num_bytes: int) -> int:
+        """Reserve so many bytes of each row before any is written; return their offset."""
+        offset, self._stride = self._stride, self._stride + -(-num_bytes // _ALIGNED) * _ALIGNED
+        return offset
+
+    def rows(self, offset: int, first: np.ndarray) -> np.ndarray:
+        """Return the array [M, ...] of the table with this offset and first row."""
+        shape, strides = (
+            (self._num_rows, *first.shape),
+            (self._stride, *np.empty_like(first, order="C").strides),
+        )
+        return np.ndarray(shape, first.dtype, self._bytes, offset, strides)
+
+    @cached_property
+    def _bytes(self) -> np.ndarray:
+        return _allocated((self._num_rows, self._stride), np.dtype(np.uint8), self._folder)
+
+
 class _Array:
     """The array that versions share."""
 
-    def __init__(self, num_rows: int, first: np.ndarray, folder: Path | None) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        first: np.ndarray,
+        folder: Path | None,
+        beside: Interleaved | None,
+    ) -> None:
         self.shape, self.first, self.folder = (num_rows, *first.shape), first, folder
+        self.beside, self.offset = beside, 0 if beside is None else beside.reserved(first.nbytes)
         self.rows: np.ndarray | None = None
         self.is_written = np.zeros(0, bool)
         self.written = [np.zeros(0, np.int64)]
@@ -187,7 +232,10 @@ class _Array:
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:
         if self.rows is None:
-            self.rows = _allocated(self.shape, self.first.dtype, self.folder)
+            if self.beside is None:
+                self.rows = _allocated(self.shape, self.first.dtype, self.folder)
+            else:
+                self.rows = self.beside.rows(self.offset, self.first)
             self.is_written = np.zeros(self.shape[0], bool)
         new = np.unique(places[~self.is_written[places]])
         self.rows[places] = rows

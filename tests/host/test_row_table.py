@@ -9,7 +9,7 @@ import pytest
 
 from jaxfed.host import row_table
 from jaxfed.host.checkpoint import Checkpoints, copied_leaves
-from jaxfed.host.row_table import RowTable
+from jaxfed.host.row_table import Interleaved, RowTable
 
 NUM, FIRST = 50, np.float32([1, 2, 3])
 
@@ -160,3 +160,19 @@ def test_memory_is_that_of_the_rows_that_were_written():
     table = table.replaced(places, np.ones((100, 1_000), np.float32))
     np.testing.assert_array_equal(table[[0, 1]].sum(axis=1), [1_000, 0])
     assert in_use() - before < 20e6
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_tables_beside_each_other_do_not_touch(tmp_path, on_disk):
+    folder = tmp_path if on_disk else None
+    beside = Interleaved(NUM, folder)
+    firsts = [FIRST, np.int8(3), np.zeros((0, 2), np.float32), jnp.bfloat16([[1, 2], [3, 4]])]
+    tables = [RowTable(NUM, first, folder, beside) for first in firsts]
+    places = np.array([0, 7, NUM - 1])
+    new = [np.full((3, *np.shape(first)), 9 - i, first.dtype) for i, first in enumerate(firsts)]
+    after = [table.replaced(places, rows) for table, rows in zip(tables, new, strict=True)]
+    for first, table, rows in zip(firsts, after, new, strict=True):
+        expected = np.repeat(np.asarray(first)[None], NUM, axis=0)
+        expected[places] = rows
+        np.testing.assert_array_equal(plain(table), expected)
+    assert after[0]._array.rows.base is after[1]._array.rows.base

@@ -24,7 +24,7 @@ from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
 from jaxfed.federation.execution.memory_limit import bytes_text
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.host.row_table import RowTable
+from jaxfed.host.row_table import Interleaved, RowTable
 
 # Bytes of all clients' states that are copied in a tenth of a millisecond.
 COPIED_ON_CPU, COPIED_ON_ACCELERATOR = 2**20, 2**27
@@ -77,7 +77,8 @@ def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
     if num_clients < 2 or num_bytes <= _quickly_copied() or is_form:
         return stacked_for(num_clients, state)
     folder = None if num_bytes <= host.rows_limit else _disk(num_clients, num_bytes, host)
-    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, folder), state)
+    beside = Interleaved(num_clients, folder)
+    return jax.tree.map(lambda leaf: RowTable(num_clients, leaf, folder, beside), state)
 
 
 def alike(stacked: Any, state: Any) -> Any:
