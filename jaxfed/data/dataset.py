@@ -1,12 +1,13 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jaxfed.data.client_rows import Partition as Partition
+from jaxfed.data.mapped_rows import parts as parts
 from jaxfed.errors import UsageError
 
 UNLABELED = -1
@@ -244,12 +245,6 @@ class Dataset:
         )
 
 
-def parts(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Some rows of x at a time, so that what is computed of all its values takes little memory."""
-    rows = max(1, 2**20 // max(1, math.prod(x.shape[1:])))
-    return (x[start : start + rows] for start in range(0, len(x), rows))
-
-
 def has_gaps(*splits: np.ndarray) -> bool:
     """True if a value is NaN."""
     return any(np.isnan(part).any() for x in splits for part in parts(x))
@@ -335,18 +330,3 @@ def class_numbers(
     classes = np.full(len(has_label), UNLABELED, np.int32)
     classes[has_label] = numbers
     return np.split(classes, ends), tuple(found)
-
-
-class Partition(NamedTuple):
-    """The examples of each client, as indices; every example of the data appears exactly once.
-
-    Attributes:
-        labeled: M int64 arrays, the examples whose label the client knows.
-        unlabeled: M int64 arrays, the examples it holds without a label.
-        new: M int64 arrays, held-out examples it wants labeled (X_new of XCLP's Section 4.1). Those
-            of `new_y` count on from the end of `y`: they index the two arrays concatenated.
-    """
-
-    labeled: tuple[np.ndarray, ...]
-    unlabeled: tuple[np.ndarray, ...]
-    new: tuple[np.ndarray, ...]

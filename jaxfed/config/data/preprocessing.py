@@ -14,6 +14,7 @@ from jaxfed.data import Dataset
 from jaxfed.data.dataset import Standardization, standardization
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
+from jaxfed.data.mapped_rows import adjoined, parts
 from jaxfed.errors import UsageError
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
@@ -65,7 +66,7 @@ def preprocessed(
         there = list(map(features, range(len(there))))
     elif scale := scaling(parts, config):
         there = [scale(part) for part in there]
-    examples = np.concatenate(there) if len(there) > 1 else there[0]
+    examples = adjoined(there)
     return flat(examples) if is_flat(config) else examples
 
 
@@ -92,7 +93,7 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     methods = [name for name in chosen(config) if heeds_scales(config, name)]
     if not methods:
         return
-    scales = np.abs(dataset.x).max(axis=0)
+    scales = np.max([np.abs(part).max(axis=0) for part in parts(dataset.x)], axis=0)
     scales[scales == 0] = np.nan
     if np.isnan(scales).all() or np.nanmax(scales) <= _LARGEST_RATIO * np.nanmin(scales):
         return

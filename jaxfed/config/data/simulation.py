@@ -60,6 +60,7 @@ from jaxfed.config.data.subsampling import drawn_for_test, subsampled
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.encoding import RowEncoding, encoder_of
+from jaxfed.data.mapped_rows import parts
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -309,8 +310,10 @@ class Simulation:
 
 
 def _checksum(array: np.ndarray) -> str:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return f"{array.dtype}{list(array.shape)} {zlib.crc32(content):08x}"
+    crc = 0
+    for part in parts(array):
+        crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
+    return f"{array.dtype}{list(array.shape)} {crc:08x}"
 
 
 class HeldOut(NamedTuple):
