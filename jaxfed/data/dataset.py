@@ -1,13 +1,11 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxfed.data.client_rows import Partition as Partition
-from jaxfed.data.mapped_rows import parts as parts
 from jaxfed.errors import UsageError
 
 UNLABELED = -1
@@ -159,7 +157,7 @@ class Dataset:
                 )
             is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
             is_float = np.issubdtype(x.dtype, np.floating)
-            if is_float and any(is_bad(part).any() for part in parts(x)):
+            if is_float and _occurs(is_bad, x):
                 bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
@@ -247,7 +245,14 @@ class Dataset:
 
 def has_gaps(*splits: np.ndarray) -> bool:
     """True if a value is NaN."""
-    return any(np.isnan(part).any() for x in splits for part in parts(x))
+    return any(_occurs(np.isnan, x) for x in splits)
+
+
+def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
+    """True if a value of x is one, looked for in some rows at a time."""
+    from jaxfed.data.mapped_rows import parts
+
+    return any(is_one(part).any() for part in parts(x))
 
 
 def standardization(x: np.ndarray) -> Standardization:

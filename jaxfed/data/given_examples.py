@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED, parts
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.labels import read_labels
+from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 
 

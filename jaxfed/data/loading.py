@@ -50,8 +50,9 @@ def load(
             Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
             wrote, of Parquet or Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON
             files, of FLamby's Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared
-            as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing folder is one. A path
-            that does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+            as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
+            folder is one. A path that does not exist is looked for in `root`, and a set by name also in
+            ../uci and ../images of it.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
