@@ -45,7 +45,9 @@ class Network(nnx.Module):
         self.last = nnx.Linear(32, 10, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.last(nnx.relu(self.first(x.reshape(len(x), -1) / 64 - 2)))
+        return self.last(
+            nnx.relu(self.first(x.reshape(len(x), -1) - 0.5))
+        )  # bytes are read as 0..1
 
 
 def main(number: int = 1000, rounds: int = 20, folder: str = "") -> None:
