@@ -1,7 +1,8 @@
 """A federation in a folder, as `jaxfed.data.pack` writes it and `Federation.open_packed` reads it.
 
 FOLDER/
-  packed.json        format, num_classes, class_names, clients, rows {own, new, ...: n}, files {name: size}
+  packed.json        format, num_classes, class_names, clients, example [type, ...],
+                     rows {own, new, ...: n}, files {name: size}
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
                      clients' new points likewise; then the validation, test, server and public examples
   y.npy              int32 [n], classes in the same order, -1 if unknown
@@ -131,6 +132,7 @@ def _opened(folder: Path) -> Packed:
     numbers = {"own": int((labeled + unlabeled).sum()), "new": int(new.sum())}
     if (
         numbers.items() - rows.items()
+        or [str(x.dtype), *x.shape[1:]] != header["example"]
         or len(x) != sum(rows.values())
         or y.shape != x.shape[:1]
         or (counts < 0).any()

@@ -114,7 +114,7 @@ class _Column:
 
     def __init__(self, file: Path, like: np.ndarray, stack: ExitStack) -> None:
         self._stream = stack.enter_context(file.open("wb"))
-        self.dtype, self._shape, self._count = like.dtype, like.shape[1:], 0
+        self.dtype, self.shape, self._count = like.dtype, like.shape[1:], 0
         self._header()
         self._first = self._stream.tell()
 
@@ -134,7 +134,7 @@ class _Column:
         described = {
             "descr": np.lib.format.dtype_to_descr(self.dtype),
             "fortran_order": False,
-            "shape": (self._count, *self._shape),
+            "shape": (self._count, *self.shape),
         }
         np.lib.format.write_array_header_1_0(self._stream, described)
 
@@ -194,6 +194,7 @@ class _Writer:
             "class_names": list(self.class_names) or list(map(str, range(self.num_classes))),
             "num_public_classes": self.num_public_classes,
             "clients": self.columns["counts"].shape[1],
+            "example": [str(self._x.dtype), *self._x.shape],
             "rows": self.rows,
             "files": files,
         }
