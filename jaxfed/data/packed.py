@@ -1,7 +1,7 @@
 """A federation in a folder, as `jaxfed.data.pack` writes it and `Federation.open_packed` reads it.
 
 FOLDER/
-  packed.json        format, num_classes, class_names, clients, example [type, ...],
+  packed.json        format, num_classes, class_names, client_names, clients, example [type, ...],
                      rows {own, new, ...: n}, files {name: size}
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
                      clients' new points likewise; then the validation, test, server and public examples
@@ -48,6 +48,7 @@ class Packed(NamedTuple):
         partition: each client's rows.
         num_classes: C.
         class_names: C names.
+        client_names: M names, or none.
         apart: name -> int64, rows of the validation, test, server and public examples.
         test_client: int32 [n_test], or None.
         public_labels: int32 [n_u], or None.
@@ -59,6 +60,7 @@ class Packed(NamedTuple):
     partition: Partition
     num_classes: int
     class_names: tuple[str, ...]
+    client_names: tuple[str, ...]
     apart: dict[str, np.ndarray]
     test_client: np.ndarray | None
     public_labels: np.ndarray | None
@@ -113,6 +115,7 @@ def read(folder: Path) -> Dataset:
         y_test=packed.y[own:],
         num_classes=packed.num_classes,
         class_names=packed.class_names,
+        client_names=packed.client_names,
         client_id=np.repeat(clients, labeled + unlabeled),
         client_id_test=np.repeat(clients, new) if is_new else packed.test_client,
     )
@@ -138,6 +141,7 @@ def _opened(folder: Path) -> Packed:
         or (counts < 0).any()
         or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes
         or len(header["class_names"]) != classes
+        or len(header["client_names"]) not in (0, counts.shape[1])
     ):
         raise _damaged(folder, "its files do not fit together")
     start = np.cumsum(labeled + unlabeled) - labeled - unlabeled
@@ -152,6 +156,7 @@ def _opened(folder: Path) -> Packed:
         ),
         classes,
         tuple(header["class_names"]),
+        tuple(header["client_names"]),
         {name: np.arange(end - rows[name], end) for name, end in zip(APART, ends[2:], strict=True)},
         columns.get("test_client"),
         columns.get("public_labels"),

@@ -149,6 +149,7 @@ class _Writer:
         self.rows = dict.fromkeys(("own", "new", *APART), 0)
         self.lowest, self.highest = 0, -1
         self.class_names: Sequence[str] = ()
+        self.client_names: Sequence[str] = ()
         self.num_classes = self.num_public_classes = 0
         self.columns: dict[str, np.ndarray] = {}  # further files
 
@@ -192,6 +193,7 @@ class _Writer:
             "format": FORMAT,
             "num_classes": self.num_classes,
             "class_names": list(self.class_names) or list(map(str, range(self.num_classes))),
+            "client_names": list(self.client_names),
             "num_public_classes": self.num_public_classes,
             "clients": self.columns["counts"].shape[1],
             "example": [str(self._x.dtype), *self._x.shape],
@@ -296,6 +298,7 @@ def _write_dataset(writer: _Writer, data: Dataset) -> None:
     writer.copy("own", data.x, data.y, part.joined.joined)
     writer.copy("test", data.x_test, data.y_test, np.arange(len(data.y_test)))
     writer.columns["counts"] = part.sizes
-    writer.num_classes, writer.class_names = data.num_classes, data.class_names
+    writer.num_classes = data.num_classes
+    writer.class_names, writer.client_names = data.class_names, data.client_names
     if data.client_id_test is not None:
         writer.columns["test_client"] = np.asarray(data.client_id_test, np.int32)

@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.dataset import Standardization, standardization
@@ -80,6 +81,18 @@ def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
 def is_flat(config: ConfigDict) -> bool:
     """True if examples become vectors."""
     return config.preprocessing.kind in ("identity", "standardized")
+
+
+def check_copies(dataset: Dataset, config: ConfigDict) -> None:
+    """Refuse to copy more examples than memory holds; images, and vectors of float32, stay where they are.
+
+    Raises:
+        UsageError: names the bytes that are needed and those that there are.
+    """
+    x, kind = dataset.x, config.preprocessing.kind
+    if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
+        what = "a float32 copy of all examples"
+        refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * x.size, what))
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:

@@ -48,6 +48,7 @@ from jaxfed.config.data.partitioning import partitioned
 from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
+    check_copies,
     check_pretrained,
     is_flat,
     preprocessed,
@@ -71,6 +72,7 @@ GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
+_MOST_COUNTED = 10_000  # clients in partition.json
 _OF_NO_NUMBER = -1
 
 
@@ -133,6 +135,7 @@ class Simulation:
                 self._holdings = self._held(federation)
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
+        check_copies(self._dataset, self._config)
         warn_of_scales(self._dataset, self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
@@ -243,10 +246,12 @@ class Simulation:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
         The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)". Clients of the data that have names have them in `client_names`.
+        last class is "(unknown)". Clients of the data that have names have them in `client_names`. Of more
+        than 10,000 clients, every `every`-th is counted.
         """
+        every = -(-federation.num_clients // _MOST_COUNTED)
         counts: dict[str, Any] = {
-            kind: class_counts(federation.y, indices, federation.num_classes)
+            kind: class_counts(federation.y, indices[::every], federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
         for kind, indices in (("server", federation.server), ("public", federation.public)):
@@ -254,7 +259,9 @@ class Simulation:
                 counts[kind] = class_counts(federation.y, [indices], federation.num_classes)
         unknown = () if (federation.y >= 0).all() else ("(unknown)",)
         if names := self._client_names(federation):
-            counts["client_names"] = names
+            counts["client_names"] = names[::every]
+        if every > 1:
+            counts["every"] = every
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _client_names(self, federation: Federation) -> list[str]:
@@ -264,10 +271,13 @@ class Simulation:
             return []
         columns = (data.client_id, data.client_id_test)
         ids = np.concatenate([column for column in columns if column is not None])
-        held = [np.unique(ids[np.concatenate(p)]) for p in zip(*federation.partition, strict=True)]
+        held, last = federation.partition.joined, len(data.client_names)
+        first, final = np.full(len(held), last), np.full(len(held), -1)
+        np.minimum.at(first, held.owner, ids[held.joined])
+        np.maximum.at(final, held.owner, ids[held.joined])
         return [
-            data.client_names[own[0]] if len(own) == 1 else str(client)
-            for client, own in enumerate(held)
+            data.client_names[own] if own == other else str(client)
+            for client, (own, other) in enumerate(zip(first.tolist(), final.tolist(), strict=True))
         ]
 
     def _parts(self) -> Parts:
