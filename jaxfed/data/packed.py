@@ -24,6 +24,7 @@ import numpy as np
 
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED, Dataset
+from jaxfed.data.mapped_rows import mapped
 from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
@@ -123,7 +124,7 @@ def read(folder: Path) -> Dataset:
 
 def _opened(folder: Path) -> Packed:
     header = _header(folder)
-    x = np.load(folder / EXAMPLES, mmap_mode="r", allow_pickle=False)
+    x = mapped(folder / EXAMPLES)
     columns = {
         name.removesuffix(".npy"): np.load(folder / name, allow_pickle=False)
         for name in header["files"]

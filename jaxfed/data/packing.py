@@ -177,7 +177,7 @@ class _Writer:
 
     def finish(self) -> None:
         """Write what is left, the header last."""
-        if self._x is None:
+        if self._x is None or not any(self.rows.values()):
             raise UsageError("pack: the clients have no examples")
         self._x.finish()
         self._y.finish()
