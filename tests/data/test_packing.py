@@ -13,11 +13,12 @@ import pytest
 from invoking import ROOT
 
 import jaxfed
-from jaxfed.data import Dataset, load, pack
+from jaxfed.data import Dataset, load, mapped_rows, pack
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.packing import _Column
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.kernels.devices.padding import rows_at_once
 
 RNG = np.random.default_rng(0)
 
@@ -287,9 +288,17 @@ def network():
     return jaxfed.from_flax(Net, (3, 2))
 
 
-def test_fedavg_has_the_same_bits(tmp_path):
+def test_fedavg_has_the_same_bits(tmp_path, monkeypatch):
+    """And reads no more at a time than a cohort or a batch."""
+    read, taken = mapped_rows._read, []
+
+    def counted(opened, x, rows):
+        taken.append(len(rows))
+        return read(opened, x, rows)
+
+    monkeypatch.setattr(mapped_rows, "_read", counted)
     clients = [pair(6, 0.8) for _ in range(8)]
-    others = {"test": pair(20), "validation": pair(9)}
+    others = {"test": pair(300), "validation": pair(9)}
     pack(clients, tmp_path / "clients", **others)
     results = []
     for federation in (
@@ -302,3 +311,5 @@ def test_fedavg_has_the_same_bits(tmp_path):
         results.append((records, result.metrics, result.predictions()))
     assert results[0][:2] == results[1][:2]
     np.testing.assert_array_equal(results[0][2].confidence, results[1][2].confidence)
+    assert max(taken) == rows_at_once()
+    assert sum(taken) >= 3 * 24 + 300
