@@ -164,6 +164,11 @@ def test_new_points_are_a_configs_test_split(tmp_path):
             "pack: examples have values that are nan",
         ),
         ({"clients": [*CLIENTS, (pair(2)[0][:, :2], [0, 1])]}, "one shape are needed"),
+        ({"clients": [*CLIENTS, (pair(2)[0][:, :2], np.arange(2))]}, "one shape are needed"),
+        (
+            {"clients": [*CLIENTS, (pair(3)[0], np.arange(2))]},
+            r"labels of shape \(2,\), .* 3 examples",
+        ),
         ({"num_classes": 3}, r"pack: labels -1..3 with num_classes=3"),
         ({"new": OTHERS["new"][:3]}, "5 clients and 3 of their new points"),
         ({"server": pair(9, 0.0)}, "every example of the server needs its label"),
