@@ -23,8 +23,10 @@ from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
-from jaxfed.secure.row_sums.server_sums import row_client
+from jaxfed.secure.row_sums import sparse
+from jaxfed.secure.row_sums.server_sums import RowClient, row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.neighborhoods import PROMISE, Promise, drawn_graph
 from jaxfed.secure.session.parties import Session
 
 
@@ -148,6 +150,8 @@ def sums_of_rows(
     parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
+    mask_partners: int = 0,
+    promise: Promise = PROMISE,
     progress: masked_row_sums.UploadsDone | None = None,
     num_classes: int | None = None,
     constructor: Callable[..., Any] = row_client,
@@ -166,6 +170,9 @@ def sums_of_rows(
         parts: the server's shares of the same clients' contributions, uint64 [n, C], if it has some.
         resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
         signed: with `resilient`, clients sign the list of survivors.
+        mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with
+            (`row_sums.sparse`); 0, or from the number of others on: all.
+        promise: what the k partners must withstand.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
         constructor: makes a client from what `contributions` holds; arguments as `row_client`.
@@ -176,13 +183,23 @@ def sums_of_rows(
 
     Raises:
         ProtocolError: an unexpected message; no client gets sums then.
-        UsageError: a contribution beyond the fixed-point range, or `signed` without `resilient`.
+        UsageError: a contribution beyond the fixed-point range, `signed` without `resilient`, or
+            `mask_partners` too few for the promise, without `resilient`, or `signed`.
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
+    if mask_partners and (signed or not resilient):
+        raise UsageError(
+            key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
+        )
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
+    graph = None
+    if 0 < mask_partners < len(clients) - 1:
+        graph = drawn_graph(clients, mask_partners, session.source(SERVER), promise)
+        rows = {client: own for client, own in rows.items() if client in graph.neighbors}
+        plan["promise"] = promise
     parties = session.parties(
         constructor,
         contributions,
@@ -192,16 +209,13 @@ def sums_of_rows(
         signed=signed,
         **plan,
     )
-    protocol = resilient_row_sums if resilient else masked_row_sums
+    protocol: Any = resilient_row_sums if resilient else masked_row_sums
+    options: dict[str, Any] = {"signed": signed} if resilient else {}
+    if graph:
+        protocol, options = sparse, {"graph": graph}
     if num_classes is None:
         num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(
-        session.endpoints[SERVER],
-        rows,
-        num_classes,
-        parts=parts,
-        **({"signed": signed} if resilient else {}),
-    )
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     return protocol.run(parties, server, first_round=first_round, progress=progress)
 
@@ -266,7 +280,7 @@ def client_with_totals(
     *,
     shorter: Mapping[int, slice],
     **options: Any,
-) -> masked_row_sums.Client | resilient_row_sums.Client:
+) -> RowClient:
     """A client that adds totals.
 
     Args:

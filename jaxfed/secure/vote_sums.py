@@ -19,6 +19,7 @@ Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or the out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,9 @@ def client(
     *,
     random_bytes: RandomBytes,
     clients: Sequence[int],
-    is_resilient: bool,
-) -> masked.Client | resilient.Client:
-    """One client; `marks` as in `vote_histogram`, `clients` all that may take part.
+    **options: Any,
+) -> server_sums.RowClient:
+    """One client; `marks` as in `vote_histogram`, other arguments as `server_sums.client`.
 
     Raises:
         UsageError: marks other than 0 and 1.
@@ -48,7 +49,7 @@ def client(
     # The number of clients that may take part, which does not change if some leave.
     packed = packed_counts.pack(marks, len(clients))[:, None]
     return server_sums.client(
-        endpoint, packed, random_bytes=random_bytes, clients=clients, is_resilient=is_resilient
+        endpoint, packed, random_bytes=random_bytes, clients=clients, **options
     )
 
 
@@ -64,7 +65,8 @@ def vote_histogram(
     Args:
         session: the parties.
         marks: marks by address, for clients of the session: bool, or 0 and 1, [U, C].
-        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`).
+        is_resilient: use double masks; dropouts then need no second upload (`row_sums.resilient`). In a
+            sparse session they are those of `row_sums.sparse`, for many clients.
         shape: (U, C); that of the first marks if left out.
 
     Returns:

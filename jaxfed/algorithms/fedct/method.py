@@ -169,7 +169,11 @@ def fedct(
         )
     work = ClientWork(learner, question, public, num_classes, steps, privacy)
     parts = _FedCT(
-        work, Election(consensus, num_classes, privacy), voting.sums, voting.departures()
+        work,
+        Election(consensus, num_classes, privacy),
+        voting.sums,
+        voting.mask_partners,
+        voting.departures(),
     )
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
     return FederatedAlgorithm(
@@ -190,12 +194,14 @@ class _FedCT:
         work: the clients' settings.
         election: the server's.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         departures: clients that leave.
     """
 
     work: ClientWork
     election: Election
     sums: ConsensusSums
+    mask_partners: int
     departures: list[Departure]
 
     def init(self, key: jax.Array, federation: Federation) -> FedCTState:
@@ -254,6 +260,14 @@ class _FedCT:
         """Return both sides of a network: the server's state is the simulation's without models."""
         from jaxfed.algorithms.fedct.network.sides import co_training_sides  # only networks need it
 
+        if self.mask_partners:
+            raise UsageError(
+                "does not run on a network",
+                key="mask_partners",
+                owner="fedct",
+                value=self.mask_partners,
+                allowed="use 0: all clients of a session share masks",
+            )
         return co_training_sides(self.work, self.election, self.sums, self.departures, self.first)
 
     def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
@@ -262,7 +276,7 @@ class _FedCT:
         if self.departures:
             draw = jax.random.fold_in(key, Stream.DROPOUT)
             attendance = Attendance(voters, self.departures, draw)
-        return ClientSums(self.sums, Communication(), attendance)
+        return ClientSums(self.sums, Communication(), attendance, self.mask_partners)
 
     def estimated_rows(
         self, state: FedCTState, cohort: Cohort, voters: np.ndarray, key: jax.Array

@@ -1,7 +1,8 @@
 """Sums that the server reads: row sums over rows that the server owns, and no client.
 
 All clients upload these rows, so all masks cancel there, and the server reads the sum over all clients that
-stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients.
+stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients. In a sparse session
+(`Session(n, mask_partners=k)`) double masks are those of `sparse`, and no message grows with n.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import masked, resilient, sparse
 from jaxfed.secure.row_sums.participants import ClientRows
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.neighborhoods import Promise
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
@@ -27,6 +30,8 @@ CLIENT_STEPS = frozenset(
     )
 )
 
+RowClient = masked.Client | resilient.Client | sparse.Client
+
 
 def client(
     endpoint: Endpoint,
@@ -35,12 +40,27 @@ def client(
     random_bytes: RandomBytes,
     clients: Sequence[int],
     is_resilient: bool,
-) -> masked.Client | resilient.Client:
-    """One client of such a sum; `values` as in `ring_sums`, `clients` all that may take part."""
-    rows = _rows(clients, len(values))
+    promise: Promise | None = None,
+) -> RowClient:
+    """One client of such a sum.
+
+    Args:
+        endpoint: its end of the session.
+        values: as in `ring_sums`.
+        random_bytes: source of its randomness.
+        clients: all that may take part.
+        is_resilient: as in `ring_sums`.
+        promise: what its neighbors must withstand, in a sparse session.
+    """
+    rows = _rows([endpoint.address] if promise else clients, len(values))
     own = values if values.dtype == np.uint64 else values.astype(np.float64)
     return row_client(
-        endpoint, own, random_bytes=random_bytes, rows=rows, is_resilient=is_resilient
+        endpoint,
+        own,
+        random_bytes=random_bytes,
+        rows=rows,
+        is_resilient=is_resilient,
+        promise=promise,
     )
 
 
@@ -52,8 +72,11 @@ def row_client(
     rows: ClientRows,
     is_resilient: bool,
     signed: bool = False,
-) -> masked.Client | resilient.Client:
-    """One client of row sums by either protocol; arguments as `resilient.Client`."""
+    promise: Promise | None = None,
+) -> RowClient:
+    """One client of row sums by one of the protocols; arguments as `resilient.Client`, `sparse.Client`."""
+    if promise:
+        return sparse.Client(endpoint, values, rows, promise=promise, random_bytes=random_bytes)
     if not is_resilient:
         return masked.Client(endpoint, values, rows)
     return resilient.Client(endpoint, values, rows, signed=signed, random_bytes=random_bytes)
@@ -87,16 +110,26 @@ def ring_sums(
 
     Raises:
         ProtocolError: an unexpected message at a client.
-        UsageError: a number beyond the fixed-point range.
+        UsageError: a number beyond the fixed-point range, or single masks in a sparse session.
     """
     session.contributors = []
     clients = [client for client in session.clients if client in own]
     if not clients:
         return None
     shape = own[clients[0]].shape if shape is None else shape
-    parties = session.parties(constructor, own, clients, clients=clients, is_resilient=is_resilient)
-    protocol = resilient if is_resilient else masked
-    server = protocol.Server(session.endpoints[SERVER], _rows(clients, shape[0]), shape[1])
+    end, graph = session.endpoints[SERVER], session.graph
+    plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
+    protocol: Any = resilient if is_resilient else masked
+    if graph:
+        if not is_resilient:
+            raise UsageError("a session with `mask_partners`: use is_resilient=True")
+        protocol, plan["promise"] = sparse, graph.promise
+    parties = session.parties(constructor, own, clients, **plan)
+    server = (
+        sparse.Server(end, _rows(list(graph.neighbors), shape[0]), shape[1], graph)
+        if graph
+        else protocol.Server(end, _rows(clients, shape[0]), shape[1])
+    )
     members = clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, members, first_round=first_round):

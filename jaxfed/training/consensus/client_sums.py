@@ -35,6 +35,7 @@ class ClientSums:
         protocol: that of the sum.
         communication: all sent bytes are counted here.
         attendance: departures of the clients, under masks, and the outcome; all stay if left out.
+        mask_partners: number of others that a client shares double masks with; 0: all.
 
     Attributes:
         protocol, communication, attendance: the same.
@@ -45,9 +46,10 @@ class ClientSums:
         protocol: ConsensusSums,
         communication: Communication,
         attendance: Attendance | None = None,
+        mask_partners: int = 0,
     ) -> None:
         self.protocol, self.communication = protocol, communication
-        self.attendance = attendance
+        self.attendance, self._mask_partners = attendance, mask_partners
 
     @property
     def is_plaintext(self) -> bool:
@@ -90,6 +92,7 @@ class ClientSums:
             [own(client) for client in range(num_clients)],
             self.communication,
             attendance=self.attendance,
+            mask_partners=self._mask_partners,
             is_resilient=self.protocol == "masked_resilient",
         )
         kind = np.int32 if are_marks else np.float32

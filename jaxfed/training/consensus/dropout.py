@@ -8,7 +8,8 @@ leaves after its own (`jaxfed.federation.departures`). The stages, and the effec
     setup        before it has keys: the sum is over the others
     upload       before its upload: likewise; `masked` starts another round without it
     survivors    after its upload, `masked_resilient` alone: its answers are in the sum if enough clients
-                 stay to remove its masks, else another round starts without it
+                 stay to remove its masks, else another round starts without it (with `mask_partners`
+                 there is no sum then)
     sums         after the sum is complete: its answers are in the sum
 
 If fewer than two clients stay there is no sum. A client that left is back in the next round, and has the

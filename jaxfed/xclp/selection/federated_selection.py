@@ -139,7 +139,7 @@ def _through_session(
         part, labels, rows, session, is_secure=s.row_sums != "plaintext"
     )
     counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
-    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
+    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution, **s.masking)
     own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
     if EVERYBODY in contributions.values:  # the server has received Y and solved for no columns
         diagonals, of_diagonals = diagonal(matrix, joint)

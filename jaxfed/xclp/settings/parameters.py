@@ -48,6 +48,7 @@ _OF_XCLP = {
     "hamming": one_of(HAMMING),
     "neighbors": one_of(NEIGHBORS),
     "row_sums": one_of(ROW_SUMS),
+    "mask_partners": at_least(0, ", even, 0 is all"),
     "influence": one_of(INFLUENCE),
     "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
     "key_bits": Rule(int, " or ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
@@ -190,6 +191,9 @@ class Parameters(Propagation):
             hides them. "masked_resilient" also survives dropouts without a second upload, and
             "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
             14).
+        mask_partners: with `row_sums="masked_resilient"`, the number of other clients that a client shares
+            masks and secrets with; 0: all of them. Too few for 5 % that collude and 30 % that leave are
+            refused (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
         influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
             nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
             (Algorithm 1, lines 10 to 13).
@@ -231,6 +235,7 @@ class Parameters(Propagation):
     neighbors: str = "exact"
     key_bits: int = 2048
     row_sums: str = "plaintext"
+    mask_partners: int = 0
     influence: str = "labels"
     bit_epsilon: float = 0.0
     label_epsilon: float = 0.0
@@ -256,7 +261,20 @@ class Parameters(Propagation):
                 value=self.neighbors,
                 allowed="use 'exact'",
             )
+        if self.mask_partners and self.row_sums != "masked_resilient":
+            raise UsageError(
+                f"row_sums={self.row_sums!r} has no partners to choose",
+                key="mask_partners",
+                owner="xclp",
+                value=self.mask_partners,
+                allowed="set row_sums='masked_resilient', or use 0",
+            )
         self._check_presence()
+
+    @property
+    def masking(self) -> dict[str, int]:
+        """Keywords of the row sums beyond their name."""
+        return {"mask_partners": self.mask_partners} if self.mask_partners else {}
 
     @property
     def has_session(self) -> bool:
