@@ -26,7 +26,13 @@ from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.row_sums import sparse
 from jaxfed.secure.row_sums.server_sums import RowClient, row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
-from jaxfed.secure.session.neighborhoods import PROMISE, Promise, drawn_graph
+from jaxfed.secure.session.neighborhoods import (
+    PROMISE,
+    Promise,
+    check_partners,
+    drawn_graph,
+    enough_partners,
+)
 from jaxfed.secure.session.parties import Session
 
 
@@ -196,8 +202,10 @@ def sums_of_rows(
     if not clients:
         return {}
     graph = None
+    check_partners(session.num_clients, mask_partners, promise)
     if 0 < mask_partners < len(clients) - 1:
-        graph = drawn_graph(clients, mask_partners, session.source(SERVER), promise)
+        size = enough_partners(len(clients), mask_partners, promise)
+        graph = drawn_graph(clients, size, session.source(SERVER), promise)
         rows = {client: own for client, own in rows.items() if client in graph.neighbors}
         plan["promise"] = promise
     parties = session.parties(

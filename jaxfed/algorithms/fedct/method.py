@@ -232,6 +232,10 @@ class _FedCT:
         self, state: FedCTState, cohort: Cohort, key: jax.Array
     ) -> tuple[FedCTState, Metrics]:
         """Local training and labels at the clients, then a vote at the server."""
+        if self.mask_partners:
+            from jaxfed.secure.session.neighborhoods import check_partners
+
+            check_partners(int(np.sum(cohort.client_id >= 0)), self.mask_partners)
         fit_key, noise_key, tie_key = jax.random.split(key, 3)
         message = Message(state.label, state.weight, int(state.rows))
         turn = client_turn(self.work, state.learner, cohort, message, fit_key, noise_key)

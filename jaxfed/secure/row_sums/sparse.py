@@ -15,16 +15,16 @@ rows:
     shares     each -> server      of b_j for these, c_j for other partners 66 k bytes
     sums       server -> each      hat Z[R_j]                               8 n_j C bytes
 
-A client that leaves at any point is one that neighbors do without; no round starts again. Before each step the
-server checks that every client in it keeps t neighbors, and before it asks for shares that the survivors are
-connected in the graph. If not, the sum is given up with a warning, and what was uploaded stays masked for
-ever. A client checks k and t against the promise that it was built with, that it keeps t neighbors, that
-nobody is asked about but its partners, and that it answers once.
+A client that leaves at any point is one that its neighbors do without; no round starts again. Before each
+step the server checks that every client in it keeps t neighbors, and before it asks for shares that the
+survivors are connected in the graph. If not, the sum is given up with a warning, and what was uploaded stays
+masked for ever. A client checks k and t against the promise that it was built with, that it keeps t
+neighbors, that it is asked about its partners alone, and that it answers once.
 
 As in `resilient`, clients own rows, and the sum on R_m must stay hidden if m leaves. Here m's neighbors alone
 cover R_m with a stream that m removes: t of them upload, and fewer than t collude.
 
-The server draws the graph, so what is promised is promised against one that follows the protocol. A server that
+The server draws the graph, so the promise is one against a server that follows the protocol. A server that
 chose a client's neighbors among its accomplices would open that client's secrets (docs/threat-model.md).
 
 Cost: a client expands k + 1 streams over its rows, k short ones, agrees on k seeds twice (35 us each) and

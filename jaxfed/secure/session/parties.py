@@ -16,7 +16,7 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise, neighborhood
+from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise, check_partners
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.setup import ClientSetup, agree, agree_with_neighbors
 
@@ -63,9 +63,7 @@ class Session:
         clients = list(range(num_clients))
         self.graph: Graph | None = None
         if 0 < mask_partners < num_clients - 1:
-            neighborhood(
-                num_clients, mask_partners, promise
-            )  # refuses too few before anybody is asked
+            check_partners(num_clients, mask_partners, promise)
             parties, source = self._joining(clients), self.source(SERVER)
             self.endpoints, self.graph = agree_with_neighbors(
                 clients, self.channel, source, parties, mask_partners, promise

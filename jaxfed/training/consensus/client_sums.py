@@ -81,6 +81,7 @@ class ClientSums:
             The sum, zeros if all clients have left; None, and nothing is sent, with fewer than two.
         """
         from jaxfed.secure.row_sums.server_sums import server_sums
+        from jaxfed.secure.session.neighborhoods import enough_partners
         from jaxfed.secure.vote_sums import vote_histogram
 
         if num_clients < _LEAST:
@@ -92,7 +93,7 @@ class ClientSums:
             [own(client) for client in range(num_clients)],
             self.communication,
             attendance=self.attendance,
-            mask_partners=self._mask_partners,
+            mask_partners=enough_partners(num_clients, self._mask_partners),
             is_resilient=self.protocol == "masked_resilient",
         )
         kind = np.int32 if are_marks else np.float32

@@ -15,7 +15,10 @@ from jaxfed.xclp.settings.parameters import Parameters
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
+    from jaxfed.secure.session.neighborhoods import check_partners
     from jaxfed.secure.session.parties import Session
+
+    check_partners(num_clients, p.mask_partners)
 
 
 def open_session(
@@ -35,8 +38,10 @@ def open_session(
     if not p.has_session:
         return None
     # Imported here, because only protocols need its packages.
+    from jaxfed.secure.session.neighborhoods import check_partners
     from jaxfed.secure.session.parties import Session
 
+    check_partners(num_clients, p.mask_partners)
     if presence is None:
         ids = range(num_clients) if client_ids is None else client_ids
         presence = departures.presence_of(p.presence, ids, p.seed)
