@@ -25,9 +25,10 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import masked, resilient, server_sums
+from jaxfed.secure.row_sums import masked, resilient, server_sums, sparse
 from jaxfed.secure.session.endpoint import Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.neighborhoods import PROMISE, Promise, neighborhood
 from jaxfed.secure.session.parties import Session
 
 
@@ -93,6 +94,18 @@ def vote_histogram(
     if sums is None:
         return None
     return packed_counts.unpack(sums[:, 0], size, number).reshape(shape)
+
+
+def client_bytes(
+    num_clients: int, num_examples: int, num_classes: int, *, promise: Promise = PROMISE
+) -> dict[str, int]:
+    """Payload bytes by kind of one of many clients, with as many neighbors as the promise needs.
+
+    Without dropouts and without the session's setup. Of num_clients, only log n counts, and 64 / log n votes
+    that share 8 bytes.
+    """
+    elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
+    return sparse.client_bytes(neighborhood(num_clients, 0, promise).size, others_rows=elements)
 
 
 def message_bytes(

@@ -145,7 +145,7 @@ class Client:
         first = self._layout[self._own].start * own.shape[1]
         dropped = {j: self._pair_seeds[j] for j in self._held if j not in self._survivors}
         add_masks(own, removed(pair_masks(self._own, dropped)), first=first)
-        for contributor in self._survivors:
+        for contributor in self._survivors if own.size else ():
             add_masks(own, [(self._owner_seed(contributor, self._own), -1)])
         return self._encoding.decode(own)
 

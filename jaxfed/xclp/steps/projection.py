@@ -15,10 +15,7 @@ from jaxfed.xclp.settings.parameters import Parameters
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
-    from jaxfed.secure.session.neighborhoods import check_partners
     from jaxfed.secure.session.parties import Session
-
-    check_partners(num_clients, p.mask_partners)
 
 
 def open_session(
