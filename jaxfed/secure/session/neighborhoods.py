@@ -40,6 +40,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.secure.session.key_agreement import RandomBytes
 
+_ROUNDING = 1e-9  # of a share times n
 _LEAST_THRESHOLD = 2  # one share alone would be the secret
 LEAST_CLIENTS = 3  # each with two neighbors
 
@@ -48,8 +49,8 @@ class Promise(NamedTuple):
     """The clients that a graph withstands, and the probabilities with which it does not.
 
     Fields:
-        colluding: share of the clients that collude with the server.
-        leaving: share of the clients that leave, at any stage.
+        colluding: share of the clients that collude with the server, rounded up to whole clients.
+        leaving: share of the clients that leave, at any stage, rounded down.
         security_bits: sigma; with probability 2^-sigma, more than the sum of all that stay may be opened.
         correctness_bits: eta; with probability 2^-eta there is no sum.
     """
@@ -183,7 +184,8 @@ def _may_be(size: int, complete: int) -> bool:
 
 def _threshold(n: int, k: int, promise: Promise) -> int:
     """The smallest t that keeps the promise with this k; 0 if there is none."""
-    colluders, leaving = (int(share * n + 1e-9) for share in promise[:2])
+    colluders = math.ceil(promise.colluding * n - _ROUNDING)
+    leaving = math.floor(promise.leaving * n + _ROUNDING)
     security = -(promise.security_bits + 1) - math.log2(n)
     if k < n - 1 and k <= colluders + leaving:
         cut = np.arange(k)  # log2 of P[k given places on the ring are all cut]

@@ -112,6 +112,10 @@ def test_noise_of_clients_comes_from_their_systems():
             ("fedct.sums=masked_resilient", "fedct.presence=('1@upload',)"),
             r"presence=1: clients of a network leave by themselves; use \(\)",
         ),
+        (
+            ("fedct.sums=masked_resilient", "fedct.mask_partners=8"),
+            r"mask_partners=8: does not run on a network; use 0",
+        ),
     ],
 )
 def test_settings_that_do_not_run_on_a_network_are_named(settings, line):
