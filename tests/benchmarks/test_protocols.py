@@ -78,7 +78,7 @@ def test_sums_among_neighbors_find_the_mean(short, monkeypatch):
     monkeypatch.setattr(sparse_sums, "ENTRIES", 50)
     monkeypatch.setattr(sparse_sums, "LONG", 1000)
     has_flower = importlib.util.find_spec("flwr") is not None
-    around, upload = sparse_sums.sums(with_peers=has_flower)
+    around, upload = sparse_sums.sums(with_peers=True)
     assert around.case == {"n": 50, "clients": 12, "neighbors": 6, "leaving": 2}
     vectors = np.random.default_rng(0).uniform(-1, 1, (12, 50))
     expected = np.delete(vectors, [0, 10], axis=0).mean(axis=0)
