@@ -18,17 +18,20 @@ at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.row_sums.server_sums import RowClient, server_sums
 from jaxfed.secure.row_sums.server_sums import client as client_of_sums
+from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums.server_sums import RowClient
 
 
 class Shown(NamedTuple):

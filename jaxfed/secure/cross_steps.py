@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +23,13 @@ from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import resilient as resilient_row_sums
-from jaxfed.secure.row_sums import sparse
-from jaxfed.secure.row_sums.server_sums import RowClient, row_client
+from jaxfed.secure.row_sums.server_sums import row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
-from jaxfed.secure.session.neighborhoods import (
-    PROMISE,
-    Promise,
-    check_partners,
-    drawn_graph,
-    enough_partners,
-)
 from jaxfed.secure.session.parties import Session
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums.server_sums import RowClient
+    from jaxfed.secure.session.neighborhoods import Promise
 
 
 class Neighbors(NamedTuple):
@@ -157,7 +153,7 @@ def sums_of_rows(
     resilient: bool = False,
     signed: bool = False,
     mask_partners: int = 0,
-    promise: Promise = PROMISE,
+    promise: Promise | None = None,
     progress: masked_row_sums.UploadsDone | None = None,
     num_classes: int | None = None,
     constructor: Callable[..., Any] = row_client,
@@ -178,7 +174,7 @@ def sums_of_rows(
         signed: with `resilient`, clients sign the list of survivors.
         mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with
             (`row_sums.sparse`); 0, or from the number of others on: all.
-        promise: what the k partners must withstand.
+        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
         constructor: makes a client from what `contributions` holds; arguments as `row_client`.
@@ -194,20 +190,21 @@ def sums_of_rows(
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
-    if mask_partners and (signed or not resilient):
-        raise UsageError(
-            key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
-        )
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
-    graph = None
-    check_partners(session.num_clients, mask_partners, promise)
-    if 0 < mask_partners < len(clients) - 1:
-        size = enough_partners(len(clients), mask_partners, promise)
-        graph = drawn_graph(clients, size, session.source(SERVER), promise)
-        rows = {client: own for client, own in rows.items() if client in graph.neighbors}
-        plan["promise"] = promise
+    protocol: Any = resilient_row_sums if resilient else masked_row_sums
+    options: dict[str, Any] = {"signed": signed} if resilient else {}
+    if mask_partners:
+        if signed or not resilient:
+            raise UsageError(
+                key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
+            )
+        from jaxfed.secure.row_sums import sparse
+
+        if graph := sparse.graph_of(session, clients, mask_partners, promise):
+            protocol, options, plan["promise"] = sparse, {"graph": graph}, graph.promise
+            rows = {client: own for client, own in rows.items() if client in graph.neighbors}
     parties = session.parties(
         constructor,
         contributions,
@@ -217,10 +214,6 @@ def sums_of_rows(
         signed=signed,
         **plan,
     )
-    protocol: Any = resilient_row_sums if resilient else masked_row_sums
-    options: dict[str, Any] = {"signed": signed} if resilient else {}
-    if graph:
-        protocol, options = sparse, {"graph": graph}
     if num_classes is None:
         num_classes = next(iter(contributions.values())).shape[1]
     server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)

@@ -19,17 +19,19 @@ Marks are anything in {0, 1}: one-hot labels, rows of zeros for none, or the out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.row_sums import masked, resilient, server_sums, sparse
+from jaxfed.secure.row_sums import masked, resilient, server_sums
 from jaxfed.secure.session.endpoint import Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import PROMISE, Promise, neighborhood
 from jaxfed.secure.session.parties import Session
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.neighborhoods import Promise
 
 
 def client(
@@ -97,15 +99,19 @@ def vote_histogram(
 
 
 def client_bytes(
-    num_clients: int, num_examples: int, num_classes: int, *, promise: Promise = PROMISE
+    num_clients: int, num_examples: int, num_classes: int, *, promise: Promise | None = None
 ) -> dict[str, int]:
     """Payload bytes by kind of one of many clients, with as many neighbors as the promise needs.
 
     Without dropouts and without the session's setup. Of num_clients, only log n counts, and 64 / log n votes
     that share 8 bytes.
     """
+    from jaxfed.secure.row_sums import sparse
+    from jaxfed.secure.session.neighborhoods import PROMISE, neighborhood
+
     elements = packed_counts.num_elements(num_examples * num_classes, num_clients)
-    return sparse.client_bytes(neighborhood(num_clients, 0, promise).size, others_rows=elements)
+    size = neighborhood(num_clients, 0, promise or PROMISE).size
+    return sparse.client_bytes(size, others_rows=elements)
 
 
 def message_bytes(

@@ -8,19 +8,24 @@ stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clien
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient, sparse
+from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.row_sums.participants import ClientRows
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import Promise
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums import sparse
+    from jaxfed.secure.session.neighborhoods import Promise
+
+    RowClient = masked.Client | resilient.Client | sparse.Client
 
 # What a server may have a client of row sums do, whichever protocol it is.
 CLIENT_STEPS = frozenset(
@@ -29,8 +34,6 @@ CLIENT_STEPS = frozenset(
         *("hear_survivors", "reveal"),
     )
 )
-
-RowClient = masked.Client | resilient.Client | sparse.Client
 
 
 def client(
@@ -76,6 +79,8 @@ def row_client(
 ) -> RowClient:
     """One client of row sums by one of the protocols; arguments as `resilient.Client`, `sparse.Client`."""
     if promise:
+        from jaxfed.secure.row_sums import sparse
+
         return sparse.Client(endpoint, values, rows, promise=promise, random_bytes=random_bytes)
     if not is_resilient:
         return masked.Client(endpoint, values, rows)
@@ -117,19 +122,20 @@ def ring_sums(
     if not clients:
         return None
     shape = own[clients[0]].shape if shape is None else shape
-    end, graph = session.endpoints[SERVER], session.graph
-    plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
-    protocol: Any = resilient if is_resilient else masked
+    graph, protocol = session.graph, resilient if is_resilient else masked
+    more: dict[str, Any] = {}  # of the clients' plan and of the server
     if graph:
         if not is_resilient:
             raise UsageError("a session with `mask_partners`: use is_resilient=True")
-        protocol, plan["promise"] = sparse, graph.promise
-    parties = session.parties(constructor, own, clients, **plan)
-    server = (
-        sparse.Server(end, _rows(list(graph.neighbors), shape[0]), shape[1], graph)
-        if graph
-        else protocol.Server(end, _rows(clients, shape[0]), shape[1])
+        from jaxfed.secure.row_sums import sparse
+
+        protocol, more = sparse, {"promise": graph.promise}
+    parties = session.parties(
+        constructor, own, clients, clients=clients, is_resilient=is_resilient, **more
     )
+    rows = _rows(list(graph.neighbors) if graph else clients, shape[0])
+    more = {"graph": graph} if graph else {}
+    server = protocol.Server(session.endpoints[SERVER], rows, shape[1], **more)
     members = clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, members, first_round=first_round):

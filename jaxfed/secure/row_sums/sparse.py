@@ -34,7 +34,7 @@ survivors, and one for each pair of a survivor and a partner that left, and puts
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from absl import logging
 
@@ -44,7 +44,17 @@ from jaxfed.secure.row_sums.masked import RowSums
 from jaxfed.secure.row_sums.participants import ENTRY_BYTES
 from jaxfed.secure.row_sums.sparse_client import Client as Client
 from jaxfed.secure.row_sums.sparse_server import GivenUp, Server
+from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KEY_BYTES
+from jaxfed.secure.session.neighborhoods import (
+    PROMISE,
+    Graph,
+    Promise,
+    check_partners,
+    drawn_graph,
+    enough_partners,
+)
+from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
 
@@ -86,6 +96,22 @@ def run(
         return {}
     present = parties.presence.staying(present)
     return parties("finish", present, tell=server.send_sums, quiet=True)
+
+
+def graph_of(
+    session: Session, clients: Sequence[int], mask_partners: int, promise: Promise | None
+) -> Graph | None:
+    """A graph of these clients of a session between all pairs; None if it is complete.
+
+    Raises:
+        UsageError: too few partners for the promise among all that the session invited.
+    """
+    promise = promise or PROMISE
+    check_partners(session.num_clients, mask_partners, promise)
+    if mask_partners >= len(clients) - 1:
+        return None
+    size = enough_partners(len(clients), mask_partners, promise)
+    return drawn_graph(clients, size, session.source(SERVER), promise)
 
 
 def client_bytes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
@@ -16,9 +16,11 @@ from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
-from jaxfed.secure.session.neighborhoods import PROMISE, Graph, Promise, check_partners
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.setup import ClientSetup, agree, agree_with_neighbors
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 
 class Session:
@@ -30,7 +32,7 @@ class Session:
         num_clients: number of clients; 0 ... p - 1 are invited.
         mask_partners: k, the number of others that a client shares keys with, in a sparse session for sums
             (`neighborhoods`, `row_sums.sparse`); 0, or p - 1 and more: all.
-        promise: what the k partners must withstand.
+        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.
 
@@ -51,7 +53,7 @@ class Session:
         num_clients: int,
         *,
         mask_partners: int = 0,
-        promise: Promise = PROMISE,
+        promise: Promise | None = None,
         presence: Presence | None = None,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
@@ -63,6 +65,9 @@ class Session:
         clients = list(range(num_clients))
         self.graph: Graph | None = None
         if 0 < mask_partners < num_clients - 1:
+            from jaxfed.secure.session.neighborhoods import PROMISE, check_partners
+
+            promise = promise or PROMISE
             check_partners(num_clients, mask_partners, promise)
             parties, source = self._joining(clients), self.source(SERVER)
             self.endpoints, self.graph = agree_with_neighbors(

@@ -29,7 +29,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
@@ -38,15 +38,12 @@ from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import SESSION_BYTES, Header
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
-from jaxfed.secure.session.neighborhoods import (
-    Graph,
-    Promise,
-    drawn_graph,
-    enough_partners,
-)
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 
@@ -128,21 +125,20 @@ class ClientSetup:
 
 
 class ServerSetup:
-    """The server during setup; arguments as `ClientSetup`."""
+    """The server during setup; arguments as `ClientSetup`.
+
+    Attributes:
+        graph: of a sparse session, to be set before rosters are sent.
+    """
 
     def __init__(
         self, channel: Channel, *, random_bytes: RandomBytes = secrets.token_bytes
     ) -> None:
-        self._channel, self._random_bytes = channel, random_bytes
+        self._channel = channel
         self._session = random_bytes(SESSION_BYTES)
         self._keys = KeyPair(random_bytes)
         self._roster = {SERVER: self._keys.public}
-        self._graph: Graph | None = None
-
-    def draw(self, clients: Sequence[int], size: int, promise: Promise) -> Graph:
-        """Make the session sparse: draw the graph of these clients; arguments as `drawn_graph`."""
-        self._graph = drawn_graph(clients, size, self._random_bytes, promise)
-        return self._graph
+        self.graph: Graph | None = None
 
     def invite(self, client: int) -> None:
         """Send the invitation to one client."""
@@ -166,8 +162,8 @@ class ServerSetup:
     def send_roster(self, client: int) -> None:
         """Send all public keys to one client, in a sparse session those of its neighbors."""
         own = self._roster
-        if self._graph:
-            own = {party: own[party] for party in (SERVER, client, *self._graph.neighbors[client])}
+        if self.graph:
+            own = {party: own[party] for party in (SERVER, client, *self.graph.neighbors[client])}
         roster = packed_roster(own)
         _sent(self._channel, self._session, SERVER, client, "roster", roster)
 
@@ -184,7 +180,7 @@ class ServerSetup:
             self._session,
             packed_roster(self._roster),
             shared,
-            _pair_rosters(self._roster, SERVER) if self._graph else None,
+            _pair_rosters(self._roster, SERVER) if self.graph else None,
         )
 
 
@@ -240,9 +236,12 @@ def agree_with_neighbors(
 
     Clients that leave before they said hello are no part of it; others stay neighbors that never answer.
     """
+    from jaxfed.secure.session.neighborhoods import drawn_graph, enough_partners
+
     server = ServerSetup(channel, random_bytes=random_bytes)
     joined = sorted(parties("join", clients, tell=server.invite, take=server.accept))
-    graph = server.draw(joined, enough_partners(len(joined), size, promise), promise)
+    size = enough_partners(len(joined), size, promise)
+    graph = server.graph = drawn_graph(joined, size, random_bytes, promise)
     ends = parties("agree_with_neighbors", joined, tell=server.send_roster, quiet=True)
     return {SERVER: server.finished(), **ends}, graph
 

@@ -35,10 +35,12 @@ def open_session(
     if not p.has_session:
         return None
     # Imported here, because only protocols need its packages.
-    from jaxfed.secure.session.neighborhoods import check_partners
     from jaxfed.secure.session.parties import Session
 
-    check_partners(num_clients, p.mask_partners)
+    if p.mask_partners:
+        from jaxfed.secure.session.neighborhoods import check_partners
+
+        check_partners(num_clients, p.mask_partners)
     if presence is None:
         ids = range(num_clients) if client_ids is None else client_ids
         presence = departures.presence_of(p.presence, ids, p.seed)
