@@ -235,7 +235,8 @@ class _FedCT:
         if self.mask_partners:
             from jaxfed.secure.session.neighborhoods import check_partners
 
-            check_partners(int(np.sum(cohort.client_id >= 0)), self.mask_partners)
+            number = int(np.sum(cohort.client_id >= 0))
+            check_partners(number, self.mask_partners, owner="fedct")
         fit_key, noise_key, tie_key = jax.random.split(key, 3)
         message = Message(state.label, state.weight, int(state.rows))
         turn = client_turn(self.work, state.learner, cohort, message, fit_key, noise_key)

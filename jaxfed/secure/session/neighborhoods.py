@@ -118,14 +118,20 @@ def neighborhood(num_clients: int, size: int = 0, promise: Promise = PROMISE) ->
     raise UsageError(f"no graph of {num_clients} clients withstands {promise}")
 
 
-def check_partners(num_clients: int, size: int, promise: Promise = PROMISE) -> None:
+def check_partners(
+    num_clients: int, size: int, promise: Promise = PROMISE, *, owner: str = ""
+) -> None:
     """Refuse a k too small for n clients; 0, or n - 1 and more, is the complete graph.
 
     Raises:
-        UsageError: as `neighborhood`.
+        UsageError: as `neighborhood`, with the owner of the key `mask_partners`.
     """
     if 0 < size < num_clients - 1:
-        neighborhood(num_clients, size, promise)
+        try:
+            neighborhood(num_clients, size, promise)
+        except UsageError as error:
+            error.owner = owner
+            raise
 
 
 def enough_partners(num_clients: int, size: int, promise: Promise = PROMISE) -> int:

@@ -63,7 +63,7 @@ def test_same_labels_as_among_all():
     [
         (
             {**SPARSE, "mask_partners": 4},
-            r"mask_partners=4: too few, or odd, for 20 clients.*; use 8",
+            r"^fedct.mask_partners=4: too few, or odd, for 20 clients.*; use 8",
         ),
         (
             {**SPARSE, "mask_partners": -1},

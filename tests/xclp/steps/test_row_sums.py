@@ -47,7 +47,7 @@ def test_clients_that_leave():
 
 def test_too_few_partners_are_refused():
     with pytest.raises(
-        UsageError, match=r"mask_partners=4: too few, or odd, for 12 clients.*use 6"
+        UsageError, match=r"^xclp.mask_partners=4: too few, or odd, for 12 clients.*use 6"
     ):
         labels(row_sums="masked_resilient", mask_partners=4)
     line = r"^xclp.mask_partners=8: row_sums='masked' has no partners to choose; set row_sums="
