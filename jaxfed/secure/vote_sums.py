@@ -39,7 +39,7 @@ def client(
     marks: np.ndarray,
     *,
     random_bytes: RandomBytes,
-    clients: Sequence[int],
+    clients: Sequence[int] | int,
     **options: Any,
 ) -> server_sums.RowClient:
     """One client; `marks` as in `vote_histogram`, other arguments as `server_sums.client`.
@@ -50,7 +50,8 @@ def client(
     if not np.isin(marks, (0, 1)).all():
         raise UsageError(f"votes of client {endpoint.address}: use marks 0 and 1")
     # The number of clients that may take part, which does not change if some leave.
-    packed = packed_counts.pack(marks, len(clients))[:, None]
+    number = clients if isinstance(clients, int) else len(clients)
+    packed = packed_counts.pack(marks, number)[:, None]
     return server_sums.client(
         endpoint, packed, random_bytes=random_bytes, clients=clients, **options
     )

@@ -265,15 +265,14 @@ class _FedCT:
         """Return both sides of a network: the server's state is the simulation's without models."""
         from jaxfed.algorithms.fedct.network.sides import co_training_sides  # only networks need it
 
-        if self.mask_partners:
-            raise UsageError(
-                "does not run on a network",
-                key="mask_partners",
-                owner="fedct",
-                value=self.mask_partners,
-                allowed="use 0: all clients of a session share masks",
-            )
-        return co_training_sides(self.work, self.election, self.sums, self.departures, self.first)
+        return co_training_sides(
+            self.work,
+            self.election,
+            self.sums,
+            self.mask_partners,
+            self.departures,
+            self.first,
+        )
 
     def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
         """Return the addition of this round's answers, and the clients that leave."""

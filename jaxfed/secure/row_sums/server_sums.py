@@ -41,7 +41,7 @@ def client(
     values: np.ndarray,
     *,
     random_bytes: RandomBytes,
-    clients: Sequence[int],
+    clients: Sequence[int] | int,
     is_resilient: bool,
     promise: Promise | None = None,
 ) -> RowClient:
@@ -51,11 +51,12 @@ def client(
         endpoint: its end of the session.
         values: as in `ring_sums`.
         random_bytes: source of its randomness.
-        clients: all that may take part.
+        clients: all that may take part; their number is enough in a sparse session.
         is_resilient: as in `ring_sums`.
         promise: what its neighbors must withstand, in a sparse session.
     """
-    rows = _rows([endpoint.address] if promise else clients, len(values))
+    all_clients = [endpoint.address] if isinstance(clients, int) else clients
+    rows = _rows(all_clients, len(values))
     own = values if values.dtype == np.uint64 else values.astype(np.float64)
     return row_client(
         endpoint,
@@ -123,19 +124,18 @@ def ring_sums(
         return None
     shape = own[clients[0]].shape if shape is None else shape
     graph, protocol = session.graph, resilient if is_resilient else masked
-    more: dict[str, Any] = {}  # of the clients' plan and of the server
+    plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
     if graph:
         if not is_resilient:
             raise UsageError("a session with `mask_partners`: use is_resilient=True")
         from jaxfed.secure.row_sums import sparse
 
-        protocol, more = sparse, {"promise": graph.promise}
-    parties = session.parties(
-        constructor, own, clients, clients=clients, is_resilient=is_resilient, **more
-    )
+        protocol = sparse
+        plan |= {"clients": len(clients), "promise": graph.promise}
+    parties = session.parties(constructor, own, clients, **plan)
     rows = _rows(list(graph.neighbors) if graph else clients, shape[0])
-    more = {"graph": graph} if graph else {}
-    server = protocol.Server(session.endpoints[SERVER], rows, shape[1], **more)
+    options = {"graph": graph} if graph else {}
+    server = protocol.Server(session.endpoints[SERVER], rows, shape[1], **options)
     members = clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, members, first_round=first_round):

@@ -1,14 +1,18 @@
 """FedCT whose votes are summed among a few neighbors of each client."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from toy_learner import NUM_CLASSES, nearest, toy
 
 from jaxfed.algorithms.fedct import fedct
+from jaxfed.algorithms.fedct.network import summing_client
 from jaxfed.data import Partition
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.secure.session.neighborhoods import PROMISE
 
 KEY = jax.random.key(0)
 NUMBER, PARTNERS = 20, 8
@@ -56,6 +60,33 @@ def test_same_labels_as_among_all():
         2 * told["communication"]["upload"]["secrets"] < more["communication"]["upload"]["secrets"]
     )
     assert told["communication"]["upload"]["secrets"] == NUMBER * PARTNERS * 132
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        ({"promise": [0.0, 0.3, 40, 30]}, "another promise"),
+        ({"is_resilient": False}, "another promise"),
+        ({"clients": 2}, "fewer clients than the session's"),
+        ({"clients": True}, "fewer clients than the session's"),
+    ],
+)
+def test_a_client_refuses_another_promise(plan, line):
+    """Of a server on a network: fewer colluders, single masks, or a count that others do not have."""
+    roles = summing_client._roles(np.zeros((4, 3), np.int32), "masked_resilient")
+    made = roles[summing_client.SPARSE_VOTES].constructor
+    end, right = (
+        SimpleNamespace(address=0, clients=[0, 1, 2]),
+        {
+            "clients": 20,
+            "is_resilient": True,
+            "promise": list(PROMISE),
+        },
+    )
+    options = {"random_bytes": bytes, **right}
+    made(end, np.zeros((4, 3), np.int32), **options)
+    with pytest.raises(ProtocolError, match=line):
+        made(end, np.zeros((4, 3), np.int32), **options | plan)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class CoTrainingClient:
         work: the client's settings.
         consensus: the rule that the server applies.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         key: typed, of the models before the first round.
         federation: as the client knows it.
         draw: source of noise.
@@ -51,6 +52,7 @@ class CoTrainingClient:
     work: ClientWork
     consensus: Consensus
     sums: ConsensusSums
+    mask_partners: int
     key: jax.Array
     federation: Federation
     draw: rr.DrawUniform = rr.from_system
@@ -65,7 +67,7 @@ class CoTrainingClient:
             return self.turn(own, request, cohort)
         if self.sums == "plaintext":
             raise ProtocolError(f"a step {step!r}, and answers are not summed under masks")
-        return summing_client.answered(step, own, request, self.sums)
+        return summing_client.answered(step, own, request, self.sums, self.mask_partners)
 
     def turn(self, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Lines 3 to 6 of Algorithm 1."""
@@ -123,11 +125,13 @@ class CoTrainingClient:
         )
 
 
-def co_training_client(work: ClientWork, consensus: Consensus, sums: ConsensusSums) -> ClientSide:
+def co_training_client(
+    work: ClientWork, consensus: Consensus, sums: ConsensusSums, mask_partners: int
+) -> ClientSide:
     """Return a client's side of FedCT."""
 
     def placed(key: jax.Array, federation: Federation) -> ClientSide:
-        here = CoTrainingClient(work, consensus, sums, key, federation)
+        here = CoTrainingClient(work, consensus, sums, mask_partners, key, federation)
         return side._replace(answer=here.answer)
 
     def nowhere(step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
