@@ -11,7 +11,7 @@ from row_sums_parties import exact, matrices
 from scipy import stats
 from server_owned_sums import recorded_uploads
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure import class_means, cross_steps, vote_sums
 from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.row_sums import server_sums, sparse
@@ -223,6 +223,33 @@ def test_a_liar_is_lost_and_the_sum_is_there(caplog):
     )
     assert session.presence.gone == {2}
     assert "client 2 is lost, its shares do not fit the others'" in caplog.text
+
+
+def cut_short(session, client, kind):
+    """Have the client send messages of this kind without their last byte."""
+    end = session.endpoints[client]
+    send = end.send
+    end.send = lambda receiver, name, payload: send(
+        receiver, name, payload[:-1] if name.startswith(kind) else payload
+    )
+
+
+@pytest.mark.parametrize("kind", ["mask_key", "upload", "shares"])
+def test_a_malformed_message_loses_its_sender_alone(kind):
+    session, marks = sparse_session(24), marks_of(24)
+    cut_short(session, 2, kind)
+    sums = vote_sums.vote_histogram(session, marks, is_resilient=True)
+    assert session.presence.gone == {2}
+    assert set(session.contributors) == set(range(24)) - (set() if kind == "shares" else {2})
+    np.testing.assert_array_equal(sums, sum(marks[j] for j in session.contributors))
+
+
+@pytest.mark.parametrize("kind", ["start", "mask_keys", "secrets", "partners", "survivors"])
+def test_a_client_refuses_a_malformed_message(kind):
+    session = sparse_session(24)
+    cut_short(session, 2 if kind == "secrets" else SERVER, kind)
+    with pytest.raises(ProtocolError):
+        vote_sums.vote_histogram(session, marks_of(24), is_resilient=True)
 
 
 def test_uploads_are_noise(monkeypatch):
