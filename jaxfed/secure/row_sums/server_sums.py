@@ -57,10 +57,9 @@ def client(
     """
     all_clients = [endpoint.address] if isinstance(clients, int) else clients
     rows = _rows(all_clients, len(values))
-    own = values if values.dtype == np.uint64 else values.astype(np.float64)
     return row_client(
         endpoint,
-        own,
+        values,
         random_bytes=random_bytes,
         rows=rows,
         is_resilient=is_resilient,
