@@ -19,20 +19,22 @@ _CHUNK = 2**20  # bytes
 
 
 @contextmanager
-def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
+def whole_file(file: Path, mode: str = "w", permissions: int = 0o666) -> Iterator[IO[Any]]:
     """A stream for an atomic write: readers see the new file whole, or the old one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     is_text = "b" not in mode
     try:
         with (
             naming(file),
-            partial.open(
+            open(
+                partial,
                 mode,
                 encoding="utf-8" if is_text else None,
                 errors="backslashreplace"
                 if is_text
                 else None,  # half of a surrogate pair, in a name from data
                 newline="" if is_text else None,
+                opener=lambda path, flags: os.open(path, flags, permissions),
             ) as stream,
         ):
             yield stream

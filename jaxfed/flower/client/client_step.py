@@ -316,8 +316,7 @@ def _write_last(folder: Path, last: _Last) -> None:
 
 def _write(file: Path, record: Record) -> None:
     """Write a private file that is on disk, under its name, when this returns."""
-    with storage.whole_file(file, "wb") as stream:
-        os.fchmod(stream.fileno(), 0o600)
+    with storage.whole_file(file, "wb", 0o600) as stream:
         stream.write(records.to_bytes(record))
     descriptor = os.open(file.parent, os.O_RDONLY)
     try:
