@@ -127,6 +127,14 @@ def test_the_settings_with_most_hits_label_at_last_with_all_labels():
     assert (state.label[[4, 8]][cohort.mask] == 2).all()
 
 
+def test_folds_are_drawn_from_a_stream_of_their_own():
+    cohort = cohort_of(LABELS, [4, 8])
+    *_, seen = chosen([0], cohort)
+    fold = folds(cohort, 3, int(jax.random.bits(jax.random.fold_in(KEY, Stream.FOLDS))))
+    for number, y in enumerate(seen[:-1]):
+        np.testing.assert_array_equal(y, np.where(fold == number, -1, cohort.y))
+
+
 @pytest.mark.parametrize(("shifts", "first"), [([-1, -2], -1), ([-2, -1], -2), ([1, 5], 1)])
 def test_of_equals_the_first_is_taken(shifts, first):
     _, metrics, _ = chosen(shifts, cohort_of(LABELS))
