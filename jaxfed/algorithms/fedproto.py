@@ -229,7 +229,7 @@ def prototype_loss(
         distance = jnp.mean(jnp.square(difference), axis=-1)
         value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)
         total = jnp.sum(batch.weight * value)
-        return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), moved
+        return total / jnp.sum(batch.used).astype(jnp.float32), moved  # a step has rows
 
     return loss
 

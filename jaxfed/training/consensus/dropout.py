@@ -17,7 +17,7 @@ consensus by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -63,9 +63,9 @@ class Attendance:
         seed = np.asarray(jax.random.key_data(self._key)).tolist()
         return presence_of(self._departures, self._ids.tolist(), seed, STAGES)
 
-    def note(self, summed: Sequence[int], left: Sequence[int]) -> None:
+    def note(self, summed: Collection[int], left: Collection[int]) -> None:
         """Record the outcome: addresses of the clients in the sum, and of those that left."""
-        self.summed, self.left = self._ids[sorted(summed)], self._ids[sorted(left)]
+        self.summed, self.left = self._ids[list(summed)], self._ids[list(left)]
 
 
 def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:

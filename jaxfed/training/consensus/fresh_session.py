@@ -44,6 +44,6 @@ def in_fresh_session(
     else:
         session = Session(len(own), presence=attendance.presence())
         result = protocol(session, dict(enumerate(own)), **settings)
-        attendance.note(session.contributors, sorted(session.presence.gone))
+        attendance.note(session.contributors, session.presence.gone)
     communication.add(session.communication())
     return result

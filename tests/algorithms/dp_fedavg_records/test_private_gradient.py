@@ -130,6 +130,7 @@ def test_noise_has_its_deviation_though_nobody_is_drawn():
         noise = jax.tree.map(
             jnp.subtract, gradient_of(jnp.int32(step))[2], quiet(jnp.int32(step))[2]
         )
+        assert float(quiet(jnp.int32(step))[0]) == 0  # the mean loss of nobody
         values = np.asarray(noise["head"]["kernel"][...]).ravel()
         assert values.std() == pytest.approx(2.0 * CLIP / (SHARE * 2), rel=0.08)
         assert abs(values.mean()) < 0.3

@@ -187,7 +187,7 @@ class _NetworkSums(ClientSums):
         total = found(session, dict.fromkeys(session.clients))
         session.later_all(session.clients)
         session.flush(exchanges.END)
-        self.attendance.note(session.contributors, sorted(session.presence.gone))
+        self.attendance.note(session.contributors, session.presence.gone)
         self.communication.add(session.communication())
         kind = np.int32 if are_marks else np.float32
         return np.zeros(shape, kind) if total is None else total.astype(kind)
