@@ -127,6 +127,13 @@ def test_the_settings_with_most_hits_label_at_last_with_all_labels():
     assert (state.label[[4, 8]][cohort.mask] == 2).all()
 
 
+def test_padding_has_no_label_and_no_confidence():
+    cohort, method = cohort_of([[0, 0, 1], [0]]), majority(0, [])
+    state, _ = method.round(state_for(method, cohort), cohort, KEY)
+    np.testing.assert_array_equal(state.label[:2], [[0, 0, 0], [0, -1, -1]])
+    np.testing.assert_array_equal(state.confidence[:2], [[1, 1, 1], [1, 0, 0]])
+
+
 def test_folds_are_drawn_from_a_stream_of_their_own():
     cohort = cohort_of(LABELS, [4, 8])
     *_, seen = chosen([0], cohort)
