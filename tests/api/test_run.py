@@ -185,6 +185,7 @@ def test_a_folder_of_its_own_goes_with_the_result():
         (lambda r: jaxfed.run("no_such_config"), "no such file"),
         (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): use"),
         (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
+        (lambda r: jaxfed.run(TRAINED, xclp__alpha=1.0), r"^config\.xclp\.alpha=1\.0: use "),
     ],
 )
 def test_mistakes_are_one_line(trained, call, message):

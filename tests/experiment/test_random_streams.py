@@ -21,6 +21,7 @@ from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import base
 from jaxfed.config.build import networks
 from jaxfed.data import partition
+from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.learners.client_fit import take_turn
@@ -177,6 +178,17 @@ def test_a_network_in_place_of_a_spoiled_one_has_a_key_of_its_own():
     take_turn(recorded, start, federation.cohort(), None, KEY, 1)
     assert len(seen) == 2
     assert_apart(seen)
+
+
+def test_shadow_models_share_no_key_with_the_runs_own():
+    """Else the attacker's models would begin where the attacked ones do."""
+    seen, config = [], SimpleNamespace(seed=3, audit=SimpleNamespace(shadows=4))
+    files = SimpleNamespace(shadows=lambda name: None, save_shadows=lambda name, said: None)
+    progress = SimpleNamespace(working_on=lambda what: None)
+    targets = SimpleNamespace(example=np.arange(6))
+    shadows = AuditShadows(config, files, progress, (1,), "fedavg", 1, None, targets)
+    shadows._trained("", "", lambda *given, observed, key: seen.append(key), 3, 1)
+    assert_apart([*seen, jax.random.key(4)])
 
 
 @pytest.mark.slow
