@@ -34,6 +34,7 @@ def test_the_rest_is_transport():
     assert (found["start_max"], found["start_mean"]) == (1.0, 0.5)
     assert (found["transport_max"], found["transport_mean"]) == (3.0, 2.0)
     assert timings.summary({}, {}) == {}
+    assert timings.summary({0: {"step": 9.0}}, {0: 1.0})["transport_max"] == 0  # it says too much
 
 
 @pytest.mark.skipif(timings.since_start() is None, reason="the system does not say")
