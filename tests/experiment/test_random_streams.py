@@ -5,6 +5,7 @@ from itertools import combinations
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_training import KEY, federation_of, rounds_of, training_of
@@ -25,7 +26,10 @@ from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.learners.client_fit import take_turn
+from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.round import labels_at_server
+from jaxfed.training.round.labels_at_server import ServerWithLabels
 
 BATCHES = Batches("joint", 5, 1)
 
@@ -115,6 +119,18 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
     jax.effects_barrier()
     assert len(seen) == number
     assert_apart(seen)
+
+
+def test_the_servers_statistics_share_no_key_with_its_training(monkeypatch):
+    """Beside clients it trains with the key of its stream, and measures the mean with another."""
+    seen = []
+    monkeypatch.setattr(
+        labels_at_server, "measured_statistics", lambda *given, **size: seen.append(given[4]) or {}
+    )
+    training = SimpleNamespace(model=None, server=SimpleNamespace(batches=BATCHES))
+    own = SimpleNamespace(x=None, mask=jnp.ones(3, bool))
+    ServerWithLabels(training, None, own).measured({}, jnp.ones(2), None, own, KEY)
+    assert_apart([*seen, jax.random.fold_in(KEY, Stream.SERVER_TRAINING)])
 
 
 @pytest.mark.slow
