@@ -21,6 +21,9 @@ class Stream(IntEnum):
     BEFORE_STEPS = 0x62666F72  # a client's predictions before its first step
     CLIENT_GROUPS = 0x67727073  # groups of clients that take turns in rounds
     CLIENT_STATES = 0x636C7374  # states that clients start with
+    CLOCK_DRAWS = 0x636C6472  # clients drawn again in a round, or between the server's steps
+    CLOCK_SPEEDS = 0x636C7370  # clients' speeds in simulated time
+    CLOCK_WINDOWS = 0x636C7769  # hours at which clients are available
     CONTROL = 0x6374726C  # the gradient of SCAFFOLD's option I
     DROPOUT = 0x6C656176  # clients that leave a round of FedCT
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling

@@ -22,6 +22,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.schedule import Arrivals
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import Ask, ClientSide
 
@@ -64,6 +65,14 @@ class Predict(Protocol):
 
     def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
         """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
+        ...
+
+
+class WithArrivals(Protocol):
+    """Gives a state the arrivals of an asynchronous round."""
+
+    def __call__(self, state: ServerState, arrivals: Arrivals) -> ServerState:
+        """Return the state that the round begins with, in which the models of earlier rounds are stored."""
         ...
 
 
@@ -137,6 +146,9 @@ class FederatedAlgorithm(NamedTuple):
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone.
 
+    `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
+    models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
+
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
 
@@ -154,6 +166,7 @@ class FederatedAlgorithm(NamedTuple):
     labeled_only_rounds: int = 0
     judged_after: int = 0
     sides: Callable[[], Sides] | None = None
+    with_arrivals: WithArrivals | None = None
     name: str = ""
 
 

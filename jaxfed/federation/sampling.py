@@ -103,20 +103,32 @@ def sample_clients(
         order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
         return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
     rng = np.random.default_rng((seed, round_number))
+    strata = strata_of(config, federation, needs_labels=needs_labels)
+    drawn = [rng.choice(pool, count, replace=False) for pool, count in strata]
+    return sorted(np.concatenate(drawn).tolist())
+
+
+def strata_of(
+    config: Sampling | ConfigDict, federation: Federation, *, needs_labels: bool
+) -> list[tuple[int | np.ndarray, int]]:
+    """Return the pools that a round's clients are drawn from, and the number of clients out of each.
+
+    A pool is clients' numbers, or the number of all clients; "groups" has none. Arguments as those of
+    `sample_clients`.
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return [(num_clients, num_clients)]
     if config.sampling == "uniform":
-        return sorted(rng.choice(num_clients, size, replace=False).tolist())
+        return [(num_clients, size)]
     has_labels = np.array(federation.label_counts) > 0
     labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
     if needs_labels and config.labeled_cohorts and len(labeled):
-        return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())
+        return [(labeled, min(size, len(labeled)))]
     share = size * len(labeled) / num_clients
     num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
     num_labeled = max(num_labeled, min(1, len(labeled)))  # enough clients of both kinds exist
-    drawn = [
-        rng.choice(labeled, num_labeled, replace=False),
-        rng.choice(unlabeled, size - num_labeled, replace=False),
-    ]
-    return sorted(np.concatenate(drawn).tolist())
+    return [(labeled, num_labeled), (unlabeled, size - num_labeled)]
 
 
 def num_groups(num_clients: int, cohort_size: int) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Sources that label a client's examples by its own labels alone: a client without labels gets none.
 WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
+LABELING_NOTHING = frozenset({"none", "unlabeled"})
 
 Confidence = Literal["softmax", "logits"]
 Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]

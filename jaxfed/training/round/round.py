@@ -29,7 +29,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
+from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING, WITHIN_CLIENTS, PseudoLabel
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.cohort_step import executed
 from jaxfed.training.round.evaluation import evaluation_by
@@ -53,7 +53,14 @@ from jaxfed.training.round.stage_program import StageProgram, Trained
 from jaxfed.training.round.update_views import RECORDING, parameter_views
 from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.stored_models import with_arrivals
 from jaxfed.training.specification import Training
+
+
+def no_state(model: nnx.State, federation: Federation) -> Any:
+    """Return the state of clients without one."""
+    del model, federation
+    return ()
 
 
 class Stage(NamedTuple):
@@ -77,7 +84,7 @@ def federated_training(
     local_update: LocalUpdate,
     *,
     pseudo_label: str,
-    init_client: Callable[[nnx.State, Federation], Any] = lambda model, federation: (),
+    init_client: Callable[[nnx.State, Federation], Any] = no_state,
     control: Control = NO_CONTROL,
     messages: Messages = MODEL_ALONE,
     hooks: Sequence[Hook] = (),
@@ -116,6 +123,14 @@ def federated_training(
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
+    averages = (  # model changes and no more, which may come from earlier models
+        not hooks
+        and (init_client, control, messages) == (no_state, NO_CONTROL, MODEL_ALONE)
+        and server.examples is None
+        and pseudo_label in LABELING_NOTHING
+        and training.server.aggregate.is_mean
+        and training.local.batch_statistics == "averaged"
+    )
     init_rows = partial(_first_state, training, control, init_client, hooks)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
@@ -166,6 +181,7 @@ def federated_training(
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,
+        with_arrivals=with_arrivals if averages else None,
         **evaluation_by(classifier)._asdict(),
     )
 

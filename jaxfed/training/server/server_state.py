@@ -28,6 +28,7 @@ class ServerState(NamedTuple):
         memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().
         client_optimizers: states of clients' optimizers if they are kept, stacked [M, ...]; ().
         round: int32, rounds done.
+        stored: models of earlier rounds that clients train from in asynchronous rounds (`stored_models`); ().
     """
 
     model: nnx.State
@@ -39,6 +40,7 @@ class ServerState(NamedTuple):
     round: jax.Array
     memory: Any = ()
     client_optimizers: Any = ()
+    stored: Any = ()
 
 
 def gather(stacked: Any, client_id: Array) -> Any:
