@@ -71,8 +71,11 @@ class Predict(Protocol):
 class WithArrivals(Protocol):
     """Gives a state the arrivals of an asynchronous round."""
 
-    def __call__(self, state: ServerState, arrivals: Arrivals) -> ServerState:
-        """Return the state that the round begins with, in which the models of earlier rounds are stored."""
+    def __call__(self, state: ServerState, stored: Any, arrivals: Arrivals) -> ServerState:
+        """Return the state that the round begins with; its field `stored` has models of earlier rounds.
+
+        `stored` is that field after the round before; () before the first round.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -36,6 +36,7 @@ class Played(NamedTuple):
         metrics: of this round.
         cohort: its clients.
         key: its key.
+        stored: in asynchronous rounds, the models that later ones need (`Schedule.stored_at_first`); ().
     """
 
     round: int
@@ -44,6 +45,7 @@ class Played(NamedTuple):
     metrics: Metrics
     cohort: Cohort
     key: jax.Array
+    stored: Any = ()
 
 
 def play(
@@ -54,6 +56,7 @@ def play(
     cohort_of: CohortOf,
     key: jax.Array,
     schedule: Schedule | None = None,
+    stored: Any = (),
 ) -> Generator[Played]:
     """Run rounds one after another, each from the state after the one before.
 
@@ -64,6 +67,7 @@ def play(
         cohort_of: makes a round's cohort; a thread calls it one round ahead.
         key: typed; round t has `fold_in(key, t)`.
         schedule: of the rounds in simulated time, which then is one of their metrics.
+        stored: that of the round before the first of these; (): the first is round 1.
 
     Yields:
         Each round once the device has finished it. Close the generator to end the thread.
@@ -73,12 +77,13 @@ def play(
         for number, cohort in zip(numbers, cohorts, strict=True):
             own_key = jax.random.fold_in(key, number)
             if schedule is not None:
-                state = schedule.started(algorithm, state, number)
+                state = schedule.started(algorithm, state, stored, number)
             after, metrics = algorithm.round(state, cohort, own_key)
             jax.block_until_ready(after)
             if schedule is not None:
                 metrics = {**metrics, **schedule.metrics(number)}
-            yield Played(number, state, after, metrics, cohort, own_key)
+                after, stored = schedule.ended(after)
+            yield Played(number, state, after, metrics, cohort, own_key, stored)
             state = after
 
 

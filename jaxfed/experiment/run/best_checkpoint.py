@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,14 @@ class Selected(NamedTuple):
         best: the state with the best validation accuracy; () for a method that does not validate.
         validation_accuracy: of `best`; -1 before the first.
         round: of `best`.
+        stored: models of earlier rounds that asynchronous rounds need (`Played.stored`); ().
     """
 
     state: ServerState
     best: ServerState
     validation_accuracy: float
     round: int
+    stored: Any = ()
 
     @property
     def final(self) -> ServerState:
@@ -39,4 +41,4 @@ class Selected(NamedTuple):
         accuracy = metrics.get("validation_accuracy", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
-        return Selected(state, state, float(accuracy), round_number)
+        return Selected(state, state, float(accuracy), round_number, self.stored)

@@ -59,7 +59,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
+from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.best_checkpoint import Selected
@@ -219,7 +219,9 @@ class Experiment:
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
-        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+        schedule = clock.schedule(config, leg.name, algorithm, federation, seed)
+        stored = schedule.stored_at_first(algorithm, state) if schedule else ()
+        selected = Selected(state, state if algorithm.validate else (), -1.0, 0, stored)
         saved_step = saved.progress["step"] if saved else 0
         if saved and saved_step >= leg.first_step:
             selected = saved.state(template=selected)
@@ -233,13 +235,21 @@ class Experiment:
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
-        cohort_of = cohorts_of(algorithm, federation, config, seed)
-        start = selected.state
-        with closing(play(algorithm, start, left, cohort_of=cohort_of, key=key)) as rounds_played:
+        cohort_of = cohorts_of(algorithm, federation, config, seed, schedule)
+        start, stored = selected.state, selected.stored
+        rounds_played = play(
+            *(algorithm, start, left),
+            cohort_of=cohort_of,
+            key=key,
+            schedule=schedule,
+            stored=stored,
+        )
+        with closing(rounds_played):
             ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
                     played = next(rounds_played)
+                    selected = selected._replace(stored=played.stored)
                     is_last = round_number == rounds
                     if has_diverged(played.metrics):
                         quality: Metrics = {"diverged": True}

@@ -32,6 +32,9 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.clock.settings import Asynchrony, Clock
 from jaxfed.federation.rounds import cohorts_of, is_judged, play
 from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
@@ -102,6 +105,8 @@ def simulate(
     sampling: str = "uniform",
     seed: int = 0,
     evaluate_every: int = 0,
+    clock: Clock | None = None,
+    asynchrony: Asynchrony | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Simulated:
     """Run a method for some rounds.
@@ -114,6 +119,8 @@ def simulate(
         sampling: of clients, see `sample_clients`.
         seed: determines all randomness.
         evaluate_every: evaluate the state every `evaluate_every` rounds; 0 is after the last one only.
+        clock: speeds and availability of clients, for simulated time; None: none.
+        asynchrony: of rounds in simulated time; None: synchronous.
         on_round: called with every record as it is made.
 
     Raises:
@@ -140,9 +147,12 @@ def simulate(
         if quality:
             tell({"round": 0, **quality})
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
-    cohort_of = cohorts_of(algorithm, federation, chosen, seed)
     numbers = range(1, rounds + 1)
-    with closing(play(algorithm, state, numbers, cohort_of=cohort_of, key=key)) as played:
+    schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed, schedule)
+    with closing(
+        play(algorithm, state, numbers, cohort_of=cohort_of, key=key, schedule=schedule)
+    ) as played:
         ended = time.perf_counter()
         for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
@@ -163,6 +173,35 @@ def simulate(
             f"simulate: no client has a model after round {rounds}; the warnings say why"
         )
     return Simulated(algorithm, federation, selected.final, selected.state, final, records)
+
+
+def _schedule(
+    clock: Clock | None,
+    asynchrony: Asynchrony | None,
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    sampling: Sampling,
+    seed: int,
+    rounds: int,
+) -> Schedule | None:
+    if asynchrony and asynchrony.concurrency:
+        wrong = (
+            ""
+            if algorithm.with_arrivals
+            else "this method's server averages more than model changes"
+        )
+        if wrong or clock is None or not clock.is_on:
+            wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
+            raise UsageError(wrong, key="asynchrony", owner="simulate", value=asynchrony)
+    return schedule_of(
+        clock or Clock(),
+        sampling,
+        federation,
+        seed,
+        rounds,
+        needs_labels=algorithm.needs_labels,
+        asynchrony=asynchrony,
+    )
 
 
 def _check(

@@ -12,6 +12,7 @@ the buffer cannot begin again before the server's step.
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,21 @@ from jaxfed.federation.clock.plan import MOST_DRAWS, Plan
 from jaxfed.federation.clock.schedule import Schedule, Timed
 from jaxfed.federation.clock.settings import Asynchrony
 
-Event = tuple[
-    float, int, int, bool
-]  # end, client, server steps before its start, False if it is lost
+
+class Event(NamedTuple):
+    """End of one client's work.
+
+    Fields:
+        end: simulated seconds.
+        client: its number.
+        version: number of server steps before it began.
+        is_arrival: False if its work is lost.
+    """
+
+    end: float
+    client: int
+    version: int
+    is_arrival: bool
 
 
 def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
@@ -37,9 +50,9 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
         arrived: list[Event] = []
         lost = draws = 0
         while len(arrived) < size:
-            if training and training[0][0] <= time:
+            if training and training[0].end <= time:
                 event = heapq.heappop(training)
-                if event[3]:
+                if event.is_arrival:
                     arrived.append(event)
                 else:
                     lost += 1
@@ -48,17 +61,18 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
                 raise plan.nobody(number)
             missing = asynchrony.concurrency - len(training)
             if missing:
-                busy = [event[1] for event in (*training, *arrived)]
+                busy = [event.client for event in (*training, *arrived)]
                 clients = plan.draw(number, draws, time, missing, busy)
                 draws += 1
                 missing -= len(clients)
                 for event in _events(plan, clients, number, time):
                     heapq.heappush(training, event)
-            ends = [training[0][0]] if training else []
+            ends = [training[0].end] if training else []
             time = min([*ends, plan.availability.next_start(time)] if missing else ends)
-        arrived.sort(key=lambda event: event[1])
-        clients, versions = (tuple(event[i] for event in arrived) for i in (1, 2))
-        timed.append(Timed(clients, time, size + lost, versions))
+        arrived.sort(key=lambda event: event.client)
+        came = tuple(event.client for event in arrived)
+        versions = tuple(event.version for event in arrived)
+        timed.append(Timed(came, time, size + lost, versions))
     return Schedule(timed, size, asynchrony.exponent, slots_of(timed))
 
 
@@ -67,7 +81,7 @@ def _events(plan: Plan, clients: np.ndarray, number: int, time: float) -> list[E
     finish, lost = plan.ends(clients, number, time)
     ends = np.minimum(finish, lost)
     return [
-        (float(end), int(client), number - 1, bool(is_in_time))
+        Event(float(end), int(client), number - 1, bool(is_in_time))
         for end, client, is_in_time in zip(ends, clients, finish <= lost, strict=True)
     ]
 

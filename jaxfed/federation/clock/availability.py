@@ -6,7 +6,6 @@ depend on its number and the seed alone, so a question about K clients costs O(K
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -143,19 +142,19 @@ def read_trace(path: str, num_clients: int = 0) -> Trace:
         where = f"line {line}: " if line else ""
         return UsageError(f"{where}{wrong}", key="availability", owner="Clock", value=path)
 
-    rows: list[tuple[int, float, float, int]] = []
     try:
-        with Path(path).open(newline="", encoding="utf-8") as stream:
-            reader = csv.reader(stream)
-            if next(reader, None) != COLUMNS:
-                raise refused(f"the first line of a table is {','.join(COLUMNS)}")
-            rows.extend(
-                (*_row(texts, num_clients, refused, reader.line_num), reader.line_num)
-                for texts in filter(None, reader)
-            )
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        wrong = getattr(error, "strerror", None) or "no CSV file in UTF-8"
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        wrong = getattr(error, "strerror", None) or "no text in UTF-8"
         raise refused(f"{wrong}; use 'always', 'diurnal' or a CSV file of client,from,to") from None
+    lines = [line.split(",") for line in text.splitlines()]
+    if not lines or lines[0] != COLUMNS:
+        raise refused(f"the first line of a table is {','.join(COLUMNS)}")
+    rows = [
+        (*_row(texts, num_clients, refused, number), number)
+        for number, texts in enumerate(lines[1:], 2)
+        if texts != [""]
+    ]
     if not rows:
         raise refused("no window, so no client is ever available")
     rows.sort()

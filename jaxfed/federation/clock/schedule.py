@@ -78,16 +78,28 @@ class Schedule:
             found["staleness"] = number - 1 - float(np.mean(timed.version))
         return found
 
-    def started(self, algorithm: Any, state: Any, number: int) -> Any:
-        """Return the state that a round begins with: an asynchronous one has its arrivals.
+    def stored_at_first(self, algorithm: Any, state: Any) -> Any:
+        """Return the stored models before the first round, all of them that of `state`; () if synchronous."""
+        if self.exponent is None:
+            return ()
+        return algorithm.with_arrivals(state, (), self._arrivals(0)).stored
 
-        Round 0 is the state before the first round, with room for the models that are stored.
-        """
+    def started(self, algorithm: Any, state: Any, stored: Any, number: int) -> Any:
+        """Return the state that a round begins with: in asynchronous ones with its arrivals."""
         if self.exponent is None:
             return state
+        return algorithm.with_arrivals(state, stored, self._arrivals(number))
+
+    def ended(self, state: Any) -> tuple[Any, Any]:
+        """Return the state after a round without stored models, and these."""
+        return (state, ()) if self.exponent is None else (state._replace(stored=()), state.stored)
+
+    def _arrivals(self, number: int) -> Arrivals:
+        """Return the arrivals of a round; round 0 has those of the first."""
+        assert self.exponent is not None
         timed = self.rounds[max(number, 1) - 1]
         version = np.array(timed.version, np.int32)
-        arrivals = Arrivals(
+        return Arrivals(
             client=np.array(timed.clients, np.int32),
             slot=np.array([self.slots[v] for v in timed.version], np.int32),
             staleness=np.maximum(number - 1 - version, 0),
@@ -95,4 +107,3 @@ class Schedule:
             num_slots=max(self.slots) + 1,
             exponent=self.exponent,
         )
-        return algorithm.with_arrivals(state, arrivals)

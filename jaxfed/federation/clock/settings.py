@@ -10,6 +10,7 @@ from jaxfed.errors import UsageError
 from jaxfed.rules import NOT_NEGATIVE, Rule, at_least, check_values
 
 CONCURRENCY = at_least(0, ", 0 is synchronous rounds")
+BUILT_IN = ("always", "diurnal")  # availability without a table
 STALENESS_EXPONENT = 0.5  # FedBuff's 1 / sqrt(1 + staleness)
 
 

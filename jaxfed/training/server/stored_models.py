@@ -49,15 +49,17 @@ class StoredModels(NamedTuple):
     start: Start
 
 
-def with_arrivals(state: ServerState, arrivals: Arrivals) -> ServerState:
+def with_arrivals(
+    state: ServerState, stored: StoredModels | tuple[()], arrivals: Arrivals
+) -> ServerState:
     """Return the state that an asynchronous round begins with: its model stored, its arrivals known."""
-    if not state.stored:
+    if not stored:
         models = stacked_for(arrivals.num_slots, state.model)
     else:
         slot = arrivals.store if arrivals.store >= 0 else arrivals.num_slots
         models = jax.tree.map(
             lambda rows, leaf: rows.at[slot].set(leaf, mode="drop"),
-            state.stored.models,
+            stored.models,
             state.model,
         )
     staleness = jnp.asarray(arrivals.staleness, jnp.int32)
