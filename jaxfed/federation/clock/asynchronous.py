@@ -45,6 +45,7 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
     """
     size, time = plan.size(1), 0.0
     training: list[Event] = []
+    busy: set[int] = set()  # clients that train, or whose change waits in the buffer
     timed = []
     for number in range(1, rounds + 1):
         arrived: list[Event] = []
@@ -56,21 +57,23 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
                     arrived.append(event)
                 else:
                     lost += 1
+                    busy.remove(event.client)
                 continue
             if lost + draws > MOST_DRAWS * asynchrony.concurrency:
                 raise plan.nobody(number)
             missing = asynchrony.concurrency - len(training)
             if missing:
-                busy = [event.client for event in (*training, *arrived)]
                 clients = plan.draw(number, draws, time, missing, busy)
                 draws += 1
                 missing -= len(clients)
                 for event in _events(plan, clients, number, time):
                     heapq.heappush(training, event)
+                    busy.add(event.client)
             ends = [training[0].end] if training else []
             time = min([*ends, plan.availability.next_start(time)] if missing else ends)
         arrived.sort(key=lambda event: event.client)
         came = tuple(event.client for event in arrived)
+        busy.difference_update(came)
         versions = tuple(event.version for event in arrived)
         timed.append(Timed(came, time, size + lost, versions))
     return Schedule(timed, size, asynchrony.exponent, slots_of(timed))

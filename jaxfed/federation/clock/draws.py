@@ -6,6 +6,7 @@ A client's number alone determines its draws, so those of K clients cost O(K) of
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -29,11 +30,15 @@ def uniform(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.n
         stream: purpose of the draw.
         number: of the draw, from 0.
     """
-    key = np.random.SeedSequence((seed, stream, number)).generate_state(1, np.uint64)
-    z = key + (np.asarray(clients).astype(np.uint64) + np.uint64(1)) * _STEP
+    z = _key(seed, stream, number) + (np.asarray(clients).astype(np.uint64) + np.uint64(1)) * _STEP
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+
+
+@cache
+def _key(seed: int, stream: Stream, number: int) -> np.ndarray:
+    return np.random.SeedSequence((seed, stream, number)).generate_state(1, np.uint64)
 
 
 def normal(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:

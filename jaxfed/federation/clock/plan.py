@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Set
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Plan:
         return sum(count for _, count in self._strata(number, self._sampling.cohort_size))
 
     def draw(
-        self, number: int, repeat: int, time: float, count: int, busy: Sequence[int] = ()
+        self, number: int, repeat: int, time: float, count: int, busy: Set[int] = frozenset()
     ) -> np.ndarray:
         """Draw clients that are available and not busy, ascending; fewer than `count` if there are fewer.
 
@@ -54,7 +54,8 @@ class Plan:
         rng = np.random.default_rng((self._seed, *again))
 
         def is_free(clients: np.ndarray) -> np.ndarray:
-            return (self.availability.until(clients, time) > time) & ~np.isin(clients, busy)
+            is_idle = np.array([client not in busy for client in clients.tolist()], bool)
+            return is_idle & (self.availability.until(clients, time) > time)
 
         strata = self._strata(number, count)
         found = [draw_free(rng, pool, wanted, is_free) for pool, wanted in strata]
