@@ -16,7 +16,7 @@ from jaxfed.random_streams import Stream
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
-_TRIES, _MORE = 8, 4  # rounds of further draws, and their number for each client that is missing
+_TRIES, _MORE = 16, 4  # rounds of further draws, and their number for each client that is missing
 
 
 def uniform(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:
@@ -95,9 +95,8 @@ def draw_free(
         fresh = np.array([c for c in dict.fromkeys(more.tolist()) if c not in looked_at], np.int64)
         looked_at.update(fresh.tolist())
         chosen += fresh[is_free(fresh)].tolist()[: count - len(chosen)]
-    everybody = np.setdiff1d(np.arange(size) if isinstance(pool, int) else pool, chosen)
-    left = everybody[is_free(everybody)]
+    everybody = np.arange(size) if isinstance(pool, int) else pool
+    left = everybody[is_free(everybody) & ~np.isin(everybody, chosen)]
     missing = min(count - len(chosen), len(left))
-    return np.concatenate(
-        [np.array(chosen, np.int64), rng.choice(left, missing, replace=False)]
-    ).astype(np.int64)
+    others = rng.choice(left, missing, replace=False)
+    return np.concatenate([np.array(chosen, np.int64), others.astype(np.int64)])
