@@ -78,7 +78,7 @@ def starts_of(state: ServerState, client_id: Array) -> Start | None:
     """
     if not state.stored:
         return None
-    row = jnp.argmax(state.stored.client == jnp.asarray(client_id)[:, None], axis=1)
+    row = jnp.argmax(state.stored.client[None] == jnp.asarray(client_id)[:, None], axis=1)
     return jax.tree.map(lambda leaf: leaf[row], state.stored.start)
 
 

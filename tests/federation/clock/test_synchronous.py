@@ -60,7 +60,10 @@ def test_seconds_are_those_of_the_examples_of_a_round(work, seconds):
 def test_rounds_on_labels_alone_take_their_time():
     options = {"needs_labels": lambda number: number == 1, "federation": federation(6, labels=2)}
     schedule = scheduled(SECOND, rounds=2, **options)
-    assert [one.seconds for one in schedule.rounds] == [1.0, 7.0]  # one label each; then all examples
+    assert [one.seconds for one in schedule.rounds] == [
+        1.0,
+        7.0,
+    ]  # one label each; then all examples
 
 
 def test_the_first_of_an_over_selection_count():
@@ -171,7 +174,12 @@ def test_clients_of_a_fixed_turn_may_be_away():
         (2, 3, "uniform", "concurrency=2: the server's step takes 3 arrivals; use 3 to 6 clients"),
         (7, 3, "uniform", "concurrency=7: the server's step takes 3 arrivals; use 3 to 6 clients"),
         (5, 0, "uniform", "concurrency=5: the server's step takes 6 arrivals; use 6 to 6 clients"),
-        (4, 3, "proportional", "sampling='proportional': concurrency=4 replaces clients one by one"),
+        (
+            4,
+            3,
+            "proportional",
+            "sampling='proportional': concurrency=4 replaces clients one by one",
+        ),
     ],
 )
 def test_concurrency_that_does_not_fit_is_one_line(concurrency, size, sampling, line):
