@@ -74,6 +74,7 @@ _ALGORITHMS = {
     "flexmatch": "FixMatch, FlexMatch thresholds",
     "freematch": "FixMatch, FreeMatch thresholds",
     "fedavgm": "FedAvgM",
+    "fedbuff": "FedBuff",
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",

@@ -70,7 +70,8 @@ def target_table(run: Run, target: float, name: str) -> Table:
         caption=(
             f"The first evaluated round whose accuracy on {_JUDGES[judge]} is at least the target, with the "
             "seconds and bytes of all rounds up to it: mean ± sample standard deviation over the repeats "
-            f"that reach it. {_every(run)}Time has compilation in it, where that was not cached."
+            f"that reach it. {_every(run)}Time has compilation in it, where that was not cached"
+            f"{'; simulated seconds are those of config.clock' if _TIME.keys() <= kinds.keys() else ''}."
         ),
         records=tuple(records),
     )

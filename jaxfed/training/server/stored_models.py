@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.federation.clock.schedule import Arrivals
@@ -57,18 +58,16 @@ def with_arrivals(
         models = stacked_for(arrivals.num_slots, state.model)
     else:
         slot = arrivals.store if arrivals.store >= 0 else arrivals.num_slots
-        models = jax.tree.map(
-            lambda rows, leaf: rows.at[slot].set(leaf, mode="drop"),
-            stored.models,
-            state.model,
-        )
-    staleness = jnp.asarray(arrivals.staleness, jnp.int32)
-    start = Start(
-        jnp.asarray(arrivals.slot, jnp.int32),
-        staleness,
-        (1 + staleness.astype(jnp.float32)) ** -arrivals.exponent,
-    )
+        models = _with_model(stored.models, state.model, jnp.int32(slot))
+    scale = ((1.0 + arrivals.staleness) ** -arrivals.exponent).astype(np.float32)
+    start = Start(*map(jnp.asarray, (arrivals.slot, arrivals.staleness, scale)))
     return state._replace(stored=StoredModels(models, jnp.asarray(arrivals.client), start))
+
+
+@jax.jit
+def _with_model(models: nnx.State, model: nnx.State, slot: jax.Array) -> nnx.State:
+    """Return the stored models with this one in a slot; a slot that does not exist changes nothing."""
+    return jax.tree.map(lambda rows, leaf: rows.at[slot].set(leaf, mode="drop"), models, model)
 
 
 def starts_of(state: ServerState, client_id: Array) -> Start | None:
