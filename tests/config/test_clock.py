@@ -47,13 +47,19 @@ def test_it_is_off_by_default_and_whole_where_it_is_on():
     [
         (["clock.deadline=9"], "config.clock.deadline=9.0: there is no simulated time"),
         ([TIMED, "clock.deadline=-1"], "config.clock.deadline=-1.0: use numbers from 0 on"),
-        ([TIMED, "clock.over_selection=0.9"], "config.clock.over_selection=0.9: use numbers from 1"),
+        (
+            [TIMED, "clock.over_selection=0.9"],
+            "config.clock.over_selection=0.9: use numbers from 1",
+        ),
         (
             [TIMED, "clock.over_selection=2", "cohort_size=20"],
             "config.clock.over_selection=2.0: all clients take part already; set a smaller cohort_size",
         ),
         ([TIMED, "clock.availability=no.csv"], "config.clock.availability='no.csv': No such file"),
-        ([TIMED, "sampling=groups"], "config.sampling='groups': clients of a fixed turn may be away"),
+        (
+            [TIMED, "sampling=groups"],
+            "config.sampling='groups': clients of a fixed turn may be away",
+        ),
         (
             ["training.concurrency=9", "baselines=()"],
             "config.training.concurrency=9: there is no simulated time; set clock.seconds_per_example",
@@ -90,7 +96,10 @@ def test_it_is_off_by_default_and_whole_where_it_is_on():
             [TIMED, "algorithm=dp_fedavg", "baselines=()", "clock.deadline=9"],
             "config.clock: the privacy guarantee of 'dp_fedavg' counts on cohorts that are drawn from all",
         ),
-        ([TIMED, "training.concurrency=-1"], "config.training.concurrency=-1: use integers from 0 on"),
+        (
+            [TIMED, "training.concurrency=-1"],
+            "config.training.concurrency=-1: use integers from 0 on",
+        ),
     ],
 )
 def test_mistakes_are_one_line(overrides, line):
@@ -139,7 +148,12 @@ def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
 def test_keys_without_effect_are_refused(overrides, line):
     with pytest.raises(UsageError, match=line):
         check_given(lambda given: loaded("baselines=()", *given), overrides)
-    in_effect = [TIMED, "clock.speed_spread=1", "training.concurrency=9", "training.staleness_exponent=1"]
+    in_effect = [
+        TIMED,
+        "clock.speed_spread=1",
+        "training.concurrency=9",
+        "training.staleness_exponent=1",
+    ]
     check_given(lambda given: loaded("baselines=()", *given), in_effect)
 
 
