@@ -123,14 +123,8 @@ def federated_training(
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
-    averages = (  # model changes and no more, which may come from earlier models
-        not hooks
-        and (init_client, control, messages) == (no_state, NO_CONTROL, MODEL_ALONE)
-        and server.examples is None
-        and pseudo_label in LABELING_NOTHING
-        and training.server.aggregate.is_mean
-        and training.local.batch_statistics == "averaged"
-    )
+    adds_nothing = (init_client, control, messages, *hooks) == (no_state, NO_CONTROL, MODEL_ALONE)
+    averages = adds_nothing and _averages_changes(training, server, pseudo_label)
     init_rows = partial(_first_state, training, control, init_client, hooks)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
@@ -220,6 +214,16 @@ def _need_of_labels(
         return is_within and server.examples is None
 
     return needs_labels
+
+
+def _averages_changes(training: Training, server: ServerWithoutLabels, pseudo_label: str) -> bool:
+    """True if a round without further parts is a mean of changes, which may be those of earlier models."""
+    return (
+        server.examples is None
+        and pseudo_label in LABELING_NOTHING
+        and training.server.aggregate.is_mean
+        and training.local.batch_statistics == "averaged"
+    )
 
 
 def _check(federation: Federation, server: ServerWithoutLabels) -> None:
