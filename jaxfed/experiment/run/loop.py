@@ -7,7 +7,8 @@
                 state = round(state, cohort, fold_in(key, round))
 
 All methods of a repeat see the same clients, cohorts and keys. The exception is `labeled_cohorts`, where
-methods that need labels draw separate cohorts (`jaxfed.federation.sampling`). While the device works on a
+methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in which
+faster methods find other clients (`jaxfed.federation.clock`). While the device works on a
 round, the host prepares the next cohort.
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
