@@ -111,6 +111,11 @@ def test_without_a_deadline_the_last_who_leaves_ends_a_round(tmp_path):
     assert rounds_of(scheduled(clock, rounds=1)) == [((0,), 4.0, 2)]
 
 
+def test_the_server_waits_until_the_deadline_for_who_has_left(tmp_path):
+    clock = timed(tmp_path, "0,0,100\n5,0,4\n", deadline=50.0)
+    assert rounds_of(scheduled(clock, rounds=1)) == [((0,), 50.0, 2)]
+
+
 def test_with_nobody_there_time_goes_on_to_the_next_window(tmp_path):
     clock = timed(tmp_path, "1,10,13\n2,20,24\n")
     found = rounds_of(scheduled(clock, rounds=3))

@@ -1,5 +1,7 @@
 """FedBuff against NumPy: changes of models of earlier rounds, their factors, and the server's step."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import optax
@@ -11,7 +13,9 @@ import jaxfed
 from jaxfed.errors import UsageError
 from jaxfed.federation.clock.make_schedule import schedule_of
 from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.sampling import Sampling
+from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.server.aggregate import server_optimizer
@@ -31,7 +35,7 @@ def clients_of(sizes):
     ]
 
 
-def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, **options):
+def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, **parts):
     """One step of SGD on all of a client's examples, at rates of early rounds that fall."""
     network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
     batches = Batches("joint", 64, 1)
@@ -43,7 +47,7 @@ def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, **options):
         ],
     )
     server = ServerTraining(aggregate=server_optimizer(optax.sgd(server_rate)))
-    return factory(training=Training(network, local=local, server=server), **options)
+    return factory(training=Training(network, local=local, server=server, **parts))
 
 
 def leaves(state):
@@ -114,6 +118,19 @@ def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
         assert timed.records[-1]["simulated_seconds"] == 48.0
         assert ("staleness" in timed.records[-1]) == (asynchrony is not None)
     assert "simulated_seconds" not in plain.records[-1]
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+def test_clients_may_be_computed_at_once(strategy):
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    execution = ClientExecution(map_clients=partial(client_map, strategy=strategy))
+    options = {"rounds": 6, "cohort_size": 2, "clock": SECOND, "asynchrony": Asynchrony(5)}
+    one_by_one, at_once = (
+        jaxfed.simulate(algorithm, federation, **options)
+        for algorithm in (method(), method(execution=execution))
+    )
+    for a, b in zip(leaves(one_by_one.state), leaves(at_once.state), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_lost_clients_leave_no_trace_in_a_round():
