@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
@@ -12,6 +13,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.availability import availability_of
 from jaxfed.federation.clock.make_schedule import check_clock, schedule_of
+from jaxfed.federation.clock.plan import Plan
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
 from jaxfed.federation.sampling import Sampling
@@ -57,6 +59,34 @@ def check(config: ConfigDict) -> None:
             availability_of(clock, num_clients, config.seed)
 
 
+def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> None:
+    """Check that some client can meet the deadline, by the fewest examples that it may train on.
+
+    Raises:
+        UsageError: with the seconds of the fastest client.
+    """
+    clock = clock_of(config)
+    if not clock.deadline:
+        return
+    for name in methods.chosen(config):
+        needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+        seen = methods.with_own_training(config, name)
+        is_labeled = needed.pseudo_label == "none" or seen.training.labeled_only_rounds > 0
+        plan = Plan(
+            *(clock, Sampling(), federation, seed),
+            needs_labels=(lambda number: True) if is_labeled else (lambda number: False),
+            work=_work(seen, name),
+        )
+        fastest = plan.seconds(np.arange(federation.num_clients), 1).min()
+        if fastest > clock.deadline:
+            raise UsageError(
+                f"no client of {name!r} finishes a round by then, the fastest takes {fastest:.3g} s",
+                key="config.clock.deadline",
+                value=clock.deadline,
+                allowed="allow more, or fewer clock.seconds_per_example",
+            )
+
+
 def schedule(
     config: ConfigDict,
     name: str,
@@ -76,10 +106,6 @@ def schedule(
     Raises:
         UsageError: a client of the table that does not exist, or a round that nobody finishes.
     """
-    wanted = config.training
-    work = Work()
-    if methods.uses_training(config, name):
-        work = Work(wanted.epochs, wanted.local_steps, wanted.batch_size)
     with _naming(config, name):
         return schedule_of(
             clock_of(config),
@@ -88,9 +114,17 @@ def schedule(
             seed,
             config.rounds,
             needs_labels=algorithm.needs_labels,
-            work=work,
+            work=_work(config, name),
             asynchrony=_asynchrony(config, name),
         )
+
+
+def _work(config: ConfigDict, name: str) -> Work:
+    """Return the work of a round; methods with models of their own, or none, compute examples once."""
+    wanted = config.training
+    if not methods.trains(config, name) or methods.has_learners(config, name):
+        return Work()
+    return Work(wanted.epochs, wanted.local_steps, wanted.batch_size)
 
 
 def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:

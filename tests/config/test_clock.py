@@ -124,6 +124,16 @@ def test_a_table_is_read_before_anything_runs(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_a_deadline_that_nobody_meets_leaves_nothing_behind(tmp_path):
+    arguments = [f"--config={CONFIG}:clock,smoke", f"--workdir={tmp_path / 'w'}"]
+    status, err = invoke([*arguments, "--config.clock.deadline=0.1"])
+    assert status == 2
+    assert err.splitlines()[-1].startswith(
+        "jaxfed: config.clock.deadline=0.1: no client of 'fedavg' finishes a round by then, the fastest "
+    )
+    assert not (tmp_path / "w").exists()
+
+
 def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
     """A changed table under an unfinished run is refused as changed data are."""
     table = tmp_path / "t.csv"

@@ -52,8 +52,8 @@ class Always:
 class Diurnal:
     """A window of every day, `share` of it long, around an hour that is a client's own.
 
-    The hour is the mean of two uniform draws over the day: most clients are there at noon of the simulated
-    day, which begins at second 0, and fewest at midnight.
+    Second 0 is midnight. From noon to noon, the hour is the mean of two uniform draws: most clients are there
+    at midnight, when devices idle and charge, and fewest at noon.
     """
 
     def __init__(self, num_clients: int, share: float, seed: int) -> None:
@@ -75,7 +75,7 @@ class Diurnal:
 
     def _centers(self, clients: np.ndarray) -> np.ndarray:
         draws = [uniform(clients, self._seed, Stream.CLOCK_WINDOWS, i) for i in range(2)]
-        return DAY * (draws[0] + draws[1]) / 2
+        return DAY * ((draws[0] + draws[1] + 1) / 2 % 1)
 
 
 class Trace:

@@ -63,15 +63,19 @@ class Plan:
 
     def ends(self, clients: np.ndarray, number: int, time: float) -> tuple[np.ndarray, np.ndarray]:
         """Return when clients that begin now finish, and when they are lost if that is earlier."""
-        part = self._federation.partition
-        kinds = part[:1] if self._needs_labels(number) else part
-        held = [sum(len(kind[client]) for kind in kinds) for client in clients.tolist()]
-        examples = np.array([self._work.examples(each) for each in held], np.float64)
-        finish = time + seconds_of(self.clock, self._seed, clients, examples)
+        finish = time + self.seconds(clients, number)
         lost = self.availability.until(clients, time)
         if self.clock.deadline:
             lost = np.minimum(lost, time + self.clock.deadline)
         return finish, lost
+
+    def seconds(self, clients: np.ndarray, number: int) -> np.ndarray:
+        """Return the simulated seconds that each client takes in a round."""
+        part = self._federation.partition
+        kinds = part[:1] if self._needs_labels(number) else part
+        held = [sum(len(kind[client]) for kind in kinds) for client in clients.tolist()]
+        examples = np.array([self._work.examples(each) for each in held], np.float64)
+        return seconds_of(self.clock, self._seed, clients, examples)
 
     def nobody(self, number: int) -> UsageError:
         """Return the error for a round in which nobody finishes."""

@@ -54,7 +54,7 @@ def test_a_day_is_drawn_as_it_is_said():
 
     for hour in np.arange(0, 24, 3.0):
         ends = own.until(clients, 5 * DAY + hour * 3600)
-        day = hour / 24
+        day = (hour / 24 + 0.5) % 1  # since noon
         chance = sum(
             below(day + turn + share / 2) - below(day + turn - share / 2) for turn in (-1, 0, 1)
         )
