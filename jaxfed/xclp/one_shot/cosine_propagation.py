@@ -102,7 +102,9 @@ def label_over_cosines(
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
-        weighed = client_prior.weighed(z, of_clients[owner], y.sum(axis=0), own.client_prior)
+        weighed = client_prior.weighed(
+            z, of_clients[owner], y.sum(axis=0), own.client_prior, own.client_prior_labels
+        )
         z = jnp.asarray(weighed)
     return *_predicted(z, own, choice.sharpness if choice else None), choice
 

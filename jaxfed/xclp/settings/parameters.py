@@ -35,6 +35,7 @@ _OF_PROPAGATION = {
     "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
     "label_matrix": one_of(candidates.LABEL_MATRICES),
     "client_prior": between(0, 10, closed=True),
+    "client_prior_labels": between(0, 1e6, closed=True),
     "select_measure": one_of(candidates.MEASURES),
     "confidence": one_of(CONFIDENCES),
     # From about 0.1 on, labels change.
@@ -66,6 +67,7 @@ class SelectionSettings:
     Attributes:
         select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
             candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
+            "client_prior" has no candidates: it and `client_prior_labels` are estimated.
         select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
             recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
     """
@@ -108,6 +110,8 @@ class Propagation(SolverSettings, SelectionSettings):
             by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
             them. It has no effect with a single client (before line 15 of Algorithm 1).
+        client_prior_labels: number of labels that the cohort's frequencies count as when they smooth a
+            client's own; 0 stands for the number of classes (before line 15 of Algorithm 1).
         confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
             (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
             leave-one-out.
@@ -124,6 +128,7 @@ class Propagation(SolverSettings, SelectionSettings):
     similarity_power: float = 1.0
     label_matrix: str = "plain"
     client_prior: float = 0.0
+    client_prior_labels: float = 0.0
     confidence: str = "entropy"
     relative_confidence: bool = False
 

@@ -92,7 +92,8 @@ def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters
         own, cohort = randomized_response.unbiased(
             np.stack([own, cohort]), p.num_classes, p.label_epsilon
         )
-    return np.asarray(client_prior.weighed(z, own, cohort, p.client_prior), np.float32)
+    weighed = client_prior.weighed(z, own, cohort, p.client_prior, p.client_prior_labels)
+    return np.asarray(weighed, np.float32)
 
 
 def plaintext_row_sums(

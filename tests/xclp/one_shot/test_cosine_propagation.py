@@ -141,7 +141,7 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
 
 
-CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior:1")
+CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior")
 
 
 def labels_that_come_back(federation, p):
