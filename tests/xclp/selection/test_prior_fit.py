@@ -17,7 +17,7 @@ GIVEN = Propagation(NUM_CLASSES, alpha=0.9)
 
 
 def clients(counts, sharp=1.0, seed=0):
-    """Each client's leave-one-out data: `counts` labels of each class, scores that favor the label's class."""
+    """Each client's leave-one-out data: `counts` labels of each class; scores favor the label's class."""
     rng = np.random.default_rng(seed)
     cohort = np.sum(counts, axis=0).astype(np.float32)
     found = {}
