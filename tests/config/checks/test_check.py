@@ -66,6 +66,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         "similarity_power": 1.0,
         "label_matrix": "plain",
         "client_prior": 0.0,
+        "client_prior_labels": 0.0,
         "select": (),
         "select_measure": "accuracy",
         "confidence": "entropy",

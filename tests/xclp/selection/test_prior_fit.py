@@ -89,12 +89,19 @@ def test_is_the_mean_place_of_the_likelihoods(name, sharp):
     assert (found.client_prior, found.client_prior_labels) in priors()
 
 
-def test_unlike_clients_are_smoothed_by_fewer_labels_and_few_labels_give_a_weak_prior():
+def test_unlike_clients_are_smoothed_by_fewer_labels():
     found = {n: fitted(clients(COUNTS[n], 0.3), GIVEN, plaintext_total) for n in COUNTS}
     smoothing = [found[name].client_prior_labels for name in ("unlike", "between", "like")]
     assert smoothing == sorted(smoothing)
     assert smoothing[0] <= 1 < smoothing[1] < 100 < smoothing[2]
-    assert found["few"].client_prior < 0.2
+
+
+def test_labels_that_tell_nothing_give_the_middle_of_both_grids():
+    """One label, that none other reaches: a weak prior."""
+    (own,) = clients([[1, 0, 0]]).values()
+    unreached = own._replace(rows=own.rows._replace(values=np.zeros_like(own.rows.values)))
+    found = fitted({0: unreached}, GIVEN, plaintext_total)
+    assert (found.client_prior, found.client_prior_labels) == (2.0**-3.5, 8.0)
 
 
 def test_scores_that_say_nothing_leave_more_to_the_prior():
