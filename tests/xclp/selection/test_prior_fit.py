@@ -101,7 +101,7 @@ def test_labels_that_tell_nothing_give_the_middle_of_both_grids():
     (own,) = clients([[1, 0, 0]]).values()
     unreached = own._replace(rows=own.rows._replace(values=np.zeros_like(own.rows.values)))
     found = fitted({0: unreached}, GIVEN, plaintext_total)
-    assert (found.client_prior, found.client_prior_labels) == (2.0**-3.5, 8.0)
+    assert (found.client_prior, found.client_prior_labels) == (1 / SHARPNESS[13], 8.0)
 
 
 def test_scores_that_say_nothing_leave_more_to_the_prior():
