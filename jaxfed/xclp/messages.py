@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from jaxfed.federation.communication import Communication
 from jaxfed.xclp.selection.choice import Choice, fits_prior, settings_of
-from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import SHARPNESS
 from jaxfed.xclp.steps.knn_graph import GraphPoints
@@ -155,6 +154,8 @@ def count_selection(
         communication.up("hits", 12 * (len(settings_of(p)) + fits_prior(p)) * num_clients)
         num_likelihoods = len(SHARPNESS) + 1 if choice.sharpness is not None else 0
         if fits_prior(p):
+            from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS
+
             num_likelihoods += len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1
         if num_likelihoods:
             communication.up("log_likelihoods", 4 * num_likelihoods * num_clients)

@@ -42,7 +42,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from jaxfed.xclp.selection.leave_one_out import Labeled, half_hits, left_out_scores
-from jaxfed.xclp.selection.prior_fit import fitted
 from jaxfed.xclp.settings.candidates import CANDIDATES, MEASURES, parsed
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.calibration import likeliest, log_likelihoods
@@ -141,6 +140,8 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         best = 0
     found, quality = settings[best], qualities[best]
     if fits_prior(p):
+        from jaxfed.xclp.selection.prior_fit import fitted
+
         weighed = fitted({j: labeled(found)[j] for j in clients}, found, total)
         again = None if weighed is found else summed([_hits(labeled(found), weighed)])
         if again is not None and again.labels.any():

@@ -26,7 +26,6 @@ from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.selection.choice import Choice, fits_prior, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows
-from jaxfed.xclp.selection.prior_fit import priors
 from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, ROW_SUMS
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import SHARPNESS
@@ -81,6 +80,8 @@ def choose(
     number = settings.index(replace(choice.p, client_prior=given[0], client_prior_labels=given[1]))
     left_out.send_setting(session, number, len(settings))
     if fits_prior(p):
+        from jaxfed.xclp.selection.prior_fit import priors
+
         known = [given, *priors()]
         left_out.send_setting(session, known.index(found), len(known))
     if choice.sharpness is not None:
