@@ -25,7 +25,7 @@ from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
-from jaxfed.errors import section
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
@@ -194,6 +194,7 @@ def make_training(
         labels=_label_sources(config, augment, federation),
         execution=_client_execution(config, federation, execution, map_clients),
         labeled_only_rounds=wanted.labeled_only_rounds,
+        training_cohort_size=wanted.training_cohort_size,
         initial_model=initial_model(config, model, repeat),
     )
 
@@ -204,6 +205,13 @@ def beside_training(
     """Build the arguments beside `training` that occur among the keywords of a method's factory."""
     given: dict[str, Any] = {}
     if "participation" in keywords:
+        if config.training.training_cohort_size:
+            raise UsageError(
+                "the privacy of this method counts the clients of a cohort, of which all train",
+                key="config.training.training_cohort_size",
+                value=config.training.training_cohort_size,
+                allowed="set it to 0, and cohort_size to the number of clients that train",
+            )
         seed = config.seed + repeat
         given["participation"] = participation(config, federation, seed, config.rounds)
     if "task" in keywords:

@@ -142,6 +142,11 @@ TRAINING = in_section(
             at_least(0),
             "first rounds (stage 1), which train on given labels alone",
         ),
+        "training_cohort_size": Setting(
+            Training.training_cohort_size,
+            at_least(0, ", 0 is all"),
+            "clients of a cohort that train; the others only take part in the labeling",
+        ),
         "initial_model": Setting(
             "",
             TEXT,

@@ -119,7 +119,7 @@ def federated_training(
     init_rows = partial(_first_state, training, control, init_client, hooks)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
-        _check(federation, server)
+        _check(federation, server, training)
         return init_rows(federation.num_clients, key, federation)
 
     def round_by(
@@ -136,6 +136,13 @@ def federated_training(
             state = hook.before(state, cohort, key, communication)
         # 2. Where the labels of the round come from.
         labels = stage.label(state, cohort, label_key, communication)
+        if training.training_cohort_size:
+            from jaxfed.training.round.training_cohort import divided
+
+            cohort, labels = divided(
+                *(cohort, labels, training.training_cohort_size, key, communication),
+                *(state.model, multiple),
+            )
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
         after, metrics, sent, uploads, ids = stage.train(
@@ -154,6 +161,14 @@ def federated_training(
     def sides() -> Sides:
         from jaxfed.training.round.network.sides import training_sides
 
+        if training.training_cohort_size:
+            raise UsageError(
+                "on a network all clients of a round train",
+                key="training_cohort_size",
+                owner="training",
+                value=training.training_cohort_size,
+                allowed="set it to 0",
+            )
         return training_sides(training, program, pseudo_label, init_rows, round_by)
 
     return FederatedAlgorithm(
@@ -206,7 +221,15 @@ def _need_of_labels(
     return needs_labels
 
 
-def _check(federation: Federation, server: ServerWithoutLabels) -> None:
+def _check(federation: Federation, server: ServerWithoutLabels, training: Training) -> None:
+    if training.training_cohort_size and server.examples is not None:
+        raise UsageError(
+            "needs labels at clients",
+            key="training_cohort_size",
+            owner="training",
+            value=training.training_cohort_size,
+            allowed="set it to 0, or federation.labels_at='clients'",
+        )
     if any(map(len, federation.partition.new)):
         raise UsageError(
             "training a model needs federation.test='central': here clients hold new points"
