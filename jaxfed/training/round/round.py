@@ -177,7 +177,8 @@ def federated_training(
         needs_labels=_need_of_labels(training, server, pseudo_label, takes_all=takes_all),
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
-            lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
+            lambda: partial(round_by, stages_of(RECORDING)),
+            *(classifier, multiple, training.training_cohort_size),
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from small_training import (
     KEY,
+    assert_close,
     assert_same,
     federation_of,
     training_of,
@@ -93,6 +94,26 @@ def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all(multiple):
     model = metrics["communication"]["upload"]["parameters"]
     assert model == alone["communication"]["upload"]["parameters"]
     assert metrics["communication"]["download"]["parameters"] == 2 * model
+
+
+def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
+    algorithm = fedavg(training=training_with(3), pseudo_label="network")
+    state = algorithm.init(KEY, HALF)
+    padded, _ = algorithm.round(state, HALF.cohort(ragged=False), KEY)
+    ragged, _ = algorithm.round(state, HALF.cohort(ragged=True), KEY)
+    assert_close(ragged.model, padded.model)
+
+
+def test_an_audit_sees_the_models_of_those_that_train():
+    few = fedavg(training=training_with(3), pseudo_label="network")
+    every = fedavg(training=training_with(0), pseudo_label="network")
+    state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
+    places = training_places(HALF.cohort(), 3, KEY)
+    after, _ = few.round(state, cohort, KEY)
+    seen = few.views(state, after, cohort, KEY)[0]
+    expected = every.views(state, after, HALF.cohort(places.tolist()), KEY)[0]
+    assert seen.client.tolist() == expected.client.tolist() == places.tolist()
+    np.testing.assert_array_equal(seen.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
 
 
 def test_without_a_labeling_the_others_receive_nothing():
