@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
@@ -112,6 +113,14 @@ def federated_training(
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
 
+    needs_labels = _need_of_labels(training, server, pseudo_label, takes_all=takes_all)
+
+    def places_of(state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
+        from jaxfed.training.round.training_cohort import training_places
+
+        needed = needs_labels(int(state.round) + 1)
+        return training_places(cohort, training.training_cohort_size, key, needs_labels=needed)
+
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
@@ -139,10 +148,8 @@ def federated_training(
         if training.training_cohort_size:
             from jaxfed.training.round.training_cohort import divided
 
-            cohort, labels = divided(
-                *(cohort, labels, training.training_cohort_size, key, communication),
-                *(state.model, multiple),
-            )
+            places = places_of(state, cohort, key)
+            cohort, labels = divided(cohort, labels, places, communication, state.model, multiple)
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
         after, metrics, sent, uploads, ids = stage.train(
@@ -174,11 +181,11 @@ def federated_training(
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
-        needs_labels=_need_of_labels(training, server, pseudo_label, takes_all=takes_all),
+        needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)),
-            *(classifier, multiple, training.training_cohort_size),
+            *(classifier, multiple, places_of if training.training_cohort_size else None),
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,

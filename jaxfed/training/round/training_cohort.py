@@ -1,6 +1,7 @@
 """The clients of a cohort that train, where `Training.training_cohort_size` is less than the cohort.
 
-    T subset of P,  |T| = training_cohort_size,  clients with and without labels in their shares of P
+    T subset of P,  |T| = training_cohort_size,  clients with and without labels in their shares of P;
+    only clients with labels in a round in which the others have nothing to train on
 
 All of P are labeled together: XCLP's graph has their points and labels. Labels of a small graph are bad where
 labels are few, since a class without a label in it is never found; training is what costs a client most. A
@@ -30,8 +31,7 @@ from jaxfed.training.server.server_state import client_draws
 def divided(
     cohort: Cohort,
     labels: PseudoLabels,
-    size: int,
-    key: jax.Array,
+    places: np.ndarray,
     communication: Communication,
     model: nnx.State,
     multiple: int = 1,
@@ -41,13 +41,11 @@ def divided(
     Args:
         cohort: the clients that have been labeled, arranged.
         labels: the labels of all of them.
-        size: number of clients that train.
-        key: the round's; with a client's number it says whether it trains, whatever the order of clients.
+        places: of the clients that train.
         communication: the model that the other clients receive is added.
         model: this model.
         multiple: number of devices, to a multiple of which clients are padded.
     """
-    places = training_places(cohort, size, key)
     num_others = int(np.sum(np.asarray(cohort.client_id) >= 0)) - len(places)
     if not num_others:
         return cohort, labels
@@ -62,12 +60,23 @@ def divided(
     )
 
 
-def training_places(cohort: Cohort, size: int, key: jax.Array) -> np.ndarray:
-    """Places of the clients that train, ascending, `size` of them or all; at least one with labels."""
+def training_places(
+    cohort: Cohort, size: int, key: jax.Array, *, needs_labels: bool = False
+) -> np.ndarray:
+    """Places of the clients that train, ascending, `size` of them or all; at least one with labels.
+
+    Args:
+        cohort: the clients that are labeled.
+        size: number of clients that train.
+        key: the round's; with a client's number it says whether it trains, whatever the order of clients.
+        needs_labels: True if clients without labels have nothing to train on.
+    """
     ids = jnp.asarray(cohort.client_id)
     draws = np.asarray(client_draws(jax.random.fold_in(key, Stream.TRAINING_COHORT), ids))
     is_there, has_labels = np.asarray(ids) >= 0, (np.asarray(cohort.y) >= 0).any(axis=1)
     labeled, others = (np.flatnonzero(is_there & kind) for kind in (has_labels, ~has_labels))
+    if needs_labels and len(labeled):
+        others = others[:0]
     size = min(size, len(labeled) + len(others))
     num_labeled = math.ceil(size * len(labeled) / max(1, len(labeled) + len(others)))
     drawn = [

@@ -42,7 +42,10 @@ RECORDING = Aggregate(lambda model: (), _keep)
 
 
 def parameter_views(
-    recorded: Callable[[], Round], classifier: Classifier, multiple: int, training_size: int = 0
+    recorded: Callable[[], Round],
+    classifier: Classifier,
+    multiple: int,
+    places_of: Callable[[Any, Cohort, jax.Array], np.ndarray] | None = None,
 ) -> Views:
     """Return the views of a method that averages parameters.
 
@@ -50,7 +53,7 @@ def parameter_views(
         recorded: makes the method's round with the aggregate `RECORDING`; called at the first view.
         classifier: classification by a state, or by a client's upload.
         multiple: a cohort is padded to a multiple of this number of clients.
-        training_size: number of clients of a cohort that train; 0: all.
+        places_of: state, cohort, key -> places of the clients that train; None: all.
     """
     made: list[Round] = []
     probabilities, norms = jax.jit(classifier.probabilities), jax.jit(_gradient_norms(classifier))
@@ -79,10 +82,8 @@ def parameter_views(
         if not made:
             made.append(recorded())
         received, deltas = made[0](before, cohort, key)[0].optimizer
-        if training_size:
-            from jaxfed.training.round.training_cohort import training_places
-
-            cohort = chosen(cohort, training_places(cohort, training_size, key))
+        if places_of is not None:
+            cohort = chosen(cohort, places_of(before, cohort, key))
         ids = np.asarray(arranged(cohort, multiple).client_id).tolist()
         there = [(row, client) for row, client in enumerate(ids) if client >= 0]
         uploads = [

@@ -54,6 +54,15 @@ def test_clients_with_and_without_labels_train_in_their_shares(size, labeled):
     assert {*np.concatenate(drawn).tolist()} == {*range(6)} or size == 1
 
 
+def test_only_clients_with_labels_train_where_the_others_have_nothing_to():
+    for size, number in ((2, 2), (60, 3)):
+        places = training_places(HALF.cohort(), size, KEY, needs_labels=True)
+        assert len(places) == number
+        assert np.all(places % 2 == 0)
+    nobody = HALF.cohort()._replace(y=np.full_like(HALF.cohort().y, -1))
+    assert len(training_places(nobody, 2, KEY, needs_labels=True)) == 2
+
+
 def test_neither_order_nor_padding_changes_who_trains():
     moved = HALF.cohort([4, 0, 5, 1, 3, 2])
     padded = arranged(HALF.cohort(), 4)
@@ -117,11 +126,11 @@ def test_an_audit_sees_the_models_of_those_that_train():
 
 
 def test_without_a_labeling_the_others_receive_nothing():
-    algorithm = fedavg(training=training_with(2))
-    _, metrics = algorithm.round(algorithm.init(KEY, FEDERATION), FEDERATION.cohort(), KEY)
+    algorithm = fedavg(training=training_with(3))
+    _, metrics = algorithm.round(algorithm.init(KEY, HALF), HALF.cohort(), KEY)
     sent = metrics["communication"]
     assert sent["upload"]["parameters"] == sent["download"]["parameters"]
-    assert int(metrics["clients"]) == 2
+    assert int(metrics["clients"]) == 3
 
 
 def test_mistakes_are_named():
