@@ -30,7 +30,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
+from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.cohort_step import executed
 from jaxfed.training.round.evaluation import evaluation_by
@@ -114,12 +114,7 @@ def federated_training(
     program = partial(program, server=server, takes_all=takes_all)
 
     needs_labels = _need_of_labels(training, server, pseudo_label, takes_all=takes_all)
-
-    def places_of(state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
-        from jaxfed.training.round.training_cohort import training_places
-
-        needed = needs_labels(int(state.round) + 1)
-        return training_places(cohort, training.training_cohort_size, key, needs_labels=needed)
+    places_of, divide = _division(training, needs_labels)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
@@ -145,11 +140,7 @@ def federated_training(
             state = hook.before(state, cohort, key, communication)
         # 2. Where the labels of the round come from.
         labels = stage.label(state, cohort, label_key, communication)
-        if training.training_cohort_size:
-            from jaxfed.training.round.training_cohort import divided
-
-            places = places_of(state, cohort, key)
-            cohort, labels = divided(cohort, labels, places, communication, state.model, multiple)
+        cohort, labels = divide(state, cohort, labels, key, communication)
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
         after, metrics, sent, uploads, ids = stage.train(
@@ -168,14 +159,6 @@ def federated_training(
     def sides() -> Sides:
         from jaxfed.training.round.network.sides import training_sides
 
-        if training.training_cohort_size:
-            raise UsageError(
-                "on a network all clients of a round train",
-                key="training_cohort_size",
-                owner="training",
-                value=training.training_cohort_size,
-                allowed="set it to 0",
-            )
         return training_sides(training, program, pseudo_label, init_rows, round_by)
 
     return FederatedAlgorithm(
@@ -184,8 +167,7 @@ def federated_training(
         needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
-            lambda: partial(round_by, stages_of(RECORDING)),
-            *(classifier, multiple, places_of if training.training_cohort_size else None),
+            lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple, places_of
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=sides,
@@ -227,6 +209,32 @@ def _need_of_labels(
         return is_within and server.examples is None
 
     return needs_labels
+
+
+def _division(
+    training: Training, needs_labels: Callable[[int], bool]
+) -> tuple[Callable[..., np.ndarray] | None, Callable[..., tuple[Cohort, PseudoLabels]]]:
+    """Return the places of the clients that train (None: all), and what leaves the others out."""
+    size, multiple = training.training_cohort_size, training.execution.clients_multiple
+    if not size:
+        return None, lambda state, cohort, labels, key, communication: (cohort, labels)
+
+    from jaxfed.training.round.training_cohort import divided, training_places
+
+    def places_of(state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
+        return training_places(cohort, size, key, needs_labels=needs_labels(int(state.round) + 1))
+
+    def divide(
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        key: jax.Array,
+        communication: Communication,
+    ) -> tuple[Cohort, PseudoLabels]:
+        places = places_of(state, cohort, key)
+        return divided(cohort, labels, places, communication, state.model, multiple)
+
+    return places_of, divide
 
 
 def _check(federation: Federation, server: ServerWithoutLabels, training: Training) -> None:
