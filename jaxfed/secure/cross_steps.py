@@ -212,17 +212,15 @@ def sums_and_totals(
     totals: Mapping[int, np.ndarray],
     rows: Mapping[int, slice],
     *,
-    parts: Mapping[int, np.ndarray] | None = None,
-    shape: tuple[int, int] | None = None,
+    parts: Mapping[int, np.ndarray],
     **options: Any,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
 
     Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
-    sums over exactly the clients whose contributions count, and the server does not learn them. `shape` is
-    (t, C), that of the first client's if left out.
+    sums over exactly the clients whose contributions count, and the server does not learn them.
     """
-    sums = undivided_sums(session, contributions, totals, rows, parts=parts, shape=shape, **options)
+    sums = undivided_sums(session, contributions, totals, rows, parts=parts, **options)
     split = {client: own.stop - own.start for client, own in rows.items()}
     return {
         client: (own[: split[client]], own[split[client] :])
@@ -241,7 +239,10 @@ def undivided_sums(
     shape: tuple[int, int] | None = None,
     **options: Any,
 ) -> dict[int, np.ndarray]:
-    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process."""
+    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process.
+
+    `shape` is (t, C), that of the first client's if left out.
+    """
     num_totals, num_classes = next(iter(totals.values())).shape if shape is None else shape
     longer = {
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)

@@ -142,17 +142,6 @@ def last_step(folder: Path, run: str) -> LastStep | None:
     return None if last is None else LastStep(last.number, last.round)
 
 
-def forget(folder: Path, run: str) -> None:
-    """Delete a run's states and replies.
-
-    Raises:
-        StepRefused: a step is being served.
-    """
-    with _locked(folder / "state") as state_folder:
-        if (state_folder / run / _LAST).exists():
-            shutil.rmtree(state_folder / run)
-
-
 def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> Record:
     """Serve a request; every exception becomes a reply that says no more of it than it may."""
     if errors not in ERRORS:
