@@ -21,11 +21,9 @@ class Stream(IntEnum):
     BEFORE_STEPS = 0x62666F72  # a client's predictions before its first step
     CLIENT_GROUPS = 0x67727073  # groups of clients that take turns in rounds
     CLIENT_STATES = 0x636C7374  # states that clients start with
-    CONTROL = 0x6374726C  # the gradient of SCAFFOLD's option I
     DROPOUT = 0x6C656176  # clients that leave a round of FedCT
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling
     FOLDS = 0x666F6C64  # folds of a cross-validation
-    FRESH_START = 0x66727368  # networks that begin a round anew
     LATE_POINTS = 0x6C617465  # points that come after the graph, and their noise
     MODEL_GROUPS = 0x67726F75  # groups of models that FedRGD averages
     NEIGHBORING_DATA = 0x6E656967  # neighboring data sets, by which sensitivity is measured

@@ -12,7 +12,7 @@ keys; `--config.fedadam.training.server_tau=1e-2` sets one of them, and
 
     fedavg       McMahan et al., AISTATS 2017
     fedprox      Li et al., MLSys 2020: fedprox.mu
-    scaffold     Karimireddy et al., ICML 2020: scaffold.option
+    scaffold     Karimireddy et al., ICML 2020
     feddyn       Acar et al., ICLR 2021: feddyn.alpha
     fedavgm      Hsu et al., 2019: server_momentum, server_learning_rate
     fedadagrad fedyogi fedadam      Reddi et al., ICLR 2021: server_learning_rate, server_beta1,
@@ -57,7 +57,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.learning_rate = 0.1
 
     config.fedprox = ConfigDict({"mu": 0.01})
-    config.scaffold = ConfigDict({"option": "II"})
     config.feddyn = ConfigDict({"alpha": 0.1})
     config.fedavgm = ConfigDict(
         {"algorithm": "fedavg", "training": {"server_momentum": 0.9, "server_learning_rate": 0.3}}

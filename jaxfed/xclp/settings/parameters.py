@@ -95,10 +95,8 @@ class Propagation(SolverSettings, SelectionSettings):
 
     Attributes:
         num_classes: number of classes C.
-        num_neighbors: number k of nearest neighbors to which each point is linked in the graph (Algorithm 1,
-            line 7).
-        self_edges: count each point as the first of its own k neighbors, as the paper prints it. Off: link it
-            to k other points, as the authors' code does (Algorithm 1, line 7).
+        num_neighbors: number k of other points, its nearest, to which each point is linked in the graph
+            (Algorithm 1, line 7).
         alpha: reach of labels, 0.0001 to 0.9999999: small values keep them near their points, values near 1
             spread them through the graph (Algorithm 1, line 10). In Python, "auto" means 0.99 with "alpha" in
             `select`.
@@ -119,7 +117,6 @@ class Propagation(SolverSettings, SelectionSettings):
 
     num_classes: int
     num_neighbors: int = 10
-    self_edges: bool = False
     alpha: float = 0.99
     similarity_power: float = 1.0
     label_matrix: str = "plain"
