@@ -5,11 +5,12 @@ from functools import partial
 
 from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
 from benchmarks.methods import deployment, experiment, labeling, labeling_cost, later_points, start
-from benchmarks.protocols import row_sums, secure_hamming
+from benchmarks.protocols import row_sums, secure_hamming, sparse_sums
 from benchmarks.rounds import (
     fedavg_round,
     fssl_round,
     learners,
+    population,
     protofssl_round,
     scaling,
     shadow_models,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "later_points": later_points.later_points,
     "round": fedavg_round.fedavg_round,
     "scaling": scaling.scaling,
+    "population": population.population,
     "experiment": experiment.experiment,
     "experiment_mlp": partial(experiment.experiment, networks=("mlp",)),
     "experiment_cnn": partial(experiment.experiment, networks=("cnn",)),
@@ -43,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,
     "row_sums": row_sums.masking,
+    "sparse_sums": sparse_sums.sums,
 }
 
 # Benchmarks that are part of another one.

@@ -27,6 +27,8 @@ _NAMES = {
     "LabelSources": "jaxfed.training.pseudo_labels.label_sources",
     "ClientExecution": "jaxfed.training.client_execution",
     "Batches": "jaxfed.training.local.local_update",
+    "Clock": "jaxfed.federation.clock.settings",
+    "Asynchrony": "jaxfed.federation.clock.settings",
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",
 }

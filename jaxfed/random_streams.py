@@ -21,11 +21,12 @@ class Stream(IntEnum):
     BEFORE_STEPS = 0x62666F72  # a client's predictions before its first step
     CLIENT_GROUPS = 0x67727073  # groups of clients that take turns in rounds
     CLIENT_STATES = 0x636C7374  # states that clients start with
-    CONTROL = 0x6374726C  # the gradient of SCAFFOLD's option I
+    CLOCK_DRAWS = 0x636C6472  # clients drawn again in a round, or between the server's steps
+    CLOCK_SPEEDS = 0x636C7370  # clients' speeds in simulated time
+    CLOCK_WINDOWS = 0x636C7769  # hours at which clients are available
     DROPOUT = 0x6C656176  # clients that leave a round of FedCT
     EXTRA_CLIENT_NOISE = 0x72656C61  # randomized labels in an extra client's labeling
     FOLDS = 0x666F6C64  # folds of a cross-validation
-    FRESH_START = 0x66727368  # networks that begin a round anew
     LATE_POINTS = 0x6C617465  # points that come after the graph, and their noise
     MODEL_GROUPS = 0x67726F75  # groups of models that FedRGD averages
     NEIGHBORING_DATA = 0x6E656967  # neighboring data sets, by which sensitivity is measured
@@ -45,4 +46,5 @@ class Stream(IntEnum):
     SUB_CONSENSUS = 0x73756263  # groups of clients whose models RSCFed averages
     SUBSAMPLE = 0x73697A65  # the subsample of a data set
     TEACHER = 0x74636872  # the teacher that stage 1 ends with
+    TRAINING_COHORT = 0x7472636F  # clients of a cohort that train
     UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads

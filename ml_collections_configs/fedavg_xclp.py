@@ -162,7 +162,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fedsiam = ConfigDict()
     config.fedsiam.rampup_rounds = 5
     config.fedprox = ConfigDict({"mu": 0.01, "pseudo_label": "none"})
-    config.scaffold = ConfigDict({"option": "II", "pseudo_label": "none"})
+    config.scaffold = ConfigDict({"pseudo_label": "none"})
     return base.apply_variants(config, variant, VARIANTS, exclusive=[DATA, METHODS])
 
 

@@ -286,6 +286,12 @@ def _without_batch_norm(config: ConfigDict) -> None:
         config.model.norm = "group"
 
 
+def _masked_neighbors(config: ConfigDict) -> None:
+    """Sum the votes of 40 clients under masks with 16 others each, the fewest that are allowed."""
+    config.federation.num_clients = 40
+    _fedct(config, sums="masked_resilient", mask_partners=16)
+
+
 def _public_200(config: ConfigDict) -> None:
     config.federation.public_size = 200
 
@@ -345,6 +351,7 @@ VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "qualified": partial(_fedct, consensus="qualified_majority", threshold=0.8),
     "staple": partial(_fedct, consensus="staple"),
     "masked": partial(_fedct, sums="masked_resilient"),
+    "masked_neighbors": _masked_neighbors,
     "dp": partial(_fedct, release="xor", epsilon=10.0),
     "paper_rows": partial(_fedct, rows=1500),
     "estimated": partial(_fedct, sensitivity="estimated"),

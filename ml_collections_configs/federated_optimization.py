@@ -6,13 +6,19 @@ r"""FedAvg and its variants for heterogeneous clients, as rows of one table.
     python -m launch.run --config=ml_collections_configs/federated_optimization.py:fashion_mnist \
         --workdir=runs/optimization_fashion_mnist
 
+With `clock`, FedAvg, FedProx and FedBuff (Nguyen et al., AISTATS 2022) in simulated time, on clients of
+unequal speeds (docs/time.md):
+
+    python -m launch.run --config=ml_collections_configs/federated_optimization.py:clock --workdir=runs/clock
+    python -m launch.report runs/clock --target=0.9
+
 All labels are given (`federation.reveal_labels`); clients differ by Dirichlet(0.3). The rows and all their
 keys; `--config.fedadam.training.server_tau=1e-2` sets one of them, and
 `--config.baselines=fedadam,fedyogi` chooses among them:
 
     fedavg       McMahan et al., AISTATS 2017
     fedprox      Li et al., MLSys 2020: fedprox.mu
-    scaffold     Karimireddy et al., ICML 2020: scaffold.option
+    scaffold     Karimireddy et al., ICML 2020
     feddyn       Acar et al., ICLR 2021: feddyn.alpha
     fedavgm      Hsu et al., 2019: server_momentum, server_learning_rate
     fedadagrad fedyogi fedadam      Reddi et al., ICLR 2021: server_learning_rate, server_beta1,
@@ -30,7 +36,7 @@ from jaxfed.config import base
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: fashion_mnist, cifar10 (a small CNN, ten clients of 100 a round), and the shared ones."""
+    """Variants: fashion_mnist, cifar10 (a small CNN, ten clients of 100 a round), clock, and shared ones."""
     config = base.get_config()
     config.algorithm = "fedavg"
     config.baselines = (
@@ -57,7 +63,6 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.learning_rate = 0.1
 
     config.fedprox = ConfigDict({"mu": 0.01})
-    config.scaffold = ConfigDict({"option": "II"})
     config.feddyn = ConfigDict({"alpha": 0.1})
     config.fedavgm = ConfigDict(
         {"algorithm": "fedavg", "training": {"server_momentum": 0.9, "server_learning_rate": 0.3}}
@@ -87,6 +92,18 @@ def _images(config: ConfigDict, name: str) -> None:
     config.model = ConfigDict({"name": "cnn"})
 
 
+def _clock(config: ConfigDict) -> None:
+    config.baselines = ("fedprox", "fedbuff")
+    config.evaluate_every = 1
+    config.clock.seconds_per_example = 0.01
+    config.clock.seconds_per_round = 1.0
+    config.clock.speed_spread = 1.0
+    config.clock.over_selection = 1.4  # of the synchronous rounds
+    config.fedbuff = ConfigDict(
+        {"algorithm": "fedavg", "training": {"concurrency": 2 * config.cohort_size}}
+    )
+
+
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
     config.num_repeats = 1
@@ -97,6 +114,7 @@ def _smoke(config: ConfigDict) -> None:
 VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "fashion_mnist": lambda config: _images(config, "fashion_mnist"),
     "cifar10": lambda config: _images(config, "cifar10"),
+    "clock": _clock,
     "smoke": _smoke,
 }
 

@@ -61,6 +61,7 @@ RUNS = (
     "fedavg_xclp.py:fedsiam,smoke",
     "fedavg_xclp.py:scaffold,smoke",
     "federated_optimization.py:smoke",
+    "federated_optimization.py:clock,smoke",
     "fed_isic2019.py:smoke",
     "fed_isic2019.py:leave_one_out,smoke",
     "femnist.py:smoke",

@@ -1,4 +1,4 @@
-"""Algorithm 1 of XCLP as printed, dense, in NumPy: what the fast one is compared with."""
+"""Algorithm 1 of XCLP as printed, dense, in NumPy, to compare the fast one with; clients for both."""
 
 import numpy as np
 
@@ -6,17 +6,27 @@ from jaxfed import xclp
 from jaxfed.kernels import lsh
 
 
+def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0, centers=None):
+    """Vectors around one center a class, drawn first or by the seed `centers`; labels for some of them."""
+    rng = np.random.default_rng(seed)
+    of_centers = rng if centers is None else np.random.default_rng(centers)
+    centers = of_centers.standard_normal((num_classes, dim)) * 2
+    truth = [rng.integers(num_classes, size=size) for size in sizes]
+    vectors = [centers[y] + rng.standard_normal((len(y), dim)) for y in truth]
+    labels = [np.where(rng.random(len(y)) < labeled, y, -1) for y in truth]
+    return [v.astype(np.float32) for v in vectors], labels, truth
+
+
 def dense_algorithm_1(vectors, labels, p):
-    """Lines 3 to 16 as printed (A's diagonal as `self_edges` says), dense, float64; only Pi is shared."""
+    """Lines 3 to 16 as printed but without A's diagonal, dense, float64; only Pi is shared."""
     v = np.concatenate(vectors).astype(np.float64)
     y = (np.concatenate(labels)[:, None] == np.arange(p.num_classes)).astype(np.float64)
     pi = np.asarray(lsh.hyperplanes(xclp.setup(p.seed), p.num_bits, v.shape[1]), np.float64)
     b = v @ pi.T >= 0
     h = (b[:, None, :] != b[None, :, :]).sum(-1) if len(b) <= 300 else _hamming(b)
     a = np.cos(np.pi * h / p.num_bits)
-    n, k = len(v), min(p.num_neighbors, len(v) - (not p.self_edges))
-    if not p.self_edges:
-        np.fill_diagonal(a, -np.inf)
+    n, k = len(v), min(p.num_neighbors, len(v) - 1)
+    np.fill_diagonal(a, -np.inf)
     nearest = np.argsort(-a, axis=1, kind="stable")[:, :k]
     kept = np.zeros((n, n))
     rows = np.arange(n)[:, None]

@@ -26,6 +26,12 @@ def weights_of(state):
     )
 
 
+def affine(state):
+    """Kernel over bias of a linear model, [..., 5, 3]."""
+    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
+    return np.concatenate([kernel, bias[..., None, :]], axis=-2)
+
+
 def _parts(w):
     ends = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
     return [part.reshape(shape) for part, shape in zip(np.split(w, ends), SHAPES, strict=True)]

@@ -122,9 +122,10 @@ class LocalNetwork:
         return identifier
 
     def receive(self, identifiers):
+        """The last request's reply first: a network keeps no order."""
         return [
             self._arrival(identifier, event)
-            for identifier in identifiers
+            for identifier in reversed(identifiers)
             for event in self.due(identifier)
         ]
 

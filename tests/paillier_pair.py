@@ -54,15 +54,21 @@ def blocks(network, a, b, **options):
     return paillier_packed.run_pair(*parties(network, a, b, **options), (len(a), len(b)))
 
 
-def distances(network, a, b, **options):
+def joined(blocks, a, b):
+    """The distances of all blocks, each pair's once."""
     found = np.full((len(a), len(b)), -1)
-    for block in blocks(network, a, b, **options):
+    for block in blocks:
         assert (block.first, block.second) == (0, 1)
-        assert block.distances.dtype == np.uint16
         part = found[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop]
         assert np.all(part == -1)
         part[:] = block.distances
     return found
+
+
+def distances(network, a, b, **options):
+    found = list(blocks(network, a, b, **options))
+    assert all(block.distances.dtype == np.uint16 for block in found)
+    return joined(found, a, b)
 
 
 def replayed(seed=0):

@@ -131,17 +131,17 @@ def roster_of(server, *clients):
 KEYS = [KeyPair(lambda count, seed=seed: replayed(seed)(count)).public for seed in range(5)]
 
 
-def in_another_roster(channel):
+def one_more_in_roster(number, message):
     """Client 1 is shown one client more than the others are."""
+    header, _, body = framing.parsed(message)
+    if (header.kind, header.receiver) != ("roster", 1):
+        return message
     one_more = (9).to_bytes(4, "big") + KEYS[4]
+    return clear(header.session, SERVER, 1, "roster", bytes(body) + one_more)
 
-    def change(number, message):
-        header, _, body = framing.parsed(message)
-        if (header.kind, header.receiver) != ("roster", 1):
-            return message
-        return clear(header.session, SERVER, 1, "roster", bytes(body) + one_more)
 
-    channel.change = change
+def in_another_roster(channel):
+    channel.change = one_more_in_roster
     return walk(channel)
 
 

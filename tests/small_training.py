@@ -26,6 +26,12 @@ def double(key, x):
     return 2 * x
 
 
+def shifted(key, x):
+    """Another one."""
+    del key
+    return x + 0.5
+
+
 def clients_with(labels):
     """(x [n, 4], y) of clients that have these labels, and so many examples without: [(labels, number)]."""
     rng = np.random.default_rng(0)
@@ -34,6 +40,26 @@ def clients_with(labels):
         y = np.array([*given, *[-1] * unlabeled], np.int32)
         made.append((rng.standard_normal((len(y), 4)).astype(np.float32) + y[:, None], y))
     return made
+
+
+def federation_with(labels):
+    """`clients_with`, and their federation."""
+    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+    held = clients_with(labels)
+    return held, Federation.from_clients(held, test=test, num_classes=3)
+
+
+def clients_and_server(held_of):
+    """Unlabeled clients, `held_of` 20 examples, and their federation with ten labels at the server."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((40, 4)).astype(np.float32)
+    held, y = held_of(x[:20]), (x @ rng.standard_normal((4, 3))).argmax(axis=1)
+    return held, Federation.from_clients(
+        [(own, np.full(len(own), -1)) for own in held],
+        server=(x[20:30], y[20:30]),
+        test=(x[30:], y[30:]),
+        num_classes=3,
+    )
 
 
 class Net(nnx.Module):

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import inspect
+import tempfile
 
 import jax
 import numpy as np
@@ -41,6 +42,11 @@ def simulate(clients, training):
     jaxfed.simulate(jaxfed.algorithms.fedavg(training=training), clients, rounds=2, cohort_size=2)
 
 
+def packed(clients, test):
+    with tempfile.TemporaryDirectory() as folder:
+        data.pack(clients, f"{folder}/clients", test=test)
+
+
 CALLS = {
     "jaxfed.run": (
         lambda config, select: jaxfed.run(
@@ -62,6 +68,7 @@ CALLS = {
             [X[2], abs(Y[2])],
         ),
     ),
+    "pack": (packed, ([list(pair) for pair in zip(X, Y, strict=True)], [X[0], abs(Y[0])])),
     "simulate": (simulate, (federation(), jaxfed.Training(MODEL))),
     "propagate_labels": (
         lambda vectors, labels, **keywords: xclp.propagate_labels(

@@ -59,6 +59,13 @@ def test_own_configs_are_short(name):
 
 
 @pytest.mark.slow
+def test_clients_on_disk():
+    out = run("-m", "examples.on_disk", "300", "20")
+    assert float(re.search(r"test accuracy ([\d.]+)", out)[1]) > 0.9
+    assert "examples on disk 0.01 GB" in out
+
+
+@pytest.mark.slow
 def test_a_walk_from_clients_to_plots():
     out = run("-m", "examples.walk")
     right, total = map(int, re.search(r"right on (\d+) of (\d+)", out).groups())

@@ -73,7 +73,8 @@ def test_as_a_library(module, capsys, tmp_path, monkeypatch):
     assert (module.agreed.state.label >= 0).all()
 
 
-def test_partition(module):
+def test_partition(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     parts = run("docs/your-data.md", module).parts
     assert sum(map(len, parts.labeled)) == 60
     assert sum(map(len, parts.unlabeled)) == 540

@@ -36,7 +36,7 @@ def fedavg_round(with_peers: bool) -> Iterator[Contest]:
     ):
         federation = _federation(num_clients=10, num_examples=num_examples, side=28, channels=1)
         config = _config(name, batch_size=50, epochs=1)
-        ours, start = _ours(config, federation)
+        ours, start = rounds_of("fedavg", config, federation)
         peers: dict[str, Callable[[], Any]] = {}
         if with_peers:
             for peer, build in ((TORCH, _torch_loop), (FEDJAX, _fedjax)):
@@ -59,7 +59,7 @@ def _cifar_round(with_peers: bool) -> Contest:
     federation = _federation(num_clients=5, num_examples=500, side=32, channels=3)
     config = _config("cnn13", batch_size=100, epochs=5)
     config.execution.precision = "bfloat16"
-    ours, _start = _ours(config, federation)
+    ours, _start = rounds_of("fedavg", config, federation)
     peers = (
         optional_peer("PyTorch bf16 loop", _torch_cnn13, federation, config) if with_peers else {}
     )
@@ -133,8 +133,11 @@ def _config(model: str, *, batch_size: int, epochs: int) -> ConfigDict:
     return config
 
 
-def _ours(config: ConfigDict, federation: Federation) -> tuple[Callable[[], Any], Parameters]:
-    algorithm = make_algorithm(config, "fedavg", federation)
+def rounds_of(
+    method: str, config: ConfigDict, federation: Federation
+) -> tuple[Callable[[], Parameters], Parameters]:
+    """Return a function that plays a round of all clients from the initial model, and this model."""
+    algorithm = make_algorithm(config, method, federation)
     state, key = algorithm.init(jax.random.key(0), federation), jax.random.key(1)
 
     def advance() -> Parameters:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -20,13 +19,12 @@ from benchmarks.rounds.fedavg_round import (
     NUM_CLASSES,
     TORCH,
     Parameters,
-    as_dict,
     equally_good,
     noisy_patterns,
     on_cpu,
+    rounds_of,
 )
 from benchmarks.timing.contest import Contest, optional_peer
-from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from ml_collections_configs import fssl
@@ -41,9 +39,9 @@ def fssl_round(with_peers: bool) -> Iterator[Contest]:
     """8 clients, 20 labeled and 180 unlabeled images each, 2 epochs, a small CNN."""
     federation = _federation()
     config = fssl.get_config("fashion_mnist")
-    fixmatch, start = _ours("fixmatch", config, federation)
+    fixmatch, start = rounds_of("fixmatch", config, federation)
     for name, most in MOST.items():
-        ours, _ = _ours(name, config, federation)
+        ours, _ = rounds_of(name, config, federation)
         peers: dict[str, Callable[[], Any]] = {FIXMATCH: fixmatch}
         targets = {FIXMATCH: 1 / most}
         if with_peers and name == "sage":
@@ -67,19 +65,6 @@ def _federation() -> Federation:
     nothing = (rows[0, :0],) * CLIENTS
     x = noisy_patterns(rng, y, side=28, channels=1)
     return Federation(x, y, Partition(labeled, unlabeled, nothing), NUM_CLASSES)
-
-
-def _ours(
-    name: str, config: ConfigDict, federation: Federation
-) -> tuple[Callable[[], Parameters], Parameters]:
-    algorithm = make_algorithm(config, name, federation)
-    state, key = algorithm.init(jax.random.key(0), federation), jax.random.key(1)
-
-    def advance() -> Parameters:
-        after, _metrics = algorithm.round(state, federation.cohort(), key)
-        return as_dict(jax.block_until_ready(after.model))
-
-    return advance, as_dict(state.model)
 
 
 def _torch_loop(

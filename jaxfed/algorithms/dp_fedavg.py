@@ -57,6 +57,7 @@ from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noi
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
+from jaxfed.training.server.client_rows import gather, took_part
 from jaxfed.training.server.clipped_mean import Bound, clipped_mean
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
@@ -151,7 +152,8 @@ def dp_fedavg(
         told: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
         if noise:
             name = "epsilon" if bound == "fixed" else "epsilon_given_bound"
-            told[name] = epsilon_of(delta, noise, int(np.max(after.clients)), EVERYTHING)
+            rounds = np.asarray(gather(after.clients, took_part(after.clients)))
+            told[name] = epsilon_of(delta, noise, int(rounds.max(initial=0)), EVERYTHING)
         if noise and drawn is not None:
             told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
         return after, {**metrics, **told}

@@ -31,7 +31,7 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
 
-@needs(labels_at=EVERYWHERE)
+@needs(labels_at=EVERYWHERE, averages=True)
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that a pseudo-labeler finds.
 

@@ -50,7 +50,6 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
-from jaxfed.models.model import compose
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
@@ -58,7 +57,7 @@ from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
 from jaxfed.training.local.similarity import unit
-from jaxfed.training.mean_teacher import followed, online_only, ramp_up
+from jaxfed.training.mean_teacher import followed, online_only, ramp_up, siamese
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
@@ -128,7 +127,9 @@ def fedcon(
     _, num_features, _ = dense_head(model, "fedcon")
     split = partial(split_head, paths=head_paths(model, "fedcon"))
     predictor = mlp((num_features,), num_features, hidden=(predictor_hidden,))
-    training = training.with_states(_followed(model), _with_target)
+    training = training.with_states(
+        siamese(model, "online", _with_target, run=("online",)), _with_target
+    )
     training = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
     augment, pointwise = training.local.augment, training.local.pointwise
 
@@ -228,23 +229,6 @@ class _TrainedLast(Hook):
 def _with_target(network: nnx.State) -> nnx.State:
     """Return {online, target} of a network; the target has its parameters alone."""
     return together(online=network, target=nnx.filter_state(network, nnx.Param))
-
-
-def _followed(model: Model) -> Model:
-    """The model of states {online, target} that classifies and trains by the first."""
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        features, online = model.train_features(state["online"], x, key)
-        return features, together(online=online, target=state["target"])
-
-    return compose(
-        init=lambda key: _with_target(model.init(key)),
-        features=lambda state, x: model.features(state["online"], x),
-        head=lambda state, features: model.head(state["online"], features),
-        train_features=train_features,
-    )
 
 
 def _views(batch: Batch, augment: Augment | None, key: jax.Array) -> jax.Array:

@@ -29,7 +29,7 @@ from jaxfed.training.specification import Training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, agreement_weight=NOT_NEGATIVE)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, averages=True)
 def fedlabel(
     *,
     training: Training,

@@ -12,8 +12,8 @@ and every round, for public examples d drawn anew by the server,
     digest                    `digest_steps` on the distance of f_k(u) to z(u)
     revisit                   `revisit_steps` on the client's own labels
 
-A step is a mini-batch. The distance is the mean absolute one, or squared (`distance`); the paper says
-"approach the consensus". Transfer needs public labels of the clients' own classes: with another data set's
+A step is a mini-batch. The distance is the mean absolute one; the paper says "approach the
+consensus". Transfer needs public labels of the clients' own classes: with another data set's
 the paper has one network for both sets of classes, which is not built here.
 
 A rate's schedule counts a client's fits, two a round and those of its transfer: `training.schedule_rounds`.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -53,7 +53,7 @@ from jaxfed.learners.public_mean import PublicMean, public_mean
 from jaxfed.rules import at_least, keywords, one_of
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
-ScoreDistance = Literal["score_l1", "score_mse"]
+_DISTANCE = "score_l1"
 
 
 class FedMDState(NamedTuple):
@@ -76,7 +76,6 @@ class FedMDState(NamedTuple):
     private_steps=at_least(0),
     digest_steps=at_least(1),
     revisit_steps=at_least(0),
-    distance=one_of(get_args(ScoreDistance)),
     sums=one_of(get_args(ConsensusSums)),
 )
 def fedmd(
@@ -90,7 +89,6 @@ def fedmd(
     private_steps: int = 500,
     digest_steps: int = 50,
     revisit_steps: int = 50,
-    distance: ScoreDistance = "score_l1",
     sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """FedMD.
@@ -106,14 +104,13 @@ def fedmd(
         private_steps: on own labels, after these.
         digest_steps: a round, on scores.
         revisit_steps: a round, on own labels.
-        distance: of scores.
         sums: how the server adds scores.
 
     Raises:
         UsageError: a value that is not allowed, networks without scores; in `init`, no public examples or
             labels of other classes, new points at clients, labels at the server.
     """
-    learner = network(public_loss=distance)
+    learner = network(public_loss=_DISTANCE)
     check_answers(learner, "scores")
     parts = _FedMD(
         learner=learner,
@@ -123,7 +120,6 @@ def fedmd(
         num_classes=num_classes,
         size=min(subset or len(public), len(public)),
         steps=_Steps(transfer_steps, private_steps, digest_steps, revisit_steps),
-        distance=distance,
         sums=sums,
     )
     judged = judged_by_clients(learner, num_classes)
@@ -153,7 +149,7 @@ class _FedMD:
         learner: networks that learn scores of public examples.
         by_label: the same networks, which learn their labels.
         size: |d|.
-        public, public_labels, num_classes, steps, distance, sums: as the keywords of `fedmd`.
+        public, public_labels, num_classes, steps, sums: as the keywords of `fedmd`.
     """
 
     learner: Learner
@@ -163,7 +159,6 @@ class _FedMD:
     num_classes: int
     size: int
     steps: _Steps
-    distance: ScoreDistance
     sums: ConsensusSums
 
     @property
@@ -278,7 +273,7 @@ class _FedMD:
         del after
         # Recomputed: no state has these scores.
         told, _ = self.communicated(before, arranged(cohort), key, Communication())
-        steps, own = self.steps, (("public_loss", self.distance),)
+        steps, own = self.steps, (("public_loss", _DISTANCE),)
         every_round = [
             Instruction(steps.digest, False, self.no_labels, told.weight, told.mean, own),
             Instruction(steps.revisit, network=own),

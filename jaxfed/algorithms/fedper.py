@@ -53,6 +53,7 @@ from jaxfed.training.round.client_round import Client, Shared, finished, local_s
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
 from jaxfed.training.server.aggregate import weighted_mean
+from jaxfed.training.server.client_rows import whole
 from jaxfed.training.server.server_state import ServerState, cohort_statistics, with_statistics
 from jaxfed.training.specification import Training
 
@@ -199,7 +200,7 @@ def _with_own_heads(
         init_client=lambda model, federation: Own(split(model)[0], jnp.bool_(False)),
         messages=Messages(download_bytes=body_bytes),
         classifier=Classifier(
-            lambda state: with_head(state, mean_head(state.clients)), plain.probabilities
+            lambda state: with_head(state, mean_head(whole(state.clients))), plain.probabilities
         ),
     )
     probabilities = jax.jit(plain.probabilities)

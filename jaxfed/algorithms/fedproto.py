@@ -76,7 +76,8 @@ from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook, Messages
 from jaxfed.training.server.aggregate import weighted_sum
-from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def prototype_loss(
         distance = jnp.mean(jnp.square(difference), axis=-1)
         value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)
         total = jnp.sum(batch.weight * value)
-        return total / jnp.maximum(jnp.sum(batch.used), 1).astype(jnp.float32), moved
+        return total / jnp.sum(batch.used).astype(jnp.float32), moved  # a step has rows
 
     return loss
 
@@ -336,4 +337,5 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
 
         return measured
 
-    return Evaluation(*map(by, Evaluation._fields))
+    names = (name for name in Evaluation._fields if name != "evaluated")  # all of a state is
+    return Evaluation(**{name: by(name) for name in names})

@@ -21,7 +21,7 @@ from jaxfed.training.specification import Training
 
 
 @keywords(mu=NOT_NEGATIVE)
-@needs(labels_at=EVERYWHERE)
+@needs(labels_at=EVERYWHERE, averages=True)
 def fedprox(
     *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

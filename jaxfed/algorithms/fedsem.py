@@ -17,15 +17,16 @@ Leaves a client: its model's change. Each client receives the model, and the fro
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.random_streams import Stream
 from jaxfed.training.needs import EVERYWHERE, needs
@@ -33,6 +34,7 @@ from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook
+from jaxfed.training.server.client_rows import gather, rows_for, scatter
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -60,7 +62,7 @@ class Teacher(NamedTuple):
 
     model: nnx.State
     key: jax.Array
-    holders: Array
+    holders: Any
 
 
 class FrozenTeacher(Hook):
@@ -69,10 +71,12 @@ class FrozenTeacher(Hook):
     def __init__(self, training: Training) -> None:
         self._first_round = training.labeled_only_rounds
         self._is_local = training.local.batch_statistics == "local"
+        self._host = training.execution.host
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with the initial model as its teacher."""
-        return state._replace(teacher=_teacher(state.model, key, federation.num_clients))
+        holders = rows_for(federation.num_clients, jnp.bool_(False), self._host)
+        return state._replace(teacher=_teacher(state.model, key, holders))
 
     def before(
         self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
@@ -83,15 +87,13 @@ class FrozenTeacher(Hook):
             return state
         teacher, is_first = state.teacher, number == self._first_round
         if is_first:
-            teacher = _teacher(state.model, key, len(teacher.holders))
+            teacher = _teacher(state.model, key, teacher.holders)  # nobody has received one
         ids = np.asarray(cohort.client_id)
         ids = ids[ids >= 0]
-        before = np.asarray(teacher.holders)
-        after = before.copy()
-        after[ids] = True
-        num_new = 0 if is_first else int(np.sum(~before[ids]))
+        num_new = 0 if is_first else int(np.sum(~np.asarray(gather(teacher.holders, ids))))
         communication.down("teacher", num_new * self._num_bytes(teacher.model))
-        return state._replace(teacher=teacher._replace(holders=after))
+        holders = scatter(teacher.holders, ids, np.ones(len(ids), bool))
+        return state._replace(teacher=teacher._replace(holders=holders))
 
     def _num_bytes(self, model: nnx.State) -> int:
         """Bytes of the teacher sent to one client, without statistics that the client keeps."""
@@ -99,5 +101,5 @@ class FrozenTeacher(Hook):
         return num_bytes_of(parameters if self._is_local else model)
 
 
-def _teacher(model: nnx.State, key: jax.Array, num_clients: int) -> Teacher:
-    return Teacher(model, jax.random.fold_in(key, Stream.TEACHER), np.zeros(num_clients, bool))
+def _teacher(model: nnx.State, key: jax.Array, holders: Any) -> Teacher:
+    return Teacher(model, jax.random.fold_in(key, Stream.TEACHER), holders)

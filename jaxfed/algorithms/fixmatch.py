@@ -44,7 +44,7 @@ from jaxfed.training.specification import Training
     labeled_by=one_of(("own", "received")),
     thresholds=one_of(("fixed", *THRESHOLDS)),
 )
-@needs(labels_at=EVERYWHERE, two_views=True)
+@needs(labels_at=EVERYWHERE, two_views=True, averages=True)
 def fixmatch(
     *,
     training: Training,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     rampup_rounds=at_least(0),
     mu=NOT_NEGATIVE,
 )
-@needs(pseudo_label="unlabeled")
+@needs(pseudo_label="unlabeled", averages=True)
 def mixmatch(
     *,
     training: Training,

@@ -42,7 +42,7 @@ from jaxfed.training.specification import Training
 
 
 @keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, kappa=NOT_NEGATIVE)
-@needs(labels_at=EVERYWHERE, two_views=True)
+@needs(labels_at=EVERYWHERE, two_views=True, averages=True)
 def sage(
     *,
     training: Training,

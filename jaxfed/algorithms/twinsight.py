@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     projection_hidden=at_least(1),
     projection_size=at_least(1),
 )
-@needs(pseudo_label=ALL, two_views=True)
+@needs(pseudo_label=ALL, two_views=True, averages=True)
 def twinsight(
     *,
     training: Training,

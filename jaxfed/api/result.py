@@ -189,7 +189,7 @@ class Result:
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
     ) -> tuple[Predict, ServerState]:
         """Return a method's function of states and examples, and the state that the run has saved."""
-        algorithm = make_algorithm(self.config, name, federation, repeat)
+        algorithm = make_algorithm(self.config, name, federation, repeat, folder=self._files.path)
         if algorithm.predict is None:
             later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
             is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
@@ -201,7 +201,10 @@ class Result:
         if saved is None:
             raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
-        return algorithm.predict, saved.state(template=algorithm.init(key, federation))
+        template = algorithm.init(key, federation)
+        if not last and algorithm.validate:
+            template = algorithm.evaluated(template)
+        return algorithm.predict, saved.state(template=template)
 
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""

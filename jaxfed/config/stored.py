@@ -10,6 +10,14 @@ from ml_collections import ConfigDict
 from jaxfed.config import base
 
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
+# Keys that configs of earlier versions have, with the value that is now the only one.
+_GONE = {
+    "fedct.decode": "unbiased",
+    "per_client_lp.self_edges": False,
+    "pooled_lp.self_edges": False,
+    "scaffold.option": "II",
+    "xclp.self_edges": False,
+}
 
 
 def restored(stored: Mapping[str, Any]) -> ConfigDict:
@@ -24,6 +32,18 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
     resolved = config.copy_and_resolve_references()
     resolved.lock()
     return resolved
+
+
+def without_gone(config: Any) -> Any:
+    """Delete the keys that are gone from the content of a config.json, and return it."""
+    for key, only in _GONE.items():
+        section, _, name = key.rpartition(".")
+        own = config.get(section) if isinstance(config, dict) else None
+        if isinstance(own, dict) and own.get(name) == only:
+            del own[name]
+            if not own:
+                del config[section]
+    return config
 
 
 def _put(section: ConfigDict, stored: Mapping[str, Any], prefix: str) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from jaxfed.registry import imported_on_use
 
 if TYPE_CHECKING:
-    from jaxfed.data.dataset import Dataset, Partition
+    from jaxfed.data.client_rows import ClientRows, Partition
+    from jaxfed.data.dataset import Dataset
     from jaxfed.data.loading import load
+    from jaxfed.data.packing import pack
     from jaxfed.data.partitioning.class_schemes import (
         FEDMATCH_TABLE,
         Classes,
@@ -30,6 +32,7 @@ __all__ = [
     "FEDMATCH_TABLE",
     "SCHEMES",
     "Classes",
+    "ClientRows",
     "Dataset",
     "Dirichlet",
     "DirichletMixture",
@@ -45,12 +48,15 @@ __all__ = [
     "Table",
     "class_counts",
     "load",
+    "pack",
     "partition",
 ]
 # Name -> file. Readers are many, so their files are imported when one is asked for.
 _FILES = {
-    **dict.fromkeys(["Dataset", "Partition"], "dataset"),
+    **dict.fromkeys(["ClientRows", "Partition"], "client_rows"),
+    "Dataset": "dataset",
     "load": "loading",
+    "pack": "packing",
     **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
     "Labels": "partitioning.labeling",
     "Sizes": "partitioning.sizes",

@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from jaxfed.host import storage
 from jaxfed.host.location import location
 
 _INDEX = "index.json"
-_BEGUN = ".jaxfed-begun-"  # names of directories that are not complete yet
 
 
 def directory() -> Path:
@@ -124,27 +123,14 @@ def _made_for_now(make: Callable[[Path], None]) -> dict[str, np.ndarray]:
 @contextmanager
 def _begun(target: Path) -> Iterator[Path]:
     """A new directory next to the target, locked while this process works on it and removed afterwards."""
-    home = target.parent
     with ExitStack() as stack:
         try:
-            home.mkdir(parents=True, exist_ok=True)
-            with storage.lock(home, wait=True):  # else others may take it for abandoned
-                _remove_abandoned(home)
-                made = Path(tempfile.mkdtemp(prefix=f"{_BEGUN}{target.name}.", dir=home))
-                stack.callback(shutil.rmtree, made, ignore_errors=True)
-                stack.enter_context(storage.lock(made))
+            made = stack.enter_context(storage.begun_folder(target))
         except OSError as error:
             if storage.is_full(error):
                 raise
-            raise not_writable(home, error) from error
+            raise not_writable(target.parent, error) from error
         yield made
-
-
-def _remove_abandoned(home: Path) -> None:
-    """Remove unfinished directories of dead processes: those whose lock is free."""
-    for begun in home.glob(f"{_BEGUN}*"):
-        with suppress(BlockingIOError, FileNotFoundError), storage.lock(begun):
-            shutil.rmtree(begun, ignore_errors=True)
 
 
 def _read(target: Path) -> dict[str, np.ndarray] | None:

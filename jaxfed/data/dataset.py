@@ -1,8 +1,7 @@
 """The common result of all readers: one data set as arrays."""
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -158,7 +157,7 @@ class Dataset:
                 )
             is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
             is_float = np.issubdtype(x.dtype, np.floating)
-            if is_float and any(is_bad(part).any() for part in parts(x)):
+            if is_float and _occurs(is_bad, x):
                 bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
                 raise UsageError(
                     f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
@@ -244,15 +243,16 @@ class Dataset:
         )
 
 
-def parts(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Some rows of x at a time, so that what is computed of all its values takes little memory."""
-    rows = max(1, 2**20 // max(1, math.prod(x.shape[1:])))
-    return (x[start : start + rows] for start in range(0, len(x), rows))
-
-
 def has_gaps(*splits: np.ndarray) -> bool:
     """True if a value is NaN."""
-    return any(np.isnan(part).any() for x in splits for part in parts(x))
+    return any(_occurs(np.isnan, x) for x in splits)
+
+
+def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
+    """True if a value of x is one, looked for in some rows at a time."""
+    from jaxfed.data.mapped_rows import parts
+
+    return any(is_one(part).any() for part in parts(x))
 
 
 def standardization(x: np.ndarray) -> Standardization:
@@ -335,18 +335,3 @@ def class_numbers(
     classes = np.full(len(has_label), UNLABELED, np.int32)
     classes[has_label] = numbers
     return np.split(classes, ends), tuple(found)
-
-
-class Partition(NamedTuple):
-    """The examples of each client, as indices; every example of the data appears exactly once.
-
-    Attributes:
-        labeled: M int64 arrays, the examples whose label the client knows.
-        unlabeled: M int64 arrays, the examples it holds without a label.
-        new: M int64 arrays, held-out examples it wants labeled (X_new of XCLP's Section 4.1). Those
-            of `new_y` count on from the end of `y`: they index the two arrays concatenated.
-    """
-
-    labeled: tuple[np.ndarray, ...]
-    unlabeled: tuple[np.ndarray, ...]
-    new: tuple[np.ndarray, ...]

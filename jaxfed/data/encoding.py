@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.dataset import Dataset, Encoder, Gaps, Standardization
+from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder
@@ -56,8 +57,8 @@ class RowEncoding:
 
 
 def flat(x: np.ndarray) -> np.ndarray:
-    """float32 [n, d] of examples [n, ...]."""
-    return x.reshape(len(x), int(np.prod(x.shape[1:]))).astype(np.float32)
+    """float32 [n, d] of examples [n, ...]: a copy, but of mapped examples that are such."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:]))).astype(np.float32, copy=not is_mapped(x))
 
 
 def encoder_of(dataset: Dataset) -> Encoder:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxfed.data import packed
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.readers.arrow import files as arrow_files
@@ -46,11 +47,12 @@ def load(
     Args:
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
-            Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder of Parquet or
-            Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON files, of FLamby's
-            Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared as array_record. A
-            path has an ending or begins with a slash (./images, /data/x); any existing folder is one. A path
-            that does not exist is looked for in `root`, and a set by name also in ../uci and ../images of it.
+            Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
+            wrote, of Parquet or Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON
+            files, of FLamby's Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared
+            as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
+            folder is one. A path that does not exist is looked for in `root`, and a set by name also in
+            ../uci and ../images of it.
         root: folder of prepared TFDS sets and other data; None is $JAXFED_DATA, else TFDS's default.
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
@@ -103,6 +105,9 @@ def _load(
     path = location(name_or_path, "name_or_path")
     location(place / path, "root")
     folder = _first(Path.is_dir, path, place)
+    if name_or_path not in NAMED and packed.recognizes(folder):
+        only()
+        return packed.read(folder)
     if name_or_path not in NAMED and folder.is_dir() and arrow_files.recognizes(folder):
         return arrow_table.read(folder, arrow_files.splits_of(folder), *only(*_ARROW_OPTIONS))
     if name_or_path.lower().endswith((".npz", *_TABLES, *arrow_files.ENDINGS)):

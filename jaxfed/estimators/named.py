@@ -13,45 +13,26 @@ from jaxfed.estimators.recipe import Recipe
 from jaxfed.rules import POSITIVE, at_least, keywords
 
 
-@keywords(
-    max_depth=at_least(0, ", 0 is no bound"),
-    min_samples_split=at_least(2),
-    min_samples_leaf=at_least(1),
-)
-def decision_tree(
-    *, max_depth: int = 0, min_samples_split: int = 2, min_samples_leaf: int = 1
-) -> Recipe:
+@keywords(max_depth=at_least(0, ", 0 is no bound"))
+def decision_tree(*, max_depth: int = 0) -> Recipe:
     """One tree (CART by the Gini index; scikit-learn's).
 
     Args:
         max_depth: largest depth; 0: no bound.
-        min_samples_split: least number of examples in a node that is split.
-        min_samples_leaf: least number of examples in a leaf.
     """
-    settings = {
-        "max_depth": max_depth or None,
-        "min_samples_split": min_samples_split,
-        "min_samples_leaf": min_samples_leaf,
-    }
+    settings = {"max_depth": max_depth or None}
     return Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
 
 
-@keywords(
-    num_trees=at_least(1), max_depth=at_least(0, ", 0 is no bound"), min_samples_leaf=at_least(1)
-)
-def random_forest(*, num_trees: int = 100, max_depth: int = 0, min_samples_leaf: int = 1) -> Recipe:
+@keywords(num_trees=at_least(1), max_depth=at_least(0, ", 0 is no bound"))
+def random_forest(*, num_trees: int = 100, max_depth: int = 0) -> Recipe:
     """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's).
 
     Args:
         num_trees: number of trees.
         max_depth: largest depth; 0: no bound.
-        min_samples_leaf: least number of examples in a leaf.
     """
-    settings = {
-        "n_estimators": num_trees,
-        "max_depth": max_depth or None,
-        "min_samples_leaf": min_samples_leaf,
-    }
+    settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
     return Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
 
 
@@ -72,7 +53,7 @@ def xgboost(*, num_trees: int = 100, max_depth: int = 6, learning_rate: float = 
 
 
 @keywords(tree_size=at_least(2), max_rules=at_least(1))
-def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = False) -> Recipe:
+def rulefit(*, tree_size: int = 4, max_rules: int = 200) -> Recipe:
     """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
 
     Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
@@ -86,13 +67,8 @@ def rulefit(*, tree_size: int = 4, max_rules: int = 200, linear_terms: bool = Fa
     Args:
         tree_size: number of leaves of the trees that give the rules.
         max_rules: largest number of rules.
-        linear_terms: add the features themselves to the rules.
     """
-    settings = {
-        "tree_size": tree_size,
-        "max_rules": max_rules,
-        "include_linear": linear_terms,
-    }
+    settings = {"tree_size": tree_size, "max_rules": max_rules, "include_linear": False}
     # scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
     old_name = ("'penalty' was deprecated", "Inconsistent values: penalty=l1 with l1_ratio=0.0")
     return Recipe(

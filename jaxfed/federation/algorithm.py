@@ -14,7 +14,7 @@ loop that calls `round`; `jaxfed.algorithms` has the methods, one file each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -24,6 +24,9 @@ from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import Ask, ClientSide
+
+if TYPE_CHECKING:
+    from jaxfed.federation.clock.schedule import Arrivals
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -64,6 +67,17 @@ class Predict(Protocol):
 
     def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
         """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
+        ...
+
+
+class WithArrivals(Protocol):
+    """Gives a state the arrivals of an asynchronous round."""
+
+    def __call__(self, state: ServerState, stored: Any, arrivals: Arrivals) -> ServerState:
+        """Return the state that the round begins with; its field `stored` has models of earlier rounds.
+
+        `stored` is that field after the round before; () before the first round.
+        """
         ...
 
 
@@ -125,6 +139,9 @@ class FederatedAlgorithm(NamedTuple):
     (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold no
     test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
 
+    `evaluated(state)` returns the state without what no evaluation reads; it is what model selection keeps of
+    the best state.
+
     `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
     receives (`jaxfed.federation.attack_surface`); None: no attack is known to this package.
 
@@ -137,6 +154,9 @@ class FederatedAlgorithm(NamedTuple):
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone.
 
+    `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
+    models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
+
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
 
@@ -148,12 +168,14 @@ class FederatedAlgorithm(NamedTuple):
     evaluate_clients: Evaluate | None = None
     predictions: PredictionsOf | None = None
     predict: Predict | None = None
+    evaluated: Callable[[ServerState], ServerState] = lambda state: state
     views: Views | None = None
     instructions: Instructions | None = None
     one_shot: bool = False
     labeled_only_rounds: int = 0
     judged_after: int = 0
     sides: Callable[[], Sides] | None = None
+    with_arrivals: WithArrivals | None = None
     name: str = ""
 
 

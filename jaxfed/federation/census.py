@@ -56,9 +56,15 @@ def counts_of(x: np.ndarray, labels: np.ndarray, *, sums: bool = True) -> Client
     return ClientCounts(len(x), len(labels), feature_sums(x, np.arange(len(x))) if sums else None)
 
 
-def most_of_a_class(labels: np.ndarray) -> int:
-    """The largest number of labels of one class, of int [n] from 0 on; 0 without labels."""
-    return int(np.bincount(labels).max(initial=0))
+def most_of_a_class(labels: np.ndarray, owner: np.ndarray) -> int:
+    """The largest number of labels of one class at one client; 0 without labels.
+
+    Args:
+        labels: int [n], from 0 on.
+        owner: int [n], the client of each, from 0 on.
+    """
+    groups = owner * (int(labels.max(initial=0)) + 1) + labels
+    return int(np.unique(groups, return_counts=True)[1].max(initial=0))
 
 
 def census_of(clients: Sequence[ClientCounts]) -> Census:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
-from jaxfed.data.dataset import Partition
-from jaxfed.data.labels import read_labels
+from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
 from jaxfed.federation.ragged import length_for, stacked
 
 _PADDING_ALLOWED = 2.0  # ratio of padded rows to examples above which examples are `Ragged`
@@ -24,67 +25,6 @@ _SMALL = 4096  # rows up to which the cost of padding is negligible
 
 def _no_points() -> np.ndarray:
     return np.zeros(0, np.int64)
-
-
-def _pair(part: object, name: str) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-    """Return examples and labels of a given pair."""
-    if isinstance(part, tuple | list) and len(part) == 2:
-        return part[0], part[1]
-    raise UsageError(
-        f"from_clients: {name} is {type(part).__name__}; use a pair (examples, labels)"
-    )
-
-
-class _Examples:
-    """Concatenation of arrays [n_i, ...] and labels [n_i]."""
-
-    def __init__(self) -> None:
-        self.x: list[np.ndarray] = []
-        self.y: list[np.ndarray] = []
-        self._count = 0
-
-    def add(self, x: npt.ArrayLike, y: npt.ArrayLike) -> np.ndarray:
-        """Add examples, and return their row numbers, int64 [n_i]."""
-        if np.ma.is_masked(x):
-            raise UsageError(
-                "from_clients: examples are a masked array; fill its gaps first, x.filled(VALUE)"
-            )
-        x, y = np.asarray(x), np.ma.asarray(y) if np.ma.isMaskedArray(y) else np.asarray(y)
-        if x.dtype.kind not in "biuf":
-            raise UsageError(f"from_clients: examples of type {x.dtype}; numbers are needed")
-        first = self.x[0] if self.x else x
-        if (x.dtype == np.uint8) != (first.dtype == np.uint8):
-            raise UsageError(
-                f"from_clients: some examples are {first.dtype} and some {x.dtype}; bytes 0..255 and numbers "
-                "of another scale do not go together: give all parts the same type"
-            )
-        shape = first.shape[1:]
-        if x.ndim < 2 or x.shape[1:] != shape:
-            raise UsageError(
-                f"from_clients: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
-                f"and {shape}"
-            )
-        if y.shape != x.shape[:1]:
-            raise UsageError(
-                f"from_clients: labels of shape {y.shape}, {y.dtype}, for {len(x)} examples; one integer "
-                "each is needed, -1 for unlabeled"
-            )
-        (labels,) = read_labels([y], "from_clients", are_known=True)
-        if labels.values.dtype.kind not in "biu":
-            name = str(labels.values[labels.is_labeled][0])
-            raise UsageError(
-                f"from_clients: label {name!r} is a name; number the classes from 0, -1 is unlabeled"
-            )
-        with np.errstate(over="ignore"):  # to inf
-            if x.dtype.kind == "f" and not np.isfinite(x.astype(np.float32, copy=False)).all():
-                raise UsageError(
-                    "from_clients: examples have values that are nan or infinite in float32; every value "
-                    "must be finite"
-                )
-        self.x.append(x)
-        self.y.append(np.where(labels.is_labeled, labels.values, UNLABELED).astype(np.int32))
-        self._count += len(x)
-        return np.arange(self._count - len(x), self._count)
 
 
 @dataclass(frozen=True)
@@ -159,61 +99,84 @@ class Federation:
             UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
                 of clients, an argument that is no pair of examples and labels.
         """
-        examples = _Examples()
-        own = [examples.add(*_pair(part, "a client")) for part in clients]
-        later = (
-            [_no_points() for _ in own]
-            if new is None
-            else [examples.add(*_pair(part, "a client's `new`")) for part in new]
-        )
-        if len(later) != len(own) or not own:
+        from jaxfed.data.given_examples import GivenExamples, check_labels_of, num_classes_of
+
+        examples = GivenExamples("from_clients")
+        num_clients, num_new = 0, 0
+        for part in clients:
+            examples.add(part, "a client")
+            num_clients += 1
+        for part in () if new is None else new:
+            examples.add(part, "a client's `new`")
+            num_new += 1
+        if num_new != (0 if new is None else num_clients) or not num_clients:
+            num_new = num_clients if new is None else num_new
             raise UsageError(
-                f"from_clients: {len(own)} clients and {len(later)} of their new points; one client "
+                f"from_clients: {num_clients} clients and {num_new} of their new points; one client "
                 "is needed at least, and as many of both"
             )
         if public is not None and not isinstance(public, tuple):
             public = public, np.full(len(np.asarray(public)), UNLABELED)
-        apart = [
-            _no_points() if part is None else examples.add(*_pair(part, f"`{name}`"))
-            for name, part in (
-                ("validation", validation),
-                ("test", test),
-                ("server", server),
-                ("public", public),
-            )
-        ]
-        y = np.concatenate(examples.y)
-        classes = int(y.max(initial=-1)) + 1 if num_classes is None else num_classes
-        if y.max(initial=-1) >= classes or y.min(initial=0) < UNLABELED or classes < 2:
-            raise UsageError(
-                f"from_clients: labels {y.min(initial=0)}..{y.max(initial=-1)} with num_classes={classes}; "
-                "use 0..num_classes-1, of two classes or more, and -1 for unlabeled"
-            )
-        if np.any(y[apart[2]] < 0):
-            raise UsageError("from_clients: every example of the server needs its label, 0 or more")
-        if public_labeled and not (len(apart[3]) and np.all(y[apart[3]] >= 0)):
-            raise UsageError(
-                "from_clients: public_labeled=True: every public example needs its label, 0 or more, and one "
-                "at least there must be"
-            )
-        partition = Partition(
-            labeled=tuple(points[y[points] >= 0] for points in own),
-            unlabeled=tuple(points[y[points] < 0] for points in own),
-            new=tuple(later),
-        )
-        x = np.concatenate(examples.x)
-        validated, tested, held, known_to_all = apart
+        others: dict[str, Any] = {
+            "validation": validation,
+            "test": test,
+            "server": server,
+            "public": public,
+        }
+        for name, part in others.items():
+            if part is not None:
+                examples.add(part, f"`{name}`")
+        x, y, sizes = examples.joined()
+        held, sizes = np.split(sizes, [num_clients + num_new])
+        ends = iter(len(x) - sizes.sum() + np.cumsum(sizes))
+        counts = iter(sizes)
+        apart: dict[str, Any] = {
+            name: _no_points() if part is None else np.arange(-next(counts), 0) + next(ends)
+            for name, part in others.items()
+        }
+        lowest, highest = int(y.min(initial=0)), int(y.max(initial=-1))
+        classes = num_classes_of("from_clients", lowest, highest, num_classes)
+        known_to_all = y[apart["public"]]
+        check_labels_of("from_clients", y[apart["server"]], known_to_all, public_labeled)
+        own = ClientRows.contiguous(held[:num_clients])
+        is_labeled = y[: own.sizes.sum()] >= 0
+        later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
         return cls(
             x,
             y,
-            partition,
+            Partition(
+                own.chosen(is_labeled),
+                own.chosen(~is_labeled),
+                ClientRows.contiguous(later, first=len(is_labeled)),
+            ),
             classes,
-            validation=validated,
-            test=tested,
-            server=held,
-            public=known_to_all,
-            public_labels=y[known_to_all] if public_labeled else None,
+            **apart,
+            public_labels=known_to_all if public_labeled else None,
             num_public_classes=classes if public_labeled else 0,
+        )
+
+    @classmethod
+    def open_packed(cls, folder: str | os.PathLike[str]) -> Federation:
+        """Open the federation in a folder that `jaxfed.data.pack` wrote; examples stay on disk.
+
+        A cohort reads its own clients' examples. In memory are labels (4 bytes an example) and each client's
+        numbers of examples (24 bytes).
+
+        Raises:
+            UsageError: no such folder; one that is damaged, half copied or of another version.
+        """
+        from jaxfed.data.packed import opened
+
+        packed = opened(folder)
+        apart: dict[str, Any] = packed.apart
+        return cls(
+            packed.x,
+            packed.y,
+            packed.partition,
+            packed.num_classes,
+            **apart,
+            public_labels=packed.public_labels,
+            num_public_classes=packed.num_public_classes,
         )
 
     @property
@@ -224,7 +187,7 @@ class Federation:
     @property
     def capacity(self) -> int:
         """N, the size of the largest client: every cohort is padded to it, so shapes never change."""
-        return int(self._sizes.max(initial=0)) if self.census is None else self.census.capacity
+        return int(self._sizes[:1].max(initial=0)) if self.census is None else self.census.capacity
 
     @property
     def max_labels(self) -> int:
@@ -234,22 +197,36 @@ class Federation:
     @property
     def max_labels_of_a_class(self) -> int:
         """The largest number of labels of one class at a client that is here; 0 without any labels."""
-        return max((most_of_a_class(self.y[rows]) for rows in self.partition.labeled), default=0)
+        labeled = ClientRows.of(self.partition.labeled)
+        return most_of_a_class(self.y[labeled.joined], labeled.owner)
 
     @property
     def label_counts(self) -> list[int]:
         """The number of labels of each client."""
-        return list(map(len, self.partition.labeled) if self.census is None else self.census.labels)
+        if self.census is not None:
+            return list(self.census.labels)
+        return sizes_of(self.partition.labeled).tolist()
 
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
         """x [n_s, ...] and labels int32 [n_s] of the server; None if it has none."""
-        return (self.x[self.server], self.y[self.server]) if len(self.server) else None
+        return (self._copied(self.server), self.y[self.server]) if len(self.server) else None
 
     @property
     def public_examples(self) -> np.ndarray:
         """The public examples [n_u, ...], a copy, without their classes; 0 rows if there are none."""
-        return self.x[self.public]
+        return self._copied(self.public)
+
+    def examples(self, indices: np.ndarray) -> Any:
+        """Return x[indices]; if `x` lies in a file, rows are read as they are asked for.
+
+        A network that predicts batch by batch then needs memory for one batch.
+        """
+        return MappedRows(self.x, indices) if is_mapped(self.x) else self.x[indices]
+
+    def _copied(self, indices: np.ndarray) -> np.ndarray:
+        (copied,) = gathered(self.x, [indices])
+        return copied
 
     @cached_property
     def normalization(self) -> tuple[np.ndarray, np.ndarray]:
@@ -258,8 +235,9 @@ class Federation:
         On a network each client sends its sums (`Census`), or a `UsageError` says that one did not; a
         simulation counts no bytes for them.
         """
-        owned = [self.points(client) for client in range(self.num_clients)]
-        here = feature_sums(self.x, np.concatenate([*owned, self.server]))
+        from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
+
+        here = feature_sums(self.x, np.concatenate([self.partition.joined.joined, self.server]))
         if self.census is not None:
             if self.census.sums is None:
                 raise UsageError("a client has sent no sums of features to normalize inputs by")
@@ -308,7 +286,7 @@ class Federation:
                 K clients.
         """
         clients = range(self.num_clients) if clients is None else clients
-        shape = (len(clients), int(self._sizes.max(initial=0)))
+        shape = (len(clients), int(self._sizes[:1].max(initial=0)))
         y = np.full(shape, UNLABELED, np.int32)
         mask = np.zeros(shape, bool)
         own = [self.points(client) for client in clients]
@@ -319,51 +297,44 @@ class Federation:
         most = int(self._sizes[: len(clients)].sum())
         if ragged is None:
             ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
+        copies = gathered(self.x, own)
         if ragged and own:
-            parts = [self.x[points] for points in own]
+            parts = list(copies)
             # One client may occur twice; then there may be more examples than the largest clients have.
             count = max(1, most, sum(map(len, parts)))
             examples = stacked(parts, length_for(count, count), shape[1])
             return Cohort(np.asarray(clients, np.int32), examples, y, mask)
         x = np.zeros((*shape, *self.x.shape[1:]), self.x.dtype)
-        for row, points in enumerate(own):
-            x[row, : len(points)] = self.x[points]
+        for row, part in enumerate(copies):
+            x[row, : len(part)] = part
         return Cohort(np.asarray(clients, np.int32), x, y, mask)
 
     @cached_property
     def _sizes(self) -> np.ndarray:
         """The sizes of all clients, int64 [M], the largest first."""
-        sizes = [len(self.points(client)) for client in range(self.num_clients)]
-        return np.sort(np.array(sizes, np.int64))[::-1]
+        return np.sort(self.partition.sizes.sum(axis=0))[::-1]
 
     def without_unlabeled(self) -> Federation:
         """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
-        nothing = tuple(part[:0] for part in self.partition.unlabeled)
+        nothing = ClientRows.empty(self.num_clients)
         return replace(self, partition=self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
         """The same clients with all known labels: supervised training, the upper bound."""
-        part = self.partition
-        known = [self.y[points] != UNLABELED for points in part.unlabeled]
-        revealed = [
-            points[is_known] for points, is_known in zip(part.unlabeled, known, strict=True)
-        ]
+        hidden = ClientRows.of(self.partition.unlabeled)
+        is_known = self.y[hidden.joined] != UNLABELED
+        revealed = hidden.chosen(is_known)
+        nothing = ClientRows.empty(self.num_clients)
+        labeled = Partition(self.partition.labeled, revealed, nothing).joined
+        unlabeled = hidden.chosen(~is_known)
         return replace(
-            self,
-            partition=part._replace(
-                labeled=tuple(map(np.concatenate, zip(part.labeled, revealed, strict=True))),
-                unlabeled=tuple(
-                    points[~is_known]
-                    for points, is_known in zip(part.unlabeled, known, strict=True)
-                ),
-            ),
+            self, partition=self.partition._replace(labeled=labeled, unlabeled=unlabeled)
         )
 
     def pooled(self) -> Federation:
         """Merge all clients into one: the bound of a method that sees everything."""
-        return replace(
-            self, partition=Partition(*((np.concatenate(part),) for part in self.partition))
-        )
+        joint = (ClientRows.of(part).joined for part in self.partition)
+        return replace(self, partition=Partition(*((rows,) for rows in joint)))
 
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -48,6 +49,24 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
         x=x.with_empty(missing) if isinstance(x, Ragged) else pad(x, 0),
         y=pad(cohort.y, UNLABELED),
         mask=pad(cohort.mask, False),
+    )
+
+
+def emptied(cohort: Cohort, first: int) -> Cohort:
+    """Replace the clients from row `first` on by empty ones (id -1), in arrays of the same shapes."""
+    if first == len(cohort.client_id):
+        return cohort
+    is_left = np.arange(len(cohort.client_id)) < first
+
+    def only(array: Array, fill: int) -> np.ndarray:
+        return np.where(is_left.reshape(-1, *(1,) * (array.ndim - 1)), array, fill)
+
+    x = cohort.x
+    return Cohort(
+        client_id=only(cohort.client_id, -1),
+        x=replace(x, size=only(x.size, 0)) if isinstance(x, Ragged) else only(x, 0),
+        y=only(cohort.y, UNLABELED),
+        mask=only(cohort.mask, False),
     )
 
 

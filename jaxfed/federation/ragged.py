@@ -213,4 +213,4 @@ def by_extent(x: Any, extent: jax.Array, of_length: Callable[[int], R]) -> R:
         lengths.append(-(-lengths[-1] // _OF_A_CLASS))
     which = jnp.sum(extent <= jnp.asarray(lengths), dtype=jnp.int32) - 1
     branches = [partial(of_length, length) for length in lengths]
-    return jax.lax.switch(jnp.clip(which, 0, len(lengths) - 1), branches)
+    return jax.lax.switch(which, branches)

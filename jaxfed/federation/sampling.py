@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -100,23 +101,49 @@ def sample_clients(
         return list(range(num_clients))
     if config.sampling == "groups":
         count = num_groups(num_clients, size)
-        order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
-        return sorted(np.array_split(order, count)[(round_number - 1) % count].tolist())
+        return sorted(_groups(num_clients, count, seed)[(round_number - 1) % count].tolist())
     rng = np.random.default_rng((seed, round_number))
+    strata = strata_of(config, federation, needs_labels=needs_labels)
+    drawn = [rng.choice(pool, count, replace=False) for pool, count in strata]
+    return sorted(np.concatenate(drawn).tolist())
+
+
+def strata_of(
+    config: Sampling | ConfigDict, federation: Federation, *, needs_labels: bool
+) -> list[tuple[int | np.ndarray, int]]:
+    """Return the pools that a round's clients are drawn from, and the number of clients out of each.
+
+    A pool is clients' numbers, or the number of all clients; "groups" has none. Arguments as those of
+    `sample_clients`.
+    """
+    num_clients, size = federation.num_clients, config.cohort_size
+    if not 0 < size < num_clients:
+        return [(num_clients, num_clients)]
     if config.sampling == "uniform":
-        return sorted(rng.choice(num_clients, size, replace=False).tolist())
-    has_labels = np.array(federation.label_counts) > 0
-    labeled, unlabeled = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+        return [(num_clients, size)]
+    labeled, unlabeled = _by_labels(federation)
     if needs_labels and config.labeled_cohorts and len(labeled):
-        return sorted(rng.choice(labeled, min(size, len(labeled)), replace=False).tolist())
+        return [(labeled, min(size, len(labeled)))]
     share = size * len(labeled) / num_clients
     num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
     num_labeled = max(num_labeled, min(1, len(labeled)))  # enough clients of both kinds exist
-    drawn = [
-        rng.choice(labeled, num_labeled, replace=False),
-        rng.choice(unlabeled, size - num_labeled, replace=False),
-    ]
-    return sorted(np.concatenate(drawn).tolist())
+    return [(labeled, num_labeled), (unlabeled, size - num_labeled)]
+
+
+@lru_cache(maxsize=1)
+def _groups(num_clients: int, count: int, seed: int) -> list[np.ndarray]:
+    """The groups of an experiment, drawn once."""
+    order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
+    return np.array_split(order, count)
+
+
+def _by_labels(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the clients with labels, and of those without; counted once, as a cached property."""
+    known = vars(federation)
+    if "_by_labels" not in known:
+        has_labels = np.array(federation.label_counts) > 0
+        known["_by_labels"] = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+    return known["_by_labels"]
 
 
 def num_groups(num_clients: int, cohort_size: int) -> int:

@@ -2,6 +2,8 @@
 
     STEP.npz    state/PATH.npy, a leaf under its path in the tree (`params.dense.kernel`);
                 record.npy, JSON: the record of progress, and every leaf's dtype
+                of a table (`jaxfed.host.row_table`) the rows that have changed are in state/PATH.npy, their
+                places in state/PATH@places.npy, and the row of all others in state/PATH@first.npy
 
 A state is any pytree of arrays, typed PRNG keys and Python numbers. A checkpoint is readable with
 `numpy.load`; the state's structure comes back from a template, the state that `init` makes. A zip
@@ -18,7 +20,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +29,14 @@ from absl import logging
 
 from jaxfed.errors import Unresumable, UsageError
 from jaxfed.host import storage
+from jaxfed.host.row_table import RowTable, rows_at_once
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
+_PLACES, _FIRST = "@places", "@first"  # of a table
 _KEPT = 2  # newest checkpoints of a run
 
 RunRecord = dict[str, Any]  # progress of the run, passed to each save; JSON
-Leaves = Iterable[tuple[str, np.ndarray]]  # of a state: paths and values
+Leaves = Iterable[tuple[str, np.ndarray | RowTable]]  # of a state: paths and values
 
 
 class Checkpoint:
@@ -69,13 +73,27 @@ class Checkpoint:
         paths, structure = jax.tree_util.tree_flatten_with_path(template)
         prefix = f"{part}." if part else ""
         wanted = {prefix + _name(path) for path, _ in paths}
-        there = {name for name in self._dtypes if name.startswith(prefix)}
+        there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
         if wanted != there:
             raise UsageError(f"{self.file}: {_difference(there, wanted)}")
         with zipfile.ZipFile(self.file) as archive:
-            values = [self._value(archive, prefix + _name(path)) for path, _ in paths]
-        leaves = [_like(leaf, value) for (_, leaf), value in zip(paths, values, strict=True)]
+            leaves = [self._leaf(archive, prefix + _name(path), leaf) for path, leaf in paths]
         return jax.tree.unflatten(structure, leaves)
+
+    def _leaf(self, archive: zipfile.ZipFile, name: str, form: Any) -> Any:
+        """Return a leaf in the form of the template's, whether a table or an array was saved."""
+        if name + _PLACES not in self._dtypes:
+            value = self._value(archive, name)
+            if not isinstance(form, RowTable):
+                return _like(form, value)
+            return form.anew(form.first).replaced(np.arange(len(value)), form.from_words(value))
+        places, first = (self._value(archive, name + part) for part in (_PLACES, _FIRST))
+        is_table = isinstance(form, RowTable)
+        table = form.anew(first) if is_table else RowTable(form.shape[0], first)
+        with archive.open(f"{_STATE}{name}.npy") as member:
+            for part, rows in _rows_in(member, places, first):
+                table = table.replaced(part, table.from_words(rows))
+        return table if is_table else _like(form, np.asarray(table))
 
     def _value(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
         value, dtype = _array(archive, _STATE + name), jnp.dtype(self._dtypes[name])
@@ -109,7 +127,7 @@ class Checkpoints:
 
     def write(self, step: int, leaves: Leaves, progress: RunRecord) -> None:
         """Save a state's leaves, as `save`; calls nothing in JAX, so any thread may use it."""
-        dtypes = {}
+        dtypes: dict[str, str] = {}
         self.path.mkdir(parents=True, exist_ok=True)
         storage.remove_partial_files(self.path)
         with (
@@ -117,8 +135,11 @@ class Checkpoints:
             zipfile.ZipFile(stream, "w") as archive,
         ):
             for name, value in leaves:
-                dtypes[name] = value.dtype.name
-                _write(archive, _STATE + name, value)
+                if isinstance(value, RowTable):
+                    dtypes |= _write_table(archive, name, value)
+                else:
+                    dtypes[name] = value.dtype.name
+                    _write(archive, _STATE + name, value)
             record = json.dumps({"progress": progress, "dtypes": dtypes}).encode()
             _write(archive, _RECORD, np.frombuffer(record, np.uint8))
         for old in self._steps()[:-_KEPT]:
@@ -180,14 +201,52 @@ class Checkpoints:
 def copied_leaves(state: Any) -> Leaves:
     """Copy the leaves for `Checkpoints.write`, independent of later changes of the state.
 
-    On a CPU, NumPy shares a JAX array's buffer. A computation to which it is donated may overwrite it.
+    On a CPU, NumPy shares a JAX array's buffer. A computation to which it is donated may overwrite it. A
+    version of a table is never overwritten.
     """
-    return [(name, np.array(value, copy=True)) for name, value in _leaves(state)]
+    return [
+        (name, value if isinstance(value, RowTable) else np.array(value, copy=True))
+        for name, value in _leaves(state)
+    ]
 
 
-def _leaves(state: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _leaves(state: Any) -> Iterator[tuple[str, np.ndarray | RowTable]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        yield _name(path), np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        if isinstance(leaf, RowTable):
+            yield _name(path), leaf
+        else:
+            yield _name(path), np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _write_table(archive: zipfile.ZipFile, name: str, table: RowTable) -> dict[str, str]:
+    """Write the rows that have changed, some MB at a time; return the members' dtypes."""
+    places, first = table.changed(), table.first
+    header = {
+        "descr": np.lib.format.dtype_to_descr(first.dtype),
+        "fortran_order": False,
+        "shape": (len(places), *first.shape),
+    }
+    with archive.open(f"{_STATE}{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array_header_2_0(member, header)
+        for _, rows in table.blocks(places):
+            member.write(np.ascontiguousarray(rows).tobytes())
+    _write(archive, _STATE + name + _PLACES, places)
+    _write(archive, _STATE + name + _FIRST, first)
+    of_rows = first.dtype.name
+    return {name: of_rows, name + _PLACES: places.dtype.name, name + _FIRST: of_rows}
+
+
+def _rows_in(
+    member: IO[bytes], places: np.ndarray, first: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Read the rows that `_write_table` wrote: places and rows, some MB at a time."""
+    np.lib.format.read_magic(member)
+    np.lib.format.read_array_header_2_0(member)
+    size = rows_at_once(first)
+    for start in range(0, len(places), size):
+        part = places[start : start + size]
+        rows = np.frombuffer(member.read(len(part) * first.nbytes), first.dtype)
+        yield part, rows.reshape(len(part), *first.shape)
 
 
 def _write(archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:

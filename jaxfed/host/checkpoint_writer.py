@@ -18,8 +18,6 @@ Every N rounds, at the end, and after a request to stop, a save is complete when
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Self
@@ -44,16 +42,11 @@ class CheckpointWriter:
     is also an error of the disk.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        every: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, every: int) -> None:
         """Write into `checkpoints`, as the only writer, every `every` rounds; 0 is by the clock."""
         self._checkpoints = checkpoints
         self._is_by_the_clock = every == 0
-        self._schedule = SaveSchedule(every, clock)
+        self._schedule = SaveSchedule(every)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._in_flight: Future[None] | None = None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,24 +17,27 @@ from jaxfed.errors import UsageError
 
 LOCK = ".lock"  # file in a claimed folder
 
+_BEGUN = ".jaxfed-begun-"  # begins the names of folders that are not complete yet
 _CHUNK = 2**20  # bytes
 
 
 @contextmanager
-def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
+def whole_file(file: Path, mode: str = "w", permissions: int = 0o666) -> Iterator[IO[Any]]:
     """A stream for an atomic write: readers see the new file whole, or the old one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     is_text = "b" not in mode
     try:
         with (
             naming(file),
-            partial.open(
+            open(
+                partial,
                 mode,
                 encoding="utf-8" if is_text else None,
                 errors="backslashreplace"
                 if is_text
                 else None,  # half of a surrogate pair, in a name from data
                 newline="" if is_text else None,
+                opener=lambda path, flags: os.open(path, flags, permissions),
             ) as stream,
         ):
             yield stream
@@ -103,6 +108,28 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def begun_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, locked while this process works on it and removed afterwards.
+
+    Rename it to the target once it is complete. Folders that killed processes left unfinished are removed.
+
+    Raises:
+        OSError: the target's parent cannot be written.
+    """
+    home = target.parent
+    with ExitStack() as stack:
+        home.mkdir(parents=True, exist_ok=True)
+        with lock(home, wait=True):  # else others may take it for abandoned
+            for begun in home.glob(f"{_BEGUN}*"):
+                with suppress(BlockingIOError, FileNotFoundError), lock(begun):
+                    shutil.rmtree(begun, ignore_errors=True)
+            made = Path(tempfile.mkdtemp(prefix=f"{_BEGUN}{target.name}.", dir=home))
+            stack.callback(shutil.rmtree, made, ignore_errors=True)
+            stack.enter_context(lock(made))
+        yield made
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,9 +23,14 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
+from jaxfed.federation.execution.settings import HERE
+from jaxfed.host.row_table import RowTable
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, LearnerError, State, Taught
 from jaxfed.random_streams import Stream
+from jaxfed.training.server.client_rows import rows_for, took_part
+
+Turns = Any  # int32 [M], an array or a table
 
 
 class ClientFit(NamedTuple):
@@ -133,10 +138,13 @@ def speaking(client_id: np.ndarray, answers: np.ndarray) -> np.ndarray:
     return np.where(is_silent, -1, client_id).astype(np.int32)
 
 
-def with_turns(turns: np.ndarray, client_id: np.ndarray) -> np.ndarray:
+def with_turns(turns: Turns, client_id: np.ndarray) -> Turns:
     """Count one more turn for these clients: int32 [M], turns of each client."""
+    ids = client_id[client_id >= 0]
+    if isinstance(turns, RowTable):
+        return turns.replaced(ids, turns[ids] + 1)
     after = np.array(turns)
-    after[client_id[client_id >= 0]] += 1
+    after[ids] += 1
     return after
 
 
@@ -165,6 +173,12 @@ def count(number: int) -> np.ndarray:
     return np.asarray(number, np.int32)
 
 
-def first_turns(federation: Federation) -> np.ndarray:
-    """Return int32 [M], zero turns of each client."""
-    return np.zeros(federation.num_clients, np.int32)
+def first_turns(federation: Federation) -> Turns:
+    """Return int32 [M], zero turns of each client; a table of many."""
+    turns = rows_for(federation.num_clients, np.int32(0), HERE)
+    return turns if isinstance(turns, RowTable) else np.asarray(turns)
+
+
+def most_turns(turns: Turns) -> int:
+    """Return the turns of the client that had most."""
+    return int(np.asarray(turns[took_part(turns)]).max(initial=0))

@@ -22,6 +22,7 @@ The table of predictions has a row for each client and test example.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -180,7 +181,7 @@ class _Judge:
         return self.answers("predict_proba", state, x, _clients(state))
 
     def on_own(
-        self, state: LearnersState, federation: Federation, part: tuple[np.ndarray, ...]
+        self, state: LearnersState, federation: Federation, part: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """Labels of each client's own points, by its own model."""
         return [

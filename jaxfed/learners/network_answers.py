@@ -14,7 +14,7 @@ from jaxfed.federation.cohort import Array
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.kernels.devices.padding import in_batches
 from jaxfed.learners.learner import LearnerError, Predict
-from jaxfed.training.server.server_state import gather
+from jaxfed.training.server.client_rows import gather
 from jaxfed.training.specification import Training
 
 NAME = "network"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,11 +33,17 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.round.client_round import at_rate
-from jaxfed.training.server.server_state import client_keys, gather, is_finite, scatter, stacked_for
+from jaxfed.training.server.client_rows import (
+    CohortRows,
+    gather,
+    of_cohort,
+    scatter,
+    stacked_for,
+    tables_of,
+    written_back,
+)
+from jaxfed.training.server.server_state import client_keys, is_finite
 from jaxfed.training.specification import Training
-
-Start = Literal["warm", "fresh"]
-OptimizerState = Literal["kept", "fresh"]
 
 
 class NetworkState(NamedTuple):
@@ -45,7 +51,7 @@ class NetworkState(NamedTuple):
 
     Fields:
         model: parameters and running statistics, [M, ...].
-        optimizer: states that the clients' optimizers resume from, [M, ...]; () if they start afresh.
+        optimizer: states that the clients' optimizers resume from, [M, ...].
         order: typed keys [M], for shuffling own examples.
         steps: int32 [M], local steps done.
         fits: int32 [M], rounds that the client trained in; the clock of its learning rate.
@@ -78,8 +84,6 @@ class _Trained(NamedTuple):
     public_batch_size=at_least(1),
     pseudo_weight=NOT_NEGATIVE,
     public_loss=one_of(PUBLIC_LOSSES),
-    start=one_of(get_args(Start)),
-    optimizer_state=one_of(get_args(OptimizerState)),
 )
 def network(
     *,
@@ -87,8 +91,6 @@ def network(
     public_batch_size: int = 64,
     pseudo_weight: float = 1.0,
     public_loss: str = "label",
-    start: Start = "warm",
-    optimizer_state: OptimizerState = "kept",
 ) -> Learner:
     """Return the learner with a separate network at each client, `training.model`, trained by mini-batches.
 
@@ -99,12 +101,11 @@ def network(
         public_batch_size: |P|.
         pseudo_weight: lambda.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
-            "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" and "score_mse" to
-            scores. The last four learn from `Taught.soft`.
-        start: "warm": a round continues the previous network; "fresh": it begins with a new one.
-        optimizer_state: "kept" from round to round, or "fresh" in each; always fresh with a new network.
+            "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" to scores. The last
+            three learn from `Taught.soft`.
 
-    A step is a mini-batch. A client without own labels trains on public ones alone. A client with neither
+    A round continues each client's network and optimizer. A step is a mini-batch. A client without own
+    labels trains on public ones alone. A client with neither
     takes no step, and has no vote unless there is an `initial_model`. If a network is not finite after a
     round, it counts as failed, and its client keeps the previous one. A network with finite parameters whose
     scores are nan or infinite has no valid answers.
@@ -117,9 +118,7 @@ def network(
     clients, for fits with and without public labels, and for all clients in order, whose states are not
     copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
-    networks = _Networks(
-        training, public_batch_size, pseudo_weight, public_loss, start, optimizer_state
-    )
+    networks = _Networks(training, public_batch_size, pseudo_weight, public_loss)
     return Learner(
         networks.init,
         networks.fit,
@@ -139,13 +138,6 @@ class _Networks:
     public_batch_size: int
     pseudo_weight: float
     public_loss: str
-    start: Start
-    optimizer_state: OptimizerState
-
-    @property
-    def keeps_optimizer(self) -> bool:
-        """True if optimizers continue from round to round; with new networks they cannot."""
-        return self.optimizer_state == "kept" and self.start == "warm"
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
         """Return all clients' networks before their first step."""
@@ -153,13 +145,15 @@ class _Networks:
         numbers = jnp.arange(num_clients)
         models, optimizer = self.new_networks(key, numbers)
         orders = jax.random.fold_in(key, Stream.BATCH_ORDER)
-        return NetworkState(
+        state = NetworkState(
             model=models,
             optimizer=optimizer,
             order=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers),
             steps=jnp.zeros(num_clients, jnp.int32),
             fits=jnp.zeros(num_clients, jnp.int32),
         )
+        kept: NetworkState = tables_of(state, self.training.execution.host)
+        return kept
 
     def new_networks(self, key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
         """Networks and optimizers of these clients before their first step."""
@@ -168,8 +162,6 @@ class _Networks:
         if training.initial_model is None:
             keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
             models = jax.jit(jax.vmap(training.model.init))(keys)
-        if not self.keeps_optimizer:
-            return models, ()
         parameters = nnx.split_state(models, nnx.Param, ...)[0]
         return models, jax.vmap(training.local.optimizer(jnp.float32(0)).init)(parameters)
 
@@ -192,7 +184,11 @@ class _Networks:
         public_x = None if taught is None else jnp.asarray(taught.x)
         shared = public_x, targets, jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
-        trained = self.program(state, cohort, shared, own, key, is_everyone=is_everyone)
+        ids = np.asarray(cohort.client_id)
+        trained = self.program(
+            of_cohort(state, ids), cohort, shared, own, key, is_everyone=is_everyone
+        )
+        trained = trained._replace(state=written_back(state, trained.state, ids))
         ids, loss, taken, is_whole = jax.device_get(
             (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
         )
@@ -233,10 +229,11 @@ class _Networks:
         y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
         data = ClientData(x, y, (y >= 0).astype(jnp.float32), y >= 0, mask)
         # For large networks, copying states in and out takes as long as two steps.
-        before = state if is_everyone else gather(state, cohort.client_id)
+        is_all = is_everyone and not isinstance(state.fits, CohortRows)
+        before = state if is_all else gather(state, cohort.client_id)
         clients = _Client(before, data, own, client_keys(key, cohort))
         trained = self.fit_clients((shared, examples), clients)
-        if is_everyone:
+        if is_all:
             return trained
         return trained._replace(state=scatter(state, cohort.client_id, trained.state))
 
@@ -262,15 +259,15 @@ class _Networks:
             )
             plan = plan._replace(beside=lambda step, key: drawn(key))
         trained = train(
-            self.first(state, client.key),
+            state.model,
             data,
             client.key,
             loss=loss,
             optimizer=training.local.optimizer(rate),
             batches=plan,
-            optimizer_state=at_rate(state.optimizer, rate) if self.keeps_optimizer else None,
+            optimizer_state=at_rate(state.optimizer, rate),
         )
-        return _outcome(state, trained, self.keeps_optimizer)
+        return _outcome(state, trained)
 
     def loss(self, public: PublicBatch | None) -> Loss:
         """The loss of own labels, and of the targets of public examples."""
@@ -288,25 +285,17 @@ class _Networks:
             pointwise=training.local.pointwise,
         )
 
-    def first(self, state: NetworkState, key: jax.Array) -> nnx.State:
-        """The network that a round begins with."""
-        if self.start == "warm":
-            return state.model
-        if self.training.initial_model is not None:
-            return self.training.initial_model
-        return self.training.model.init(jax.random.fold_in(key, Stream.FRESH_START))
-
 
 def _largest(logits: jax.Array) -> jax.Array:
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
-def _outcome(before: NetworkState, trained: Trained, keeps_optimizer: bool) -> _Trained:
+def _outcome(before: NetworkState, trained: Trained) -> _Trained:
     """A client's state after its steps, or the one before if these have spoiled the network."""
     is_whole = is_finite(trained.state)
     after = before._replace(
         model=trained.state,
-        optimizer=trained.optimizer_state if keeps_optimizer else (),
+        optimizer=trained.optimizer_state,
         steps=before.steps + trained.num_steps,
         fits=before.fits + jnp.minimum(trained.num_steps, 1),
     )

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.training.local.consistency import soft_cross_entropy
 from jaxfed.training.local.losses import (
     Augment,
     Batch,
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
 SoftDistance = Callable[[jax.Array, jax.Array], jax.Array]  # logits, targets [B, C] -> [B]
 
 
-def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """-sum_c z_c log softmax(logits)_c, float32 [B], of logits and probabilities z [B, C]."""
-    return -jnp.sum(target * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
-
-
 def squared_distance(logits: jax.Array, target: jax.Array) -> jax.Array:
     """|softmax(logits) - z|^2, float32 [B], of logits and probabilities z [B, C]."""
     return jnp.sum(jnp.square(jax.nn.softmax(logits.astype(jnp.float32)) - target), axis=-1)
@@ -53,16 +49,10 @@ def score_l1(logits: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.mean(jnp.abs(logits.astype(jnp.float32) - target), axis=-1)
 
 
-def score_mse(logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Mean over the classes of (logits - z)^2, float32 [B], of logits and scores z [B, C]."""
-    return jnp.mean(jnp.square(logits.astype(jnp.float32) - target), axis=-1)
-
-
 SOFT_DISTANCES: dict[str, SoftDistance] = {
     "soft_cross_entropy": soft_cross_entropy,
     "squared_distance": squared_distance,
     "score_l1": score_l1,
-    "score_mse": score_mse,
 }
 PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 

@@ -84,18 +84,21 @@ def resnet18(
     ):
         if value not in allowed:
             raise UsageError(f"unknown {option} {value!r}; allowed: {', '.join(allowed)}")
-    *_, channels = image_shape("resnet18", input_shape)
-
-    def build(rngs: nnx.Rngs) -> _ResNet:
-        layers = Layers(
-            rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
-        )
-        return _ResNet(layers, channels, num_classes, stem, pool, normalize_features)
-
-    return from_module(build)
+    return _resnet(
+        *("resnet18", _CHANNELS, stem, pool, normalize_features, input_shape, num_classes),
+        norm=norm,
+        groups=groups,
+        momentum=momentum,
+        convolution=convolution,
+    )
 
 
-def cifar_resnet8(
+def _resnet(
+    name: str,
+    blocks: Sequence[int],
+    stem: Stem,
+    pool: Pool,
+    normalize_features: bool,
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
@@ -104,32 +107,19 @@ def cifar_resnet8(
     momentum: float = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
-    """Build the ResNet-8 of SAGE and ProxyFL.
-
-    Args:
-        input_shape: (H, W, c); (32, 32, 3) in the papers.
-        num_classes: C; None leaves out the classifier.
-        norm: "batch" as in the papers, "group" or "none".
-        groups: of "group".
-        momentum: of the running statistics.
-        convolution: see `jaxfed.models.layers.find_convolution`.
-
-    Raises:
-        UsageError: no images; an unknown option.
-
-    Cost: 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image of 32 x 32.
-    """
-    *_, channels = image_shape("cifar_resnet8", input_shape)
+    *_, channels = image_shape(name, input_shape)
 
     def build(rngs: nnx.Rngs) -> _ResNet:
         layers = Layers(
             rngs, convolution, HE_FAN_OUT_INIT, norm_kind=norm, groups=groups, momentum=momentum
         )
-        return _ResNet(layers, channels, num_classes, "cifar", blocks=(64, 128, 256))
+        return _ResNet(layers, channels, num_classes, blocks, stem, pool, normalize_features)
 
     return from_module(build)
 
 
+# 1,227,594 parameters for RGB and ten classes; 0.20e9 multiply-adds an image of 32 x 32.
+cifar_resnet8 = partial(_resnet, "cifar_resnet8", (64, 128, 256), "cifar", "mean", False)
 resnet17 = without_head(partial(resnet18, stem="cifar", pool="max"))  # of ProtoFSSL
 
 
@@ -157,10 +147,10 @@ class _ResNet(nnx.Module):
         layers: Layers,
         in_channels: int,
         num_classes: int | None,
+        blocks: Sequence[int],
         stem: Stem,
-        pool: Pool = "mean",
-        normalize_features: bool = False,
-        blocks: Sequence[int] = _CHANNELS,
+        pool: Pool,
+        normalize_features: bool,
     ):
         size, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.stem = Unit(layers.conv(in_channels, 64, size, stride), layers.norm(64))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import jax
@@ -44,10 +45,12 @@ from jaxfed.models.layers import (
 from jaxfed.models.model import Model, from_module
 
 Code = Literal["semifl", "fixmatch"]
-_BLOCKS = 4  # in a group: (28 - 4) / 6
 
 
-def wrn28_2(
+def wide_resnet(
+    name: str,
+    widen: int,
+    blocks: int,
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
@@ -57,9 +60,12 @@ def wrn28_2(
     momentum: float = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
-    """Build a WRN-28-2.
+    """Build a wide ResNet.
 
     Args:
+        name: for errors.
+        widen: k.
+        blocks: number in a group; the network has 6 blocks + 4 layers.
         input_shape: (H, W, c); (32, 32, 3) in the papers.
         num_classes: C; None leaves out the classifier.
         code: released code whose details are followed, "semifl" or "fixmatch"; see the module.
@@ -71,50 +77,8 @@ def wrn28_2(
     Raises:
         UsageError: no images; an unknown option.
 
-    Cost: 1,467,610 parameters for RGB and ten classes; 0.21e9 multiply-adds an image of 32 x 32.
-    """
-    return wide_resnet(
-        "wrn28_2", 2, input_shape, num_classes, code, norm, groups, momentum, convolution
-    )
-
-
-def wrn28_8(
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    *,
-    code: Code = "semifl",
-    norm: Norm = "batch",
-    groups: int = 16,
-    momentum: float = 0.9,
-    convolution: Convolution = "auto",
-) -> Model:
-    """Build a WRN-28-8; arguments as of `wrn28_2`.
-
-    Cost: 23,401,012 parameters for RGB and 100 classes; 3.4e9 multiply-adds an image of 32 x 32.
-    """
-    return wide_resnet(
-        "wrn28_8", 8, input_shape, num_classes, code, norm, groups, momentum, convolution
-    )
-
-
-def wide_resnet(
-    name: str,
-    widen: int,
-    input_shape: Sequence[int],
-    num_classes: int | None,
-    code: Code,
-    norm: Norm,
-    groups: int,
-    momentum: float,
-    convolution: Convolution,
-    blocks: int = _BLOCKS,
-) -> Model:
-    """Build a wide ResNet of any width and number of blocks; arguments as of `wrn28_2`.
-
-    Args:
-        name: for errors.
-        widen: k.
-        blocks: number in a group; the network has 6 blocks + 4 layers.
+    Cost: WRN-28-2 has 1,467,610 parameters for RGB and ten classes, and 0.21e9 multiply-adds an image of
+    32 x 32; WRN-28-8 has 23,401,012 for 100 classes, and 3.4e9.
     """
     if code not in ("semifl", "fixmatch"):
         raise UsageError(f"unknown code {code!r}; allowed: semifl, fixmatch")
@@ -134,6 +98,10 @@ def wide_resnet(
         return _WideResNet(layers, channels, num_classes, widen, blocks, is_fixmatch)
 
     return from_module(build)
+
+
+wrn28_2 = partial(wide_resnet, "wrn28_2", 2, 4)
+wrn28_8 = partial(wide_resnet, "wrn28_8", 8, 4)
 
 
 class _Block(nnx.Module):

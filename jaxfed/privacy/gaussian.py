@@ -48,7 +48,7 @@ def delta_of(epsilon: float, sensitivity: float, sigma: float, releases: int = 1
         return 0.0
     first, second = log_ndtr(a / 2 - epsilon / a), epsilon + log_ndtr(-a / 2 - epsilon / a)
     # exp(first) - exp(second), close to each other if delta is small.
-    return max(0.0, -math.exp(first) * math.expm1(min(0.0, float(second - first))))
+    return math.exp(first) * max(0.0, -math.expm1(float(second - first)))
 
 
 def epsilon_of(delta: float, sensitivity: float, sigma: float, releases: int = 1) -> float:

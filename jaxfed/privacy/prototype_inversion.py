@@ -41,7 +41,6 @@ def inverted(
     *,
     total_variation: float = 0.01,
     steps: int = 500,
-    rate: float = 0.1,
 ) -> jax.Array:
     """Images whose embeddings are nearest to prototypes, among smooth ones.
 
@@ -52,7 +51,6 @@ def inverted(
         key: typed, of the initial images.
         total_variation: w.
         steps: of Adam.
-        rate: Adam's learning rate, on the logits of pixels.
 
     Returns:
         float32 [n, H, W, c] in (0, 1).
@@ -65,10 +63,10 @@ def inverted(
             "use [n, D], (H, W, c) and 1 step or more"
         )
     keys = jax.random.split(key, len(prototypes))
-    return _inverted(prototypes, keys, features, tuple(shape), total_variation, steps, rate)
+    return _inverted(prototypes, keys, features, tuple(shape), total_variation, steps)
 
 
-@partial(jax.jit, static_argnums=range(2, 7))
+@partial(jax.jit, static_argnums=range(2, 6))
 def _inverted(
     prototypes: jax.Array,
     keys: jax.Array,
@@ -76,9 +74,8 @@ def _inverted(
     shape: tuple[int, ...],
     total_variation: float,
     steps: int,
-    rate: float,
 ) -> jax.Array:
-    optimizer = optax.adam(rate)
+    optimizer = optax.adam(0.1)  # on the logits of pixels
 
     def one(prototype: jax.Array, key: jax.Array) -> jax.Array:
         scale = jnp.maximum(jnp.sum(jnp.square(prototype)), 1e-12)

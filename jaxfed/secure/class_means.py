@@ -17,19 +17,21 @@ at most 2^-41 plus float64's rounding; sums modulo 2^64 are exact. Coordinates a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import masked
 from jaxfed.secure.row_sums.server_sums import client as client_of_sums
 from jaxfed.secure.row_sums.server_sums import server_sums
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
-from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums.server_sums import RowClient
 
 
 class Shown(NamedTuple):
@@ -52,24 +54,16 @@ class Client:
     Args:
         endpoint: its end of the session.
         shown: its prototypes.
-        random_bytes, clients, is_resilient: as `jaxfed.secure.row_sums.server_sums.client`.
+        options: as `jaxfed.secure.row_sums.server_sums.client`.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         shown: Shown,
-        *,
-        random_bytes: RandomBytes,
-        clients: Sequence[int],
-        is_resilient: bool,
+        **options: Any,
     ) -> None:
-        self._endpoint, self._shown = endpoint, shown
-        self._options: dict[str, Any] = {
-            "random_bytes": random_bytes,
-            "clients": clients,
-            "is_resilient": is_resilient,
-        }
+        self._endpoint, self._shown, self._options = endpoint, shown, options
 
     def hear_classes(self) -> None:
         """Receive the classes that are summed."""
@@ -85,9 +79,7 @@ class Client:
         return getattr(self._summing, step)
 
 
-def counted_client(
-    endpoint: Endpoint, shown: Shown, **options: Any
-) -> masked.Client | resilient.Client:
+def counted_client(endpoint: Endpoint, shown: Shown, **options: Any) -> RowClient:
     """A client of the first sums, [client j has class k]; arguments as `Client`."""
     return client_of_sums(endpoint, shown.is_there[:, None], **options)
 

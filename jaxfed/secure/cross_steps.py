@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from jaxfed.secure.row_sums import resilient as resilient_row_sums
 from jaxfed.secure.row_sums.server_sums import row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums.server_sums import RowClient
+    from jaxfed.secure.session.neighborhoods import Promise
 
 
 class Neighbors(NamedTuple):
@@ -148,6 +152,8 @@ def sums_of_rows(
     parts: Mapping[int, np.ndarray] | None = None,
     resilient: bool = False,
     signed: bool = False,
+    mask_partners: int = 0,
+    promise: Promise | None = None,
     progress: masked_row_sums.UploadsDone | None = None,
     num_classes: int | None = None,
     constructor: Callable[..., Any] = row_client,
@@ -166,6 +172,9 @@ def sums_of_rows(
         parts: the server's shares of the same clients' contributions, uint64 [n, C], if it has some.
         resilient: use double masks; dropouts then need no second round (`row_sums.resilient`).
         signed: with `resilient`, clients sign the list of survivors.
+        mask_partners: with `resilient`, k, the number of others that a client shares masks and secrets with
+            (`row_sums.sparse`); 0, or from the number of others on: all.
+        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         progress: receives the number of uploads that have arrived.
         num_classes: C; that of the first contribution if left out.
         constructor: makes a client from what `contributions` holds; arguments as `row_client`.
@@ -176,13 +185,26 @@ def sums_of_rows(
 
     Raises:
         ProtocolError: an unexpected message; no client gets sums then.
-        UsageError: a contribution beyond the fixed-point range, or `signed` without `resilient`.
+        UsageError: a contribution beyond the fixed-point range, `signed` without `resilient`, or
+            `mask_partners` too few for the promise, without `resilient`, or `signed`.
     """
     if signed and not resilient:
         raise UsageError("signed=True: allowed with resilient=True, which has what is signed")
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
+    protocol: Any = resilient_row_sums if resilient else masked_row_sums
+    options: dict[str, Any] = {"signed": signed} if resilient else {}
+    if mask_partners:
+        if signed or not resilient:
+            raise UsageError(
+                key="mask_partners", value=mask_partners, allowed="use resilient=True, signed=False"
+            )
+        from jaxfed.secure.row_sums import sparse
+
+        if graph := sparse.graph_of(session, clients, mask_partners, promise):
+            protocol, options, plan["promise"] = sparse, {"graph": graph}, graph.promise
+            rows = {client: own for client, own in rows.items() if client in graph.neighbors}
     parties = session.parties(
         constructor,
         contributions,
@@ -192,16 +214,9 @@ def sums_of_rows(
         signed=signed,
         **plan,
     )
-    protocol = resilient_row_sums if resilient else masked_row_sums
     if num_classes is None:
         num_classes = next(iter(contributions.values())).shape[1]
-    server = protocol.Server(
-        session.endpoints[SERVER],
-        rows,
-        num_classes,
-        parts=parts,
-        **({"signed": signed} if resilient else {}),
-    )
+    server = protocol.Server(session.endpoints[SERVER], rows, num_classes, parts=parts, **options)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     return protocol.run(parties, server, first_round=first_round, progress=progress)
 
@@ -212,17 +227,15 @@ def sums_and_totals(
     totals: Mapping[int, np.ndarray],
     rows: Mapping[int, slice],
     *,
-    parts: Mapping[int, np.ndarray] | None = None,
-    shape: tuple[int, int] | None = None,
+    parts: Mapping[int, np.ndarray],
     **options: Any,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """`sums_of_rows`, and in the same messages totals for every client: (Z[R_j], sum of `totals`).
 
     Every client owns t further rows, to which all clients add their `totals`, real [t, C]. So the totals are
-    sums over exactly the clients whose contributions count, and the server does not learn them. `shape` is
-    (t, C), that of the first client's if left out.
+    sums over exactly the clients whose contributions count, and the server does not learn them.
     """
-    sums = undivided_sums(session, contributions, totals, rows, parts=parts, shape=shape, **options)
+    sums = undivided_sums(session, contributions, totals, rows, parts=parts, **options)
     split = {client: own.stop - own.start for client, own in rows.items()}
     return {
         client: (own[: split[client]], own[split[client] :])
@@ -241,7 +254,10 @@ def undivided_sums(
     shape: tuple[int, int] | None = None,
     **options: Any,
 ) -> dict[int, np.ndarray]:
-    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process."""
+    """`sums_and_totals` with both in one array [n_j + t, C]; None for a client in another process.
+
+    `shape` is (t, C), that of the first client's if left out.
+    """
     num_totals, num_classes = next(iter(totals.values())).shape if shape is None else shape
     longer = {
         client: slice(own.start + number * num_totals, own.stop + (number + 1) * num_totals)
@@ -266,7 +282,7 @@ def client_with_totals(
     *,
     shorter: Mapping[int, slice],
     **options: Any,
-) -> masked_row_sums.Client | resilient_row_sums.Client:
+) -> RowClient:
     """A client that adds totals.
 
     Args:

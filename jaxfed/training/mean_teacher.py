@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,44 @@ import optax
 from flax import nnx
 from jax.tree_util import DictKey
 
+from jaxfed.models.model import compose
 from jaxfed.training.server.server_state import together
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
+
+Evaluated = Literal["target", "online"]
+
+
+def twins(network: nnx.State) -> nnx.State:
+    """Return {online, target}, two copies of one network."""
+    return together(online=network, target=network)
+
+
+def siamese(
+    model: Model,
+    evaluated: Evaluated,
+    made: Callable[[nnx.State], nnx.State] = twins,
+    run: Sequence[Evaluated] = ("online", "target"),
+) -> Model:
+    """The model of states {online, target}; one network is evaluated, training runs those of `run`.
+
+    `made` returns the state of a network.
+    """
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        trained = {name: model.train_features(state[name], x, key) for name in run}
+        moved = {name: after for name, (_, after) in trained.items()}
+        return trained[evaluated][0], together(**{**state, **moved})
+
+    return compose(
+        init=lambda key: made(model.init(key)),
+        features=lambda state, x: model.features(state[evaluated], x),
+        head=lambda state, features: model.head(state[evaluated], features),
+        train_features=train_features,
+    )
 
 
 def ramp_up(round: jax.Array, length: int) -> jax.Array:

@@ -31,11 +31,13 @@ class Needs(NamedTuple):
         pseudo_label: name of its source of labels after stage 1; None: unknown, any of them.
         labels_at: places where labels may be, out of "clients" and "server".
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
+        averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
     """
 
     pseudo_label: str | None = None
     labels_at: tuple[str, ...] = EVERYWHERE
     two_views: bool | None = None
+    averages: bool = False
 
 
 def needs(
@@ -43,6 +45,7 @@ def needs(
     pseudo_label: str | Of[str] = lambda given: given.pseudo_label,
     labels_at: tuple[str, ...] = ("clients",),
     two_views: bool | Of[bool] = False,
+    averages: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Declare a factory's needs: values, or functions of its keywords; see `Needs`.
 
@@ -54,6 +57,7 @@ def needs(
             pseudo_label(given) if callable(pseudo_label) else pseudo_label,
             labels_at,
             two_views(given) if callable(two_views) else two_views,
+            averages,
         )
         return factory
 

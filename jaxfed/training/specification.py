@@ -55,6 +55,8 @@ class Training:
             "none", "unlabeled", "network" and "teacher".
         execution: how it is executed.
         labeled_only_rounds: number of rounds of stage 1; pseudo-labels begin after them.
+        training_cohort_size: number of clients of a cohort that train, drawn in every round; the others only
+            take part in the labeling (`jaxfed.training.round.training_cohort`). 0: all train.
         initial_model: the model that training starts from; None: `model.init`.
     """
 
@@ -66,6 +68,7 @@ class Training:
     )
     execution: ClientExecution = field(default_factory=ClientExecution)
     labeled_only_rounds: int = 0
+    training_cohort_size: int = 0
     initial_model: nnx.State | None = None
 
     def __new__(cls, *values: Any, **named: Any) -> Training:

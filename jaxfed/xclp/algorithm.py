@@ -12,8 +12,7 @@ parties. Every message between parties goes through it, and clients may leave it
 
 Departures from the printed algorithm, each on purpose:
   * Line 7 keeps each row's k largest entries *other than its own*. As printed, the diagonal
-    cos(0) = 1 would always be one of the k; the authors' code leaves it out as well. `self_edges` is
-    the line as printed: weight 1 of a point with itself, twice in B + B^T, and k - 1 others.
+    cos(0) = 1 would always be one of the k; the authors' code leaves it out as well.
   * Lines 5 to 7 stream: cos(pi h / L) falls with h, so the k largest cosines are the k smallest
     distances, and the n x n matrices H and A never exist. Ties go to the smaller index.
   * Negative similarities count as no edge (the paper's D^-1/2 needs non-negative degrees).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxfed.federation.communication import Communication
-from jaxfed.xclp.selection.choice import Choice, priors_of, settings_of
+from jaxfed.xclp.selection.choice import Choice, fits_prior, settings_of
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import SHARPNESS
 from jaxfed.xclp.steps.knn_graph import GraphPoints
@@ -125,9 +125,9 @@ def count_selection(
     """Add the payload bytes of choosing settings by leave-one-out, in 4-byte numbers, without codes.
 
     For every matrix S that was tried: the messages of a labeling of the labeled points alone, always with
-    numbers of labels of each class, and its diagonals. For every setting: three counts of each client. The
-    same three counts for every strength of the client prior, if there are several. With a session, only
-    messages outside its channel are counted.
+    numbers of labels of each class, and its diagonals. For every setting: three counts of each client. If the
+    client prior is fitted: two likelihoods, and the same three counts with it. With a session, only messages
+    outside its channel are counted.
 
     Args:
         communication: where they are added.
@@ -140,9 +140,8 @@ def count_selection(
     if not p.has_session:
         communication.up("positions", 4 * num_labeled)
         communication.down("diagonals", 4 * num_matrices * num_labeled)
-        communication.down("setting", 4 * num_clients)
-        if choice.sharpness is not None:
-            communication.down("setting", 4 * num_clients)
+        num_numbers = 1 + fits_prior(p) + (choice.sharpness is not None)
+        communication.down("setting", 4 * num_numbers * num_clients)
     if not p.has_session or (is_plaintext and p.influence == "labels"):
         communication.down("influence_columns", 4 * num_matrices * num_labeled**2)
     if is_plaintext:
@@ -152,8 +151,11 @@ def count_selection(
         num_counts = num_matrices if num_labeled else 0
         communication.up("class_counts", 4 * num_clients * num_counts * p.num_classes)
         communication.down("class_counts", 4 * num_clients * num_counts * p.num_classes)
-        num_priors = len(priors_of(p))
-        tried = len(settings_of(p)) + (num_priors if num_priors > 1 else 0)
-        communication.up("hits", 12 * tried * num_clients)
-        if choice.sharpness is not None:
-            communication.up("log_likelihoods", 4 * (len(SHARPNESS) + 1) * num_clients)
+        communication.up("hits", 12 * (len(settings_of(p)) + fits_prior(p)) * num_clients)
+        num_likelihoods = len(SHARPNESS) + 1 if choice.sharpness is not None else 0
+        if fits_prior(p):
+            from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS
+
+            num_likelihoods += len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1
+        if num_likelihoods:
+            communication.up("log_likelihoods", 4 * num_likelihoods * num_clients)

@@ -6,23 +6,16 @@ import optax
 import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
-from small_training import KEY, RATE, assert_same, clients_with, rounds_of, training_of
+from small_training import KEY, RATE, assert_same, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.cbafed import cbafed, labels, residual_mean, scaled_shares, thresholds
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server.aggregate import server_optimizer
 
 BASE, HIGHEST, RARE = 0.5, 0.55, 0.06
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has
 SETTINGS = {"threshold": BASE, "highest_threshold": HIGHEST, "rare_share": RARE}
-
-
-def federation_with(given):
-    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
-    held = clients_with(given)
-    return held, Federation.from_clients(held, test=test, num_classes=3)
 
 
 def shares_by_hand(counts):

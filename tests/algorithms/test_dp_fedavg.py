@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from float64_training import affine
 from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
@@ -34,12 +35,6 @@ METHODS = {"clients": dp_fedavg, "records": dp_fedavg_records}
 
 def training(batches=ALL_AT_ONCE, **changes):
     return training_of(batches, model=LINEAR, **{"weighting": aggregate.uniformly, **changes})
-
-
-def affine(state):
-    """Kernel over bias, [..., 5, 3], float64."""
-    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
-    return np.concatenate([kernel, bias[..., None, :]], axis=-2)
 
 
 def gradients(w, x, y):

@@ -19,6 +19,7 @@ from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, started, trains
+from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
@@ -69,6 +70,7 @@ del checks  # or it is collected once more
 
 
 TRAIN = list(filter(trains, ALGORITHMS))
+LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 
 
 @pytest.mark.parametrize("name", on_demand(TRAIN, at_once=["fedavg_xclp"]))  # has most stages
@@ -76,6 +78,20 @@ def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
     checks.agrees_with("shard_map")
+
+
+@pytest.mark.parametrize("case", on_demand(LEARN, at_once=["scaffold"]))
+def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
+    """Of few clients, whose states would else be arrays; with the evaluation of what selection keeps."""
+    name, settings = CASES[case]
+    found = []
+    for limit in (2**40, 0):
+        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        config, federation, algorithm = arranged.__wrapped__(name, settings=settings)
+        state = played(algorithm, config, federation, started(algorithm, federation), 1, 4)
+        quality = algorithm.evaluate(algorithm.evaluated(state), federation)
+        found.append((state, quality))
+    assert_equal(*found)
 
 
 @pytest.mark.slow

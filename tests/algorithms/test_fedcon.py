@@ -13,11 +13,10 @@ from float64_training import (
     softmax,
     weights_of,
 )
-from small_training import KEY, RATE, training_of
+from small_training import KEY, RATE, clients_and_server, shifted, training_of
 
 from jaxfed.algorithms.fedcon import contrast_loss, fedcon, server_loss
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -29,25 +28,12 @@ BODY = 40  # first of a network's 67 numbers
 SHAPES = ((8, HIDDEN), (HIDDEN,), (HIDDEN, 8), (8,))
 
 
-def shifted(key, x):
-    return x + 0.5
-
-
 def moved(key, x):
     return x + jax.random.uniform(key)
 
 
-def clients_and_server():
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal((40, 4)).astype(np.float32)
-    held = [x[:8], x[8:14], x[14:19], x[:0]]
-    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1)
-    return held, Federation.from_clients(
-        [(own, np.full(len(own), -1)) for own in held],
-        server=(x[20:30], y[20:30]),
-        test=(x[30:], y[30:]),
-        num_classes=3,
-    )
+def held_of(x):
+    return [x[:8], x[8:14], x[14:19], x[:0]]
 
 
 def algorithm_of(federation, **changes):
@@ -113,7 +99,7 @@ def by_client(both, target, first, second):
 
 
 def test_two_rounds_are_the_equations():
-    held, federation = clients_and_server()
+    held, federation = clients_and_server(held_of)
     algorithm = algorithm_of(federation)
     state = algorithm.init(KEY, federation)
     w, sizes = weights_of(state.model["online"]), [8, 6, 5]
@@ -179,7 +165,7 @@ def test_each_view_learns_from_the_other():
 
 
 def test_only_bodies_and_their_statistics_are_sent():
-    _, federation = clients_and_server()
+    _, federation = clients_and_server(held_of)
     algorithm = algorithm_of(federation, batch_norm=True)
     start = algorithm.init(KEY, federation)
     other = algorithm.init(jax.random.key(1), federation)
@@ -197,7 +183,7 @@ def test_only_bodies_and_their_statistics_are_sent():
 
 
 def test_weight_decay_moves_neither_targets_nor_the_head_at_clients():
-    _, federation = clients_and_server()
+    _, federation = clients_and_server(held_of)
     training = training_of(
         WHOLE,
         server_examples=federation.server_examples,
@@ -225,7 +211,7 @@ def test_weight_decay_moves_neither_targets_nor_the_head_at_clients():
     ],
 )
 def test_bad_input_gives_one_line(changes, keywords, wrong):
-    _, federation = clients_and_server()
+    _, federation = clients_and_server(held_of)
     given = {"server_examples": federation.server_examples, "server_batches": WHOLE, **changes}
     with pytest.raises(UsageError, match=wrong):
         fedcon(training=training_of(WHOLE, **given), **keywords)

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, assert_same, clients_with, double, rounds_of, training_of
+from small_training import KEY, RATE, assert_same, double, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.feddb import aggregation_weights, debiased, feddb
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views
 from jaxfed.training.local.losses import softmax_cross_entropy
@@ -17,12 +16,6 @@ from jaxfed.training.server.aggregate import by_labeled_examples
 
 TAU, WEIGHT = 0.5, 0.8
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has
-
-
-def federation_with(given):
-    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
-    held = clients_with(given)
-    return held, Federation.from_clients(held, test=test, num_classes=3)
 
 
 def excess(a, q):

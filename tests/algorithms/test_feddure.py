@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, double, federation_of, rounds_of, training_of
+from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.feddure import Rates, Regulators, Seen, feddure, regulated, weigher
 from jaxfed.errors import UsageError
@@ -17,10 +17,6 @@ from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 SIZES, LABELED, COHORTS = [14, 9, 12], 4, [[0, 1], [1, 2]]
 TAU, WEIGHT, COARSE, FINE = 0.45, 1.3, 0.7, 0.02
-
-
-def shifted(key, x):
-    return x + 0.5
 
 
 def entries(state):

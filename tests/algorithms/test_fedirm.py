@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, federation_of, training_of
+from small_training import KEY, RATE, federation_of, shifted, training_of
 
 from jaxfed.algorithms.fedirm import _renewed, client_relations, fedirm, mismatch, relation_loss
 from jaxfed.errors import UsageError
@@ -19,10 +19,6 @@ from jaxfed.training.server.server_state import together
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 SIZES, LABELED = [14, 9, 12], 3
 WEIGHT, RAMP, AVERAGE, HEAT, MOST = 0.8, 2, 0.6, 1.7, 0.95
-
-
-def shifted(key, x):
-    return x + 0.5
 
 
 def rows_of(z, label):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, double, federation_of, rounds_of, training_of
+from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.fedloke import fedloke
 from jaxfed.errors import UsageError
@@ -13,10 +13,6 @@ from jaxfed.training.local.batches import Batches
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 SIZES, LABELED, COHORTS = [14, 9, 12], 4, [[0, 1], [1, 2], [0, 1]]
 MU, DELTA, RAMP = 0.7, 0.95, 2
-
-
-def shifted(key, x):
-    return x + 0.5
 
 
 def entropy(p):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from float64_training import affine
 from scipy import stats
 from small_training import KEY, assert_close, assert_same, double, federation_of, training_of
 
@@ -20,12 +21,6 @@ from jaxfed.training.server import aggregate
 from jaxfed.training.server.group_averaging import Groups, _memberships, gradient_diversity
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def affine(state):
-    """Kernel over bias, [..., 5, 3], float64."""
-    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
-    return np.concatenate([kernel, bias[..., None, :]], axis=-2)
 
 
 def apart(at_server):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from float64_training import softmax
 from small_training import (
     KEY,
     RATE,
@@ -18,13 +19,12 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedsiam.mean_teacher import twins
 from jaxfed.algorithms.fedsiam.method import fedsiam, siamese_loss
 from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
-from jaxfed.training.mean_teacher import ramp_up
+from jaxfed.training.mean_teacher import ramp_up, twins
 from jaxfed.training.server.aggregate import uniformly
 from jaxfed.training.server.server_state import together
 
@@ -102,10 +102,6 @@ LINEAR = mlp((4,), 3, hidden=())
 def joined(state):
     """Kernel and bias, which goes with inputs of 1, as one matrix [5, 3]."""
     return np.vstack([np.float64(state["head"][name][...]) for name in ("kernel", "bias")])
-
-
-def softmax(z):
-    return np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
 
 
 def client_in_numpy(online, target, x, y, *, beta, over, first_step, rate, average):

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, double, training_of
+from small_training import KEY, RATE, clients_and_server, double, training_of
 
 from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -22,17 +21,8 @@ WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client 
 IS_BIAS = np.repeat([False, True, False, True], [32, 8, 24, 3])  # of `small_training.Net`
 
 
-def clients_and_server():
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal((40, 4)).astype(np.float32)
-    held = [4 * x[:9], x[9:16], 0.2 * x[16:20], x[:0]]
-    y = (x @ rng.standard_normal((4, 3))).argmax(axis=1)
-    return held, Federation.from_clients(
-        [(own, np.full(len(own), -1)) for own in held],
-        server=(x[20:30], y[20:30]),
-        test=(x[30:], y[30:]),
-        num_classes=3,
-    )
+def held_of(x):
+    return [4 * x[:9], x[9:16], 0.2 * x[16:], x[:0]]
 
 
 def training_with(federation, **changes):
@@ -84,7 +74,7 @@ def client_by_hand(w, x, rate, adaptive):
 
 @pytest.mark.parametrize("adaptive", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_two_rounds_are_the_equations(adaptive):
-    held, federation = clients_and_server()
+    held, federation = clients_and_server(held_of)
     algorithm = fl2(
         training=training_with(federation),
         sure_threshold=SURE,
@@ -140,7 +130,7 @@ def test_the_label_of_an_unsure_example_is_kept_out():
 @pytest.mark.slow
 def test_clients_that_are_sure_of_everything_have_a_mean():
     """1 - tau is 0 for all of them; none is left out, and numbers stay finite."""
-    _, federation = clients_and_server()
+    _, federation = clients_and_server(held_of)
     training = training_with(federation)
     saturated = jax.tree.map(lambda leaf: 1e4 * leaf, training.model.init(KEY))
     algorithm = fl2(training=dataclasses.replace(training, initial_model=saturated))
@@ -183,6 +173,6 @@ def test_without_a_sure_example_the_loss_is_that_of_labels():
 def test_it_needs_labels_at_the_server_and_a_share():
     with pytest.raises(UsageError, match=r"labels at the server.*give the server's examples"):
         fl2(training=training_of(WHOLE, strong_augment=double))
-    _, federation = clients_and_server()
+    _, federation = clients_and_server(held_of)
     with pytest.raises(UsageError, match=r"fl2\.sure_threshold=2: use numbers from 0 to 1"):
         fl2(training=training_with(federation), sure_threshold=2)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from float64_training import log_softmax
 
 from jaxfed.algorithms.fedlabel import surer
 from jaxfed.algorithms.sage import corrected, correction
@@ -17,11 +18,6 @@ def views(n=200, classes=3, seed=0):
     own, received = rng.dirichlet(np.full(classes, 0.6), (2, n))
     strong = rng.standard_normal((n, classes))
     return own, received, strong
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def as_views(own, received, strong):

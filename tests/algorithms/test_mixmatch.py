@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from float64_training import softmax
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -38,11 +39,6 @@ def batch_of(labeled, unlabeled, unused=1):
         used=used,
         is_labeled=is_labeled,
     )
-
-
-def softmax(logits):
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def shifting():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import features, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, double, federation_of, training_of
+from small_training import KEY, RATE, double, federation_of, shifted, training_of
 
 from jaxfed.algorithms.proxyfl import proxyfl
 from jaxfed.algorithms.proxyfl.class_prior import prior_store
@@ -23,22 +23,16 @@ TAU, LAMBDA, BETA, AVERAGE, STEPS, ETA = 0.45, 0.7, 0.6, 0.25, 4, 0.3
 SIZES, LABELED = [14, 9, 12], 4
 
 
-def shifted(key, x):
-    return x + 0.5
-
-
 def rows_of(w):
     """The classifier's rows, [3, 8]."""
     return w[40:64].reshape(8, 3).T
 
 
-def similar(a, b, similarity):
-    if similarity == "cosine":
-        a, b = a / np.sqrt((a * a).sum()), b / np.sqrt((b * b).sum())
-    return (a * b).sum()
+def similar(a, b):
+    return (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum())
 
 
-def local_loss(v, received, x, y, prior, similarity, seen):
+def local_loss(v, received, x, y, prior, seen):
     """L of one batch with its first examples labeled; counts what it comes across."""
     x = x.astype(np.float64)
     p_g, p_l = softmax(logits(received, x + 0.5)), softmax(logits(v.real, x + 0.5))
@@ -55,8 +49,8 @@ def local_loss(v, received, x, y, prior, similarity, seen):
     for i in range(len(y), len(x)):
         is_sure = p_g[i].max() >= TAU
         weight = np.ones(3) if is_sure else p_l[i]
-        own = sum(weight[c] * similar(z[i], rows[c], similarity) for c in sets[i])
-        others = [similar(z[i], z[j], similarity) for j in range(len(x)) if not sets[i] & sets[j]]
+        own = sum(weight[c] * similar(z[i], rows[c]) for c in sets[i])
+        others = [similar(z[i], z[j]) for j in range(len(x)) if not sets[i] & sets[j]]
         term = np.log(np.exp(own) + sum(map(np.exp, others))) - own
         (sure if is_sure else unsure).append(term)
         seen["several"] += len(sets[i]) > 1
@@ -84,8 +78,7 @@ def tuning_loss(flat, clients):
     return value
 
 
-@pytest.mark.parametrize("similarity", ["cosine", pytest.param("dot", marks=pytest.mark.slow)])
-def test_two_rounds_are_the_equations(similarity):
+def test_two_rounds_are_the_equations():
     federation = federation_of(SIZES, num_labeled=LABELED)
     training = training_of(
         WHOLE, augment=shifted, strong_augment=double, weighting=aggregate.uniformly
@@ -95,7 +88,6 @@ def test_two_rounds_are_the_equations(similarity):
         threshold=TAU,
         unlabeled_weight=LAMBDA,
         contrast_weight=BETA,
-        similarity=similarity,
         prior_average=AVERAGE,
         tuning_steps=STEPS,
         tuning_rate=ETA,
@@ -115,7 +107,7 @@ def test_two_rounds_are_the_equations(similarity):
             for _ in range(WHOLE.epochs):
 
                 def objective(u, x=x, y=y, w=w, prior=prior):
-                    return local_loss(u, w, x, y, prior, similarity, seen)
+                    return local_loss(u, w, x, y, prior, seen)
 
                 v = v - RATE / (1 + number) * gradient(objective, v)
             ends.append(v)
@@ -147,11 +139,11 @@ def test_a_set_is_the_label_the_pseudo_label_or_what_beats_the_prior():
 def test_rows_that_only_fill_a_batch_are_no_negatives():
     z, rows = jnp.eye(3), jnp.eye(3)
     given = (jnp.eye(3, dtype=bool), jnp.ones((3, 3)))
-    filled = contrast(z, rows, *given, jnp.array([True, True, False]), "dot")
+    filled = contrast(z, rows, *given, jnp.array([True, True, False]))
     np.testing.assert_allclose(filled[0], np.log(np.e + 1) - 1, rtol=1e-6)
-    whole = contrast(z, rows, *given, jnp.ones(3, bool), "dot")
+    whole = contrast(z, rows, *given, jnp.ones(3, bool))
     np.testing.assert_allclose(whole[0], np.log(np.e + 2) - 1, rtol=1e-6)
-    scaled = contrast(7 * z, 5 * rows, *given, jnp.ones(3, bool), "cosine")
+    scaled = contrast(7 * z, 5 * rows, *given, jnp.ones(3, bool))
     np.testing.assert_allclose(scaled, whole, rtol=1e-6)
 
 
@@ -161,7 +153,7 @@ def test_features_near_zero_have_a_bounded_slope():
     sets = jnp.eye(2, dtype=bool)
 
     def total(z):
-        return jnp.sum(contrast(z, rows, sets, jnp.ones((2, 2)), used, "cosine"))
+        return jnp.sum(contrast(z, rows, sets, jnp.ones((2, 2)), used))
 
     tiny = jnp.array([[1e-7, 2e-7], [3e-7, 1e-7]])
     assert float(jnp.abs(jax.grad(total)(tiny)).max()) < 1000
@@ -181,7 +173,6 @@ def test_an_example_without_any_class_does_not_count():
         threshold=0.9,
         unlabeled_weight=1.0,
         contrast_weight=1.0,
-        similarity="dot",
         pointwise=softmax_cross_entropy,
     )
     labeled = jnp.array([True, False, False])

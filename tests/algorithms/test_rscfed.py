@@ -16,11 +16,10 @@ from float64_training import (
     the_one_that_fits,
     weights_of,
 )
-from small_training import KEY, RATE, assert_same, clients_with, double, rounds_of, training_of
+from small_training import KEY, RATE, assert_same, double, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscfed, sub_consensus
 from jaxfed.errors import UsageError
-from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server.aggregate import server_optimizer
@@ -29,12 +28,6 @@ from jaxfed.training.server.server_state import together
 BETA, WEIGHT, T, AVERAGE = 6.0, 0.7, 0.5, 0.6
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
 SETTINGS = {"beta": BETA, "unlabeled_weight": WEIGHT, "temperature": T, "average": AVERAGE}
-
-
-def federation_with(given):
-    test = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
-    held = clients_with(given)
-    return held, Federation.from_clients(held, test=test, num_classes=3)
 
 
 def consensus_by_hand(models, sizes):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from float64_training import affine, log_softmax
 from scipy import stats
 from small_training import KEY, double, training_of
 
@@ -18,16 +19,6 @@ from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 
 LINEAR = mlp((4,), 3, hidden=())
-
-
-def affine(state):
-    """Kernel over bias, [5, 3], float64."""
-    kernel, bias = (np.asarray(state["head"][name][...], np.float64) for name in ("kernel", "bias"))
-    return np.vstack([kernel, bias])
-
-
-def log_softmax(z):
-    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
 
 
 def with_ones(x):

@@ -15,7 +15,7 @@ from float64_training import (
     the_one_that_fits,
     weights_of,
 )
-from small_training import KEY, RATE, double, training_of
+from small_training import KEY, RATE, double, shifted, training_of
 
 from jaxfed.algorithms.semifl import semifl
 from jaxfed.federation.clients import Federation
@@ -24,10 +24,6 @@ from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_state import with_statistics
 
 THRESHOLD, MIX_WEIGHT, MAX_NORM = 0.6, 0.8, 0.4
-
-
-def shifted(key, x):
-    return x + 0.5
 
 
 def clients_and_server():

@@ -57,17 +57,15 @@ def assert_follows(states, expected):
         np.testing.assert_allclose(weights_of(state.model), w, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
-def test_scaffold(option):
-    states = played(partial(scaffold, option=option))
+def test_scaffold():
+    states = played(scaffold)
     w = weights_of(states[0].model)
     c, own = np.zeros_like(w), np.zeros((len(SIZES), len(w)))
     for number, cohort in enumerate(COHORTS):
         rate, ends, renewed = rate_of(number), [], own.copy()
         for k in cohort:
             v = descended(w, k, rate, c - own[k])
-            at_start = gradient_of(w, k)
-            renewed[k] = at_start if option == "I" else own[k] - c + (w - v) / (STEPS * rate)
+            renewed[k] = own[k] - c + (w - v) / (STEPS * rate)
             ends.append(v)
         w = w + SERVER_RATE * (np.mean(ends, axis=0) - w)
         c, own = c + (renewed - own).sum(axis=0) / len(SIZES), renewed

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from float64_training import gradient, log_softmax, softmax
-from small_training import KEY, RATE, double, federation_of, rounds_of, training_of
+from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.twinsight import Twins, twinsight
 from jaxfed.errors import UsageError
@@ -15,10 +15,6 @@ WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client 
 SIZES, LABELED, COHORTS = [8, 6, 7], 3, [[0, 1], [1, 2]]
 LABELS, CONTRAST, TWIN, HEAT, HIDDEN, SIZE = 0.9, 0.7, 4.0, 0.5, 8, 2
 SHAPES = ((4, 8), (8,), (8, 3), (3,), (4, 8), (8,), (8, HIDDEN), (HIDDEN,), (HIDDEN, SIZE), (SIZE,))
-
-
-def shifted(key, x):
-    return x + 0.5
 
 
 def algorithm_of(**changes):

@@ -145,6 +145,14 @@ def test_in_a_thread_and_with_a_config():
     assert found[0].methods == ("xclp", "client_knn")
 
 
+def test_a_key_that_these_data_do_not_read_is_refused(tmp_path):
+    x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x, y_test=y)
+    keys = {"dataset__name": str(tmp_path / "set.npz"), "dataset__test_fraction": 0.5}
+    with pytest.raises(jaxfed.UsageError, match=r"test_fraction=0\.5: nothing reads it"):
+        jaxfed.run("xclp_digits:smoke", progress=False, **keys)
+
+
 @pytest.mark.parametrize("config", ["xclp_digits:smoke", file.load("xclp_digits:smoke")])
 def test_a_key_that_nothing_reads_is_refused(config):
     with pytest.raises(
@@ -185,6 +193,7 @@ def test_a_folder_of_its_own_goes_with_the_result():
         (lambda r: jaxfed.run("no_such_config"), "no such file"),
         (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): use"),
         (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
+        (lambda r: jaxfed.run(TRAINED, num_repeats=0), r"^config\.num_repeats=0: use "),
     ],
 )
 def test_mistakes_are_one_line(trained, call, message):

@@ -114,15 +114,22 @@ def test_every_ensemble_has_noise_of_its_own():
 
 
 def test_who_fails_is_silent():
-    """Of teachers that cannot be fitted nobody hears; students without a model are no shadows."""
-    heard = []
+    """Of teachers that cannot be fitted nobody hears; students without a model are no shadows.
+
+    A teacher's old model would answer, as a network does that its last steps have spoiled.
+    """
+    heard, failing = [], toy(fails=(1,))
+
+    def init(key, federation):
+        state = failing.init(key, federation)
+        return state._replace(is_there=~state.is_there)
 
     def asks(votes, key):
         heard.append((votes < 0).all(axis=1).tolist())
         return vote(votes, key)
 
     said, is_in = of_toys(
-        teacher=lambda: toy(fails=(1,)), student=lambda: toy(fails=(3,)), asks=asks
+        teacher=lambda: failing._replace(init=init), student=lambda: toy(fails=(3,)), asks=asks
     )
     silent = np.argwhere(heard).tolist()  # ensemble, and place of the teacher
     assert silent == [[0, 1], [1, 0], [2, 3], [3, 2]]

@@ -62,10 +62,11 @@ def test_together_is_one_by_one_to_the_bit():
 
 
 def test_estimators_are_shadows_too():
-    learner = LEARNERS["decision_tree"](num_classes=3)
+    learner, fits = LEARNERS["decision_tree"](num_classes=3), []
+    counted = learner._replace(fit=lambda *given: fits.append(1) or learner.fit(*given))
     is_in = shadow_memberships(len(TARGETS.example), 12, 4, seed=0)
     said = shadow_answers(
-        lambda: learner,
+        lambda: counted,
         FEDERATION,
         TARGETS,
         is_in,
@@ -77,3 +78,4 @@ def test_estimators_are_shadows_too():
     right = said[2].answers[:, : len(label)].argmax(axis=-1) == label
     assert right[is_in].all()
     assert right[~is_in].mean() < 0.9
+    assert len(fits) == 1  # each is from scratch: the first round's would be for nothing

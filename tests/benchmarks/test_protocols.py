@@ -1,5 +1,6 @@
 """Costs of protocols, and the table of them in docs/speed.md."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.protocols import row_sums, secure_hamming
+from benchmarks.protocols import row_sums, secure_hamming, sparse_sums
 from benchmarks.timing.contest import run_contest
 
 UNITS = ("us a pair", "bytes a pair")
@@ -69,3 +70,21 @@ def test_the_page_shows_protocols_costs_as_they_were_measured():
     assert len(rows) == 4
     for row in rows:
         assert row in page
+
+
+def test_sums_among_neighbors_find_the_mean(short, monkeypatch):
+    """Of those that stay, by the complete graph and, where Flower is there, by its SecAgg+."""
+    monkeypatch.setattr(sparse_sums, "CLIENTS", 12)
+    monkeypatch.setattr(sparse_sums, "ENTRIES", 50)
+    monkeypatch.setattr(sparse_sums, "LONG", 1000)
+    has_flower = importlib.util.find_spec("flwr") is not None
+    around, upload = sparse_sums.sums(with_peers=True)
+    assert around.case == {"n": 50, "clients": 12, "neighbors": 6, "leaving": 2}
+    vectors = np.random.default_rng(0).uniform(-1, 1, (12, 50))
+    expected = np.delete(vectors, [0, 10], axis=0).mean(axis=0)
+    np.testing.assert_allclose(around.ours(), expected, atol=1e-9)
+    peers = {"complete_graph", *({"flower_secagg_plus"} if has_flower else ())}
+    row = run_contest(around, {})
+    assert row["peers"].keys() == peers
+    assert upload.case == {"n": 1000, "clients": 1000, "neighbors": 76}
+    assert run_contest(upload, {})["figures"]["s a client"]["measured"] > 0

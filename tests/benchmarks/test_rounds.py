@@ -10,8 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.rounds import learners, scaling, shadow_models
+from benchmarks.rounds import learners, population, scaling, shadow_models
 from benchmarks.timing.contest import run_contest
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.training.server import client_rows
 
 
 @pytest.mark.slow
@@ -92,3 +94,26 @@ def test_unequal_clients_beside_equal_ones(short, monkeypatch):
     row = run_contest(scaling.unequal_contest("fedavg"), {})
     assert row["peers"].keys() == {scaling.EQUAL, scaling.PADDED}
     assert row["case"] == {"clients": 30, "largest": 300, "others": 5}
+
+
+def test_clients_of_a_population_are_views_on_few_examples():
+    federation = population.federation_of(30_000)
+    assert len(federation.y) == population.EXAMPLES + population.PUBLIC
+    assert federation.partition.labeled[0].base is federation.partition.unlabeled[-1].base
+    cohort = federation.cohort([0, 999, 1_000])
+    assert cohort.x.shape[:2] == (3, 5)
+    assert (cohort.y >= 0).sum(axis=1).tolist() == [2, 2, 2]
+    np.testing.assert_array_equal(cohort.x[0], cohort.x[2])  # 5,000 examples later
+    assert set(population.METHODS) < set(ALGORITHMS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", population.METHODS)
+def test_every_method_of_a_population_beside_few_clients(short, monkeypatch, method):
+    monkeypatch.setattr(population, "COHORT", 4)
+    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+    few, many = map(population.federation_of, (10, 40))
+    row = run_contest(population.population_contest(method, few, many), {})
+    assert row["case"] == {"n": 40, "cohort": 4}
+    assert row["peers"].keys() == {population.FEW}
+    assert row["peers"][population.FEW]["target"] == 1 / 1.2

@@ -96,3 +96,9 @@ def test_nothing_is_warned_of_the_search():
         warnings.simplefilter("always")
         models(max_rules=10)
     assert not [line for line in told if "max_rules" in str(line.message)]
+
+
+def test_trees_of_examples_that_are_all_alike_split_nothing():
+    x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
+    model = RuleFit(n_estimators=3, include_linear=False, random_state=0).fit(x, y)
+    np.testing.assert_allclose(model.predict_proba(x), 0.5)

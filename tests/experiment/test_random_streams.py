@@ -5,9 +5,11 @@ from itertools import combinations
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_training import KEY, federation_of, rounds_of, training_of
+from toy_learner import toy
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
@@ -16,13 +18,17 @@ from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import base
 from jaxfed.config.build import networks
 from jaxfed.data import partition
+from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
+from jaxfed.learners.client_fit import take_turn
+from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.round import labels_at_server
+from jaxfed.training.round.labels_at_server import ServerWithLabels
 
 BATCHES = Batches("joint", 5, 1)
 
@@ -58,21 +64,20 @@ def recorded(monkeypatch, *places):
     return seen
 
 
-def test_local_steps_controls_and_statistics_have_keys_of_their_own(monkeypatch):
-    """SCAFFOLD's option I with static statistics: three passes over each of two clients."""
+def test_local_steps_and_statistics_have_keys_of_their_own(monkeypatch):
+    """Static statistics: two passes over each of two clients."""
     seen = recorded(
         monkeypatch,
         ("training.round.client_round", "train", 2),
-        ("algorithms.scaffold", "mean_gradient", 2),
         ("training.round.cohort_step", "measured_statistics", 4),
     )
     training = training_of(BATCHES, batch_norm=True, batch_statistics="static")
-    algorithm = scaffold(training=training, option="I")
+    algorithm = fedavg(training=training)
     federation = federation_of([10, 10])
     state, _ = algorithm.round(algorithm.init(KEY, federation), federation.cohort(), KEY)
     jax.block_until_ready(state)
     jax.effects_barrier()
-    assert len(seen) == 6
+    assert len(seen) == 4
     assert_apart(seen)
 
 
@@ -112,6 +117,18 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
     jax.effects_barrier()
     assert len(seen) == number
     assert_apart(seen)
+
+
+def test_the_servers_statistics_share_no_key_with_its_training(monkeypatch):
+    """Beside clients it trains with the key of its stream, and measures the mean with another."""
+    seen = []
+    monkeypatch.setattr(
+        labels_at_server, "measured_statistics", lambda *given, **size: seen.append(given[4]) or {}
+    )
+    training = SimpleNamespace(model=None, server=SimpleNamespace(batches=BATCHES))
+    own = SimpleNamespace(x=None, mask=jnp.ones(3, bool))
+    ServerWithLabels(training, None, own).measured({}, jnp.ones(2), None, own, KEY)
+    assert_apart([*seen, jax.random.fold_in(KEY, Stream.SERVER_TRAINING)])
 
 
 @pytest.mark.slow
@@ -160,6 +177,32 @@ def test_noise_on_the_servers_mean_shares_no_key_with_the_first_model_or_a_round
     noise = algorithm.init(KEY, federation).optimizer.key
     for key in (KEY, jax.random.fold_in(KEY, 1), jax.random.fold_in(KEY, 2)):
         assert_apart([noise, key])
+
+
+def test_a_network_in_place_of_a_spoiled_one_has_a_key_of_its_own():
+    """Client 1 cannot be fitted, and its old model does not answer."""
+    seen, learner, federation = [], toy(fails=(1,), mute=(1,)), federation_of([5, 5])
+
+    def fit(state, cohort, taught, key, steps):
+        seen.append(key)
+        return learner.fit(state, cohort, taught, key, steps)
+
+    recorded = learner._replace(fit=fit, renewed=lambda state, ids, key: seen.append(key))
+    start = learner.init(KEY, federation)
+    take_turn(recorded, start, federation.cohort(), None, KEY, 1)
+    assert len(seen) == 2
+    assert_apart(seen)
+
+
+def test_shadow_models_share_no_key_with_the_runs_own():
+    """Else the attacker's models would begin where the attacked ones do."""
+    seen, config = [], SimpleNamespace(seed=3, audit=SimpleNamespace(shadows=4))
+    files = SimpleNamespace(shadows=lambda name: None, save_shadows=lambda name, said: None)
+    progress = SimpleNamespace(working_on=lambda what: None)
+    targets = SimpleNamespace(example=np.arange(6))
+    shadows = AuditShadows(config, files, progress, (1,), "fedavg", 1, None, targets)
+    shadows._trained("", "", lambda *given, observed, key: seen.append(key), 3, 1)
+    assert_apart([*seen, jax.random.key(4)])
 
 
 @pytest.mark.slow

@@ -128,3 +128,20 @@ def test_examples_of_another_shape(federation, shape):
     assert federation.examples_like_these(np.zeros((0, 1)), "here").shape == (0, 1)
     with pytest.raises(UsageError, match=r"^here: examples are an array .*; use \[n, 1\]"):
         federation.examples_like_these(np.zeros(shape), "here")
+
+
+def test_a_cohort_reads_no_more_sizes_than_it_has_clients(federation):
+    class Watched(np.ndarray):
+        def max(self, *arguments, **keywords):
+            assert len(self) <= 1
+            return super().max(*arguments, **keywords)
+
+        def sum(self, *arguments, **keywords):
+            assert len(self) <= 1
+            return super().sum(*arguments, **keywords)
+
+    expected = federation.cohort([1])
+    assert federation.num_clients > 1
+    vars(federation)["_sizes"] = federation._sizes.view(Watched)
+    assert federation.capacity == expected.y.shape[1]
+    np.testing.assert_array_equal(federation.cohort([1]).y, expected.y)

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import combinations, product
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -54,3 +55,34 @@ def test_one_round_tells_nothing_of_the_next():
     drawn = [sample_clients(config, federation, 0, number)[0] for number in range(5000)]
     pairs = zip(drawn[::2], drawn[1::2], strict=True)
     are_equally_likely(pairs, list(product(range(5), repeat=2)))
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "proportional", "groups"])
+def test_clients_are_counted_once_and_not_in_every_round(sampling, monkeypatch):
+    counted = []
+
+    class Counting(SimpleNamespace):
+        @property
+        def label_counts(self):
+            counted.append("labels")
+            return [1, 0] * 500
+
+    plain = np.random.default_rng
+
+    class Generator:
+        def __init__(self, seed):
+            self.own = plain(seed)
+
+        def permutation(self, number):
+            counted.append("groups")
+            return self.own.permutation(number)
+
+        def choice(self, *arguments, **keywords):
+            return self.own.choice(*arguments, **keywords)
+
+    monkeypatch.setattr(np.random, "default_rng", Generator)
+    federation = Counting(num_clients=1000)
+    seed = 10**6 + len(sampling)  # of no other test: groups are kept for the last one
+    for number in range(5):
+        assert len(sample_clients(Sampling(10, sampling), federation, seed, number)) == 10
+    assert counted == {"uniform": [], "proportional": ["labels"], "groups": ["groups"]}[sampling]

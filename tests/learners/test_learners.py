@@ -12,11 +12,11 @@ from jaxfed.learners import LEARNERS, Learner, Taught
 from jaxfed.training.local.batches import Batches
 
 OWN = {
-    "network": {"public_batch_size", "pseudo_weight", "public_loss", "start", "optimizer_state"},
-    "decision_tree": {"max_depth", "min_samples_split", "min_samples_leaf"},
-    "random_forest": {"num_trees", "max_depth", "min_samples_leaf"},
+    "network": {"public_batch_size", "pseudo_weight", "public_loss"},
+    "decision_tree": {"max_depth"},
+    "random_forest": {"num_trees", "max_depth"},
     "xgboost": {"num_trees", "max_depth", "learning_rate"},
-    "rulefit": {"tree_size", "max_rules", "linear_terms"},
+    "rulefit": {"tree_size", "max_rules"},
     "logistic_regression": {"inverse_penalty", "max_steps"},
     "estimator": {"estimator", "is_scaled", "settings"},
 }

@@ -10,6 +10,7 @@ from small_training import KEY, federation_of, training_of
 from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
+from jaxfed.learners.learner import LearnerError
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.local.batches import Batches
 
@@ -106,6 +107,18 @@ def test_failures_have_the_clients_own_numbers_and_labels_alone_may_be_all():
     assert failed == {1: "no", 3: "no"}
     assert metrics == {"clients": 3, "train_accuracy": 1}
     assert made.predict_proba is None
+
+
+def test_clients_that_fail_to_answer_have_the_clients_own_numbers_and_others_answer():
+    def silent(state, ids, x):
+        raise LearnerError(1, "silent", "no", answers=np.zeros((len(ids), len(x)), np.int32))
+
+    ones = Learner(broken, failing, lambda state, ids, x: np.ones((len(ids), len(x)), np.int32))
+    made = mixed([ones, Learner(broken, failing, silent)])
+    with pytest.raises(LearnerError) as error:
+        made.predict((None, None), np.arange(5), U)
+    assert error.value.failed == {3: "no"}
+    np.testing.assert_array_equal(error.value.answers[:, 0], [1, 0, 1, 0, 1])
 
 
 def test_too_many_or_no_learners():

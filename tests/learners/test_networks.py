@@ -72,10 +72,9 @@ def row(state, client):
     return jax.tree.map(lambda leaf: leaf[client], state)
 
 
-@pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_rounds_by_optax(kept):
+def test_rounds_by_optax():
     """Two rounds of three steps; one public example alone has a label, so that it is drawn always."""
-    made = learner(optimizer_state="kept" if kept else "fresh")
+    made = learner()
     taught = taught_of(rows=[4])
     start = made.init(KEY, FEDERATION)
     state, metrics = fitted(made, taught=taught)
@@ -100,7 +99,7 @@ def test_rounds_by_optax(kept):
         points = FEDERATION.points(client)
         parameters, moments = row(start.model, client), None
         for number in range(2):
-            moments = moments if kept and number else MOMENTUM(RATE).init(parameters)
+            moments = moments if number else MOMENTUM(RATE).init(parameters)
             values = []
             for _ in range(3):
                 value, gradient = loss(parameters, FEDERATION.x[points], FEDERATION.y[points])
@@ -183,14 +182,15 @@ def test_targets_of_each_client_are_its_own():
 
 
 def test_soft_targets():
-    """Taught scores and nothing else, clients come to say them."""
-    z = np.tile(np.float32([[1.0, -0.5, 0.25]]), (len(U), 1))
+    """Taught probabilities and nothing else, clients come to say them."""
+    z = np.tile(np.float32([[0.6, 0.3, 0.1]]), (len(U), 1))
     nobody = FEDERATION.cohort()._replace(y=np.full_like(FEDERATION.cohort().y, -1))
-    made = learner(public_loss="score_mse")
+    made = learner(public_loss="soft_cross_entropy")
     taught = taught_of(rows=[])._replace(soft=z)
     state, _ = fitted(made, cohort=nobody, taught=taught, steps=800, num_fits=1)
-    np.testing.assert_allclose(made.scores(state, np.arange(3), U), np.stack([z] * 3), atol=0.02)
-    with pytest.raises(UsageError, match=r"^public_loss='score_mse': needs soft targets"):
+    found = made.predict_proba(state, np.arange(3), U)
+    np.testing.assert_allclose(found, np.stack([z] * 3), atol=0.02)
+    with pytest.raises(UsageError, match=r"^public_loss='soft_cross_entropy': needs soft targets"):
         fitted(made, taught=taught_of())
 
 
@@ -206,17 +206,6 @@ def test_resumed_equals_uninterrupted(tmp_path):
     np.testing.assert_array_equal(
         again.predict(resumed, np.arange(3), U), made.predict(whole, np.arange(3), U)
     )
-
-
-def test_a_fresh_start_knows_nothing_of_the_networks_before():
-    made = learner(start="fresh")
-    state, _ = fitted(made, num_fits=1)
-    spoiled = state._replace(model=jax.tree.map(lambda w: 5 * w, state.model))
-    after, again = (fitted(made, 1, state=start, first=1)[0] for start in (state, spoiled))
-    assert_equal(after, again)
-    other, _ = fitted(made, 1, state=state, first=2)
-    kernels = [row(each.model, 0)["first"]["kernel"][...] for each in (after, other)]
-    assert np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
 def test_all_may_start_from_one_network():
@@ -279,7 +268,7 @@ def test_predictions_are_the_networks_in_evaluation_mode():
 
 @pytest.mark.parametrize(
     ("keyword", "value"),
-    [("pseudo_weight", -1.0), ("public_loss", "l3"), ("start", "cold"), ("public_batch_size", 0)],
+    [("pseudo_weight", -1.0), ("public_loss", "l3"), ("public_batch_size", 0)],
 )
 def test_wrong_keywords(keyword, value):
     with pytest.raises(UsageError, match=f"^network.{keyword}="):

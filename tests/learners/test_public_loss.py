@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from float64_training import softmax
 
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
 from jaxfed.models.model import compose
@@ -29,17 +30,11 @@ MODEL = compose(
 )
 
 
-def softmax(logits):
-    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
 DISTANCES = {
     "label": lambda f, z, label: -np.log(softmax(f)[np.arange(len(f)), label]),
     "soft_cross_entropy": lambda f, z, label: -(z * np.log(softmax(f))).sum(axis=1),
     "squared_distance": lambda f, z, label: ((softmax(f) - z) ** 2).sum(axis=1),
     "score_l1": lambda f, z, label: np.abs(f - z).mean(axis=1),
-    "score_mse": lambda f, z, label: ((f - z) ** 2).mean(axis=1),
 }
 
 

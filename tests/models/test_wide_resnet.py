@@ -13,8 +13,8 @@ from jaxfed.models.wide_resnet import wide_resnet
 
 
 def small(code, blocks=1, widen=2):
-    settings = (code, "batch", 16, 0.9, "native")
-    return wide_resnet("small", widen, (8, 9, 3), NUM_CLASSES, *settings, blocks=blocks)
+    shape = (8, 9, 3)
+    return wide_resnet("small", widen, blocks, shape, NUM_CLASSES, code=code, convolution="native")
 
 
 @pytest.mark.sample(1)

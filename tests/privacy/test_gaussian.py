@@ -50,6 +50,7 @@ def test_what_nobody_moves_costs_nothing(epsilon):
     """A sensitivity of 0: the release tells nothing, at any noise."""
     assert delta_of(epsilon, 0.0, 1.0) == 0
     assert epsilon_of(1e-5, 0.0, 1.0, releases=7) == 0
+    assert str(delta_of(epsilon, 1e-20, 1.0)) == "0.0"  # and not -0.0
 
 
 def test_small_deltas_keep_their_digits():

@@ -8,6 +8,7 @@ import gmpy2
 import jax
 import numpy as np
 import pytest
+from dense_xclp import clustered_clients
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -223,13 +224,8 @@ def test_refuses(function, arguments, named):
         function(*arguments)
 
 
-def blobs(sizes=(60, 50, 40), num_classes=3, labeled=0.4, seed=0):
-    rng = np.random.default_rng(seed)
-    centers = rng.standard_normal((num_classes, 16)) * 2
-    truth = [rng.integers(num_classes, size=size) for size in sizes]
-    vectors = [np.float32(centers[y] + rng.standard_normal((len(y), 16))) for y in truth]
-    labels = [np.where(rng.random(len(y)) < labeled, y, -1) for y in truth]
-    return vectors, labels, truth
+def blobs(sizes=(60, 50, 40), labeled=0.4):
+    return clustered_clients(sizes, labeled=labeled)
 
 
 def accuracy(truth, **parameters):

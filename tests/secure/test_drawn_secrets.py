@@ -31,10 +31,13 @@ from jaxfed.secure.primitives import paillier, shamir
 from jaxfed.secure.primitives import transfer_extension as extension
 from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transfer_keys
 from jaxfed.secure.primitives.paillier import HIDING_BITS
+from jaxfed.secure.row_sums import sparse
 from jaxfed.secure.row_sums.signed_survivors import Signer
+from jaxfed.secure.row_sums.sparse_client import packed_keys, start_message
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
+from jaxfed.secure.session.neighborhoods import Promise
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.letters import SETUP, Call, Letter
 from jaxfed.secure.session.network.remote_session import RemoteSession
@@ -155,6 +158,23 @@ def signed_client(source):
     return resilient_client(source, "signed")
 
 
+def sparse_client(source):
+    """c_j and b_j, and their shares for two neighbors."""
+    network = Network()
+    rows = {SERVER: slice(0, 1), 0: slice(1, 1)}
+    promise = Promise(0.0, 0.0, 1, 1)
+    client = sparse.Client(
+        network.endpoint(0), np.ones((1, 1)), rows, promise=promise, random_bytes=source
+    )
+    server = network.endpoint(SERVER)
+    server.send(0, "start", start_message(0, 5, 2, [1, 2]))
+    client.announce()
+    keys = [(j, KeyPair(Tape(seed=j)).public) for j in (1, 2)]
+    server.send(0, "mask_keys", packed_keys(keys))
+    client.share_secrets()
+    return [m.payload for m in network.log if m.sender == 0]
+
+
 def encrypted_points(source):
     points = paillier_packed.EncryptedPoints(codes_of(1, 1), KEY, random_bytes=source)
     return points.message(0)
@@ -199,6 +219,7 @@ SECRETS = {
     "Shamir's coefficients": (shares, [66] * 3),
     "double masks": (resilient_client, [32, 32] + [66] * 2),
     "double masks, signed": (signed_client, [32, 32, 32] + [66] * 4),
+    "double masks among neighbors": (sparse_client, [32, 32] + [66] * 2),
     "key of signatures": (lambda source: Signer(source).public, [32]),
     "exponents of encryptions": (encrypted_points, [32 * HALF]),
     "masks of answers, and what hides them": (
@@ -256,7 +277,9 @@ def test_the_table_names_every_place_that_draws():
         "primitives/shamir.py",
         "row_sums/resilient_client.py",
         "row_sums/signed_survivors.py",
+        "row_sums/sparse_client.py",
         "session/key_agreement.py",
+        "session/neighborhoods.py",  # the server's graph, which is no secret
         "session/network/exchanges.py",
         "session/network/remote_session.py",
         "session/parties.py",

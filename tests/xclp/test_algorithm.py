@@ -7,24 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_kernels as reference
-from dense_xclp import dense_algorithm_1
+from dense_xclp import clustered_clients, dense_algorithm_1
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
-
-
-def clustered_clients(sizes, num_classes=3, dim=16, labeled=0.3, seed=0):
-    """Vectors around one center a class, and labels for some of them, one array a client."""
-    rng = np.random.default_rng(seed)
-    centers = rng.standard_normal((num_classes, dim)) * 2
-    truth = [rng.integers(num_classes, size=size) for size in sizes]
-    vectors = [centers[y] + rng.standard_normal((len(y), dim)) for y in truth]
-    labels = [np.where(rng.random(len(y)) < labeled, y, -1) for y in truth]
-    return [v.astype(np.float32) for v in vectors], labels, truth
-
 
 SWITCHES = [
     {},
@@ -33,8 +22,6 @@ SWITCHES = [
     {"alpha": 0.5, "num_neighbors": 3},
     {"num_bits": 64},
     {"influence": "columns"},
-    {"self_edges": True},
-    {"self_edges": True, "num_neighbors": 3},
     {"influence": "columns", "label_matrix": "class_balanced"},
     {"num_neighbors": 1},
     {"alpha": 0.999},
@@ -257,8 +244,7 @@ def test_an_execution_that_is_none_is_named(execution, message):
         propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, execution=execution())
 
 
-@pytest.mark.parametrize("self_edges", [False, True])
-def test_more_neighbors_than_points_are_all_of_them(self_edges):
+def test_more_neighbors_than_points_are_all_of_them():
     """However many: neither time nor memory goes with what is not there."""
     rng = np.random.default_rng(0)
     vectors, labels = (
@@ -266,9 +252,7 @@ def test_more_neighbors_than_points_are_all_of_them(self_edges):
         [np.where(np.arange(12) < 6, np.arange(12) % 2, -1)],
     )
     of_all, of_many = (
-        propagate_labels(
-            vectors, labels, num_classes=2, num_bits=64, num_neighbors=k, self_edges=self_edges
-        )
+        propagate_labels(vectors, labels, num_classes=2, num_bits=64, num_neighbors=k)
         for k in (12, 1_000_000)
     )
     np.testing.assert_array_equal(of_many[0].scores, of_all[0].scores)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from dense_xclp import clustered_clients
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.result_cache import ResultCache
@@ -14,21 +15,13 @@ from jaxfed.xclp import Parameters, cross_client_label_propagation
 from jaxfed.xclp.settings import exchangeable_steps
 from jaxfed.xclp.steps import propagation_matrix
 
+SIZES = (40, 0, 25, 61)
 TWO = Execution(num_devices=2)
 SWITCHES = [
     {},
-    {"self_edges": True, "influence": "columns"},
+    {"influence": "columns"},
     {"label_matrix": "class_balanced", "confidence": "calibrated"},
 ]
-
-
-def clients(sizes=(40, 0, 25, 61)):
-    rng = np.random.default_rng(0)
-    centers = 2 * rng.standard_normal((3, 16))
-    truth = [rng.integers(3, size=size) for size in sizes]
-    vectors = [centers[y] + rng.standard_normal((len(y), 16)) for y in truth]
-    labels = [np.where(rng.random(len(y)) < 0.3, y, -1) for y in truth]
-    return [v.astype(np.float32) for v in vectors], labels
 
 
 @pytest.fixture
@@ -53,7 +46,7 @@ def meshes(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_labels_over_two_devices_are_those_of_one(meshes, switches):
-    vectors, labels = clients()
+    vectors, labels, _ = clustered_clients(SIZES)
     p = Parameters(num_classes=3, num_bits=512, **switches)
     alone = cross_client_label_propagation(vectors, labels, p)
     assert {*meshes["search"], *meshes["system"]} == {None}  # by default: they are one CPU's
@@ -97,7 +90,7 @@ def test_several_processes_share_no_noise(monkeypatch, draws):
     monkeypatch.setattr(processes, "are_several", lambda: True)
     p = Parameters(num_classes=3, num_bits=512, **draws)
     with pytest.raises(UsageError, match="allowed in a run of one process"):
-        cross_client_label_propagation(*clients(), p)
+        cross_client_label_propagation(*clustered_clients(SIZES)[:2], p)
 
 
 def test_devices_that_are_not_there():

@@ -71,6 +71,7 @@ from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noi
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
+from jaxfed.training.server.client_rows import gather, took_part
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -177,9 +178,10 @@ def dp_fedavg_records(
     )
 
     def spent(clients: dict[str, jax.Array]) -> float:
-        rounds, examples, drawn = (np.asarray(clients[name]).tolist() for name in _COUNTS)
+        known = gather(clients, took_part(clients))
+        rounds, examples, drawn = (np.asarray(known[name]).tolist() for name in _COUNTS)
         if records == "poisson":
-            return epsilon_of(delta, noise, steps * max(rounds), poisson)
+            return epsilon_of(delta, noise, steps * max(rounds, default=0), poisson)
         different = {each for each in zip(rounds, examples, drawn, strict=True) if each[0]}
         return max(
             (

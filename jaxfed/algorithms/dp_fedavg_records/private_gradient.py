@@ -93,7 +93,7 @@ def private_gradient(
 
         def gradient_of(
             parameters: nnx.State, statistics: nnx.State, number: jax.Array
-        ) -> tuple[jax.Array, nnx.State, nnx.State, jax.Array]:
+        ) -> tuple[jax.Array, nnx.State, nnx.State]:
             step_key = jax.random.fold_in(key, number)
             index, used = plan.rows(number)
 
@@ -127,7 +127,7 @@ def private_gradient(
                 summed = noisy(summed, noise_key, jnp.float32(noise_multiplier * clip))
             rows = num_drawn.astype(jnp.float32)
             mean = scaled(summed, 1 / jnp.maximum(divisor, jnp.finfo(jnp.float32).tiny))
-            return total / jnp.maximum(rows, 1), statistics, mean, rows
+            return total / jnp.maximum(rows, 1), statistics, mean
 
         return gradient_of
 

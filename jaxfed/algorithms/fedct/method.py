@@ -76,7 +76,13 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.learners.answers import Question
-from jaxfed.learners.client_fit import check_clients, count, first_turns, with_turns
+from jaxfed.learners.client_fit import (
+    check_clients,
+    count,
+    first_turns,
+    most_turns,
+    with_turns,
+)
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner
@@ -169,7 +175,11 @@ def fedct(
         )
     work = ClientWork(learner, question, public, num_classes, steps, privacy)
     parts = _FedCT(
-        work, Election(consensus, num_classes, privacy), voting.sums, voting.departures()
+        work,
+        Election(consensus, num_classes, privacy),
+        voting.sums,
+        voting.mask_partners,
+        voting.departures(),
     )
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
     return FederatedAlgorithm(
@@ -190,12 +200,14 @@ class _FedCT:
         work: the clients' settings.
         election: the server's.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         departures: clients that leave.
     """
 
     work: ClientWork
     election: Election
     sums: ConsensusSums
+    mask_partners: int
     departures: list[Departure]
 
     def init(self, key: jax.Array, federation: Federation) -> FedCTState:
@@ -226,6 +238,11 @@ class _FedCT:
         self, state: FedCTState, cohort: Cohort, key: jax.Array
     ) -> tuple[FedCTState, Metrics]:
         """Local training and labels at the clients, then a vote at the server."""
+        if self.mask_partners:
+            from jaxfed.secure.session.neighborhoods import check_partners
+
+            number = int(np.sum(cohort.client_id >= 0))
+            check_partners(number, self.mask_partners, owner="fedct")
         fit_key, noise_key, tie_key = jax.random.split(key, 3)
         message = Message(state.label, state.weight, int(state.rows))
         turn = client_turn(self.work, state.learner, cohort, message, fit_key, noise_key)
@@ -247,14 +264,21 @@ class _FedCT:
         )
         metrics: Metrics = {**turn.fit.metrics, **vote.metrics}
         if self.work.privacy.has_noise:
-            metrics |= self.work.privacy.metrics(int(after.turns.max()), message.rows)
+            metrics |= self.work.privacy.metrics(most_turns(after.turns), message.rows)
         return after, {**metrics, "communication": sums.communication.metrics()}
 
     def sides(self) -> Sides:
         """Return both sides of a network: the server's state is the simulation's without models."""
         from jaxfed.algorithms.fedct.network.sides import co_training_sides  # only networks need it
 
-        return co_training_sides(self.work, self.election, self.sums, self.departures, self.first)
+        return co_training_sides(
+            self.work,
+            self.election,
+            self.sums,
+            self.mask_partners,
+            self.departures,
+            self.first,
+        )
 
     def summation(self, voters: np.ndarray, key: jax.Array) -> ClientSums:
         """Return the addition of this round's answers, and the clients that leave."""
@@ -262,7 +286,7 @@ class _FedCT:
         if self.departures:
             draw = jax.random.fold_in(key, Stream.DROPOUT)
             attendance = Attendance(voters, self.departures, draw)
-        return ClientSums(self.sums, Communication(), attendance)
+        return ClientSums(self.sums, Communication(), attendance, self.mask_partners)
 
     def estimated_rows(
         self, state: FedCTState, cohort: Cohort, voters: np.ndarray, key: jax.Array

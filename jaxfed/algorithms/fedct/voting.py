@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
-from jaxfed.rules import SHARE, Rule, one_of
+from jaxfed.rules import SHARE, Rule, at_least, one_of
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import Consensus, Ties, VoteWeights, consensus_of
 from jaxfed.training.consensus.dropout import departures_of
@@ -25,6 +25,9 @@ class Voting:
         ties: choice among classes with equally many votes.
         weights: weight of a label in P: one, or the share of clients that vote for it.
         sums: protocol by which the server adds what clients send.
+        mask_partners: with `sums="masked_resilient"`, the number of other clients that a client shares masks
+            and secrets with; 0: all of them. Too few for 5 % that collude and 30 % that leave are refused
+            (`jaxfed.secure.session.neighborhoods`).
         presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
             (`jaxfed.training.consensus.dropout`).
     """
@@ -34,6 +37,7 @@ class Voting:
         "ties": one_of(get_args(Ties)),
         "weights": one_of(get_args(VoteWeights)),
         "sums": one_of(get_args(ConsensusSums)),
+        "mask_partners": at_least(0, ", even, 0 is all"),
     }
 
     consensus: str = "majority"
@@ -41,12 +45,20 @@ class Voting:
     ties: Ties = "smallest"
     weights: VoteWeights = "one"
     sums: ConsensusSums = "plaintext"
+    mask_partners: int = 0
     presence: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Reject an unknown consensus, and settings that do not go together."""
         self.rule(2)  # no condition depends on the number of classes
         self.departures()
+        if self.mask_partners and self.sums != "masked_resilient":
+            raise UsageError(
+                f"sums={self.sums!r} has no partners to choose",
+                key="mask_partners",
+                value=self.mask_partners,
+                allowed="set sums='masked_resilient', or use 0",
+            )
 
     def rule(self, num_classes: int) -> Consensus:
         """Return the consensus.

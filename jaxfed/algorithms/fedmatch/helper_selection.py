@@ -17,7 +17,8 @@ from flax import nnx
 from jaxfed.algorithms.fedmatch.sparse_message import num_bytes_of_nonzero
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.server.server_state import ServerState, gather
+from jaxfed.training.server.client_rows import gather, of_cohort
+from jaxfed.training.server.server_state import ServerState
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -72,8 +73,8 @@ def helper_sender(num_helpers: int, interval: int) -> Send:
     """
 
     @jax.jit
-    def collect(known: Seen, helper_id: jax.Array) -> tuple[Helpers, jax.Array]:
-        psi = gather(known.psi, helper_id)
+    def collect(known: nnx.State, helper_id: jax.Array) -> tuple[Helpers, jax.Array]:
+        psi = gather(known, helper_id)
         sizes = jax.vmap(jax.vmap(num_bytes_of_nonzero))(psi)
         return Helpers(psi, helper_id >= 0), sizes
 
@@ -84,7 +85,7 @@ def helper_sender(num_helpers: int, interval: int) -> Send:
             helper_id = nearest_clients(
                 np.asarray(known.outputs), np.asarray(known.is_known), client_id, num_helpers
             )
-        helpers, sizes = collect(known, jnp.asarray(helper_id))
+        helpers, sizes = collect(of_cohort(known.psi, helper_id), jnp.asarray(helper_id))
         if (helper_id >= 0).any():
             sent = np.where(helper_id >= 0, sizes, 0)
             communication.down("helpers", int(np.sum(sent, dtype=np.int64)))

@@ -3,15 +3,14 @@
     FSM_j = |theta_t[j] - theta_s[j]| / |theta_s[j]|
 
 Clients send layers of the online network with FSM_j >= the tau-quantile of all values that clients measured
-in the last phi rounds. For the other layers the server uses the target's. The mean of each of the paper's
-schedules of tau is the share of layers that is not sent. A client that took part more than once in phi rounds
-counts with its last measurement.
+in the last phi rounds. For the other layers the server uses the target's. tau is the share of layers that is
+not sent. A client that took part more than once in phi rounds counts with its last measurement.
 """
 
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +20,12 @@ from jax.tree_util import DictKey
 
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.training.server.client_rows import gather, took_part
 from jaxfed.training.server.server_state import ServerState, together
 
 if TYPE_CHECKING:
     from jaxfed.training.round.server_hooks import Send
 
-Schedule = Literal["constant", "linear", "rectangle"]
 _NEVER = -1
 
 
@@ -95,14 +94,16 @@ def selected(state: nnx.State, is_sent: jax.Array) -> tuple[nnx.State, jax.Array
     return together(online=online, target=state["target"]), sent
 
 
-def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
+def threshold_sender(quantile: float, period: int) -> Send:
     """Return the hook that sends the threshold: a quantile of divergences measured in the last rounds."""
 
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Asked:
         measured, done, num_rows = state.clients, int(state.round), len(cohort.client_id)
-        rounds = np.asarray(measured.round)
-        recent = np.asarray(measured.divergence)[(rounds >= 0) & (rounds >= done - period)]
-        threshold = quantile_of(recent, scheduled(quantile, schedule, period, done))
+        ids = took_part(measured)
+        rounds = np.asarray(gather(measured.round, ids))
+        ids = ids[(rounds >= 0) & (rounds >= done - period)]
+        recent = np.asarray(gather(measured.divergence, ids))
+        threshold = quantile_of(recent, quantile)
         if quantile:
             communication.down("threshold", 4 * int(np.sum(np.asarray(cohort.client_id) >= 0)))
         return Asked(
@@ -110,21 +111,6 @@ def threshold_sender(quantile: float, schedule: Schedule, period: int) -> Send:
         )
 
     return send
-
-
-def scheduled(quantile: float, schedule: Schedule, period: int, rounds: int) -> float:
-    """Return tau after `rounds` rounds.
-
-    "constant" keeps it; "linear" lets it rise in each period from 0 to 2 tau, or from 2 tau - 1 to 1;
-    "rectangle" alternates between 0 and 1: it is 1 in a share tau of each period, to the nearest number of
-    rounds.
-    """
-    phase = rounds % period
-    if schedule == "linear" and period > 1:
-        return quantile + min(quantile, 1 - quantile) * (2 * phase / (period - 1) - 1)
-    if schedule == "rectangle":
-        return float(phase >= period - round(period * quantile))
-    return quantile
 
 
 def quantile_of(values: np.ndarray, share: float) -> float:

@@ -7,14 +7,14 @@ Clients train an online network and follow it by a target network (theta_s, thet
     theta_s <- theta_s - eta grad L,    theta_t <- alpha theta_t + (1 - alpha) theta_s     (each step)
 
 a, a' are two draws of the augmentation and of dropout, d is the mean squared difference of probabilities
-(for iid clients) or KL(target || online) (for others). Both weights ramp up
-(`jaxfed.algorithms.fedsiam.mean_teacher`): in round r = 1, 2, ... beta = beta_max exp(-5 (1 - r / R)^2) until
-r = R; alpha = min(1 - 1 / (n + 1), alpha_max) in step n = 1, 2, ..., whose earlier rounds count as many steps
-each as this one has. The server takes the mean of the online networks and that of the target networks.
+(for iid clients) or KL(target || online) (for others). Both weights ramp up: in round r = 1, 2, ...
+beta = beta_max exp(-5 (1 - r / R)^2) until r = R; alpha = min(1 - 1 / (n + 1), alpha_max) in step n = 1, 2,
+..., whose earlier rounds count as many steps each as this one has. The server takes the mean of the online
+networks and that of the target networks.
 
 Layer selection (Section 3.3, `jaxfed.algorithms.fedsiam.layer_selection`): layers of the online network that
 hardly differ from the target's are not sent, and the server takes the target's. `upload_quantile` is tau, 0
-sends all; `upload_schedule` and `upload_rounds` (phi) change it over rounds.
+sends all; `upload_rounds` is phi. The paper's schedules, which change tau over rounds, are left out.
 
 The paper gives beta_max = 10 ("coefficient threshold"), alpha_max = 0.999, five epochs, batches of 10,
 SGD with rate 0.01, momentum 0.9, decay 1e-4; not the ramps, which are those of Mean Teacher's code, nor
@@ -40,17 +40,23 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.fedsiam import layer_selection, mean_teacher
-from jaxfed.algorithms.fedsiam.layer_selection import Measured, Schedule
-from jaxfed.algorithms.fedsiam.mean_teacher import Evaluated
+from jaxfed.algorithms.fedsiam import layer_selection
+from jaxfed.algorithms.fedsiam.layer_selection import Measured
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
 from jaxfed.training.agreement import DIFFERENCES
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.local_update import AfterStep, ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
-from jaxfed.training.mean_teacher import online_only, ramp_up
+from jaxfed.training.mean_teacher import (
+    Evaluated,
+    followed,
+    online_only,
+    ramp_up,
+    siamese,
+    twins,
+)
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
@@ -72,7 +78,6 @@ Over = Literal["labeled", "batch"]
     average=SHARE,
     supervised_over=one_of(get_args(Over)),
     upload_quantile=SHARE,
-    upload_schedule=one_of(get_args(Schedule)),
     upload_rounds=at_least(1),
     evaluated=one_of(get_args(Evaluated)),
 )
@@ -86,7 +91,6 @@ def fedsiam(
     average: float = 0.999,
     supervised_over: Over = "labeled",
     upload_quantile: float = 0.0,
-    upload_schedule: Schedule = "constant",
     upload_rounds: int = 3,
     evaluated: Evaluated = "target",
 ) -> FederatedAlgorithm:
@@ -100,15 +104,14 @@ def fedsiam(
         average: alpha_max, in [0, 1].
         supervised_over: what divides the sum of cross-entropies, |B_L| or |B|.
         upload_quantile: tau, in [0, 1].
-        upload_schedule: of tau.
-        upload_rounds: phi >= 1, of the schedule and of the measurements that make the quantile.
+        upload_rounds: phi >= 1, rounds whose measurements make the quantile.
         evaluated: which network is evaluated and embeds.
 
     Raises:
         UsageError: a value that is not allowed.
     """
     plain, optimizer = training.model, training.local.optimizer
-    training = training.with_states(mean_teacher.siamese(plain, evaluated), mean_teacher.twins)
+    training = training.with_states(siamese(plain, evaluated), twins)
     training = training.with_local(optimizer=lambda rate: online_only(optimizer(rate)))
 
     def local_update(
@@ -130,7 +133,7 @@ def fedsiam(
             key,
             loss=loss,
             batches=batches,
-            after_step=mean_teacher.moving_average(average, rounds),
+            after_step=moving_average(average, rounds),
         )
         divergence = layer_selection.layer_divergence(trained.state)
         is_sent = divergence >= client.received.threshold
@@ -149,9 +152,7 @@ def fedsiam(
         init_client=lambda model, federation: layer_selection.unmeasured(
             nnx.filter_state(model, nnx.Param)["online"]
         ),
-        messages=Messages(
-            layer_selection.threshold_sender(upload_quantile, upload_schedule, upload_rounds)
-        ),
+        messages=Messages(layer_selection.threshold_sender(upload_quantile, upload_rounds)),
     )
 
 
@@ -187,3 +188,18 @@ def siamese_loss(
         return value, together(online=online, target=target)
 
     return loss
+
+
+def moving_average(most: float, rounds: jax.Array) -> AfterStep:
+    """theta_t <- alpha theta_t + (1 - alpha) theta_s with alpha = min(1 - 1 / (n + 1), most).
+
+    n = 1, 2, ... is the step's number over all rounds. Each of the `rounds` before, float32, counts as many
+    steps as this one has.
+    """
+
+    def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
+        number = rounds * num_steps.astype(jnp.float32) + step.astype(jnp.float32) + 1
+        alpha = jnp.minimum(1 - 1 / (number + 1), most)
+        return followed(parameters, alpha)
+
+    return follow

@@ -249,7 +249,8 @@ class _ProtoFSSL:
         chosen = helpers.num_helpers, helpers.helper_interval
         if helpers.shares_mean:
             return mean_store(*of_model, *chosen, helpers.prototype_sums)
-        return prototype_store(*of_model, *chosen, self.released_code.helper_choice)
+        host = self.training.execution.host
+        return prototype_store(*of_model, *chosen, self.released_code.helper_choice, host)
 
     def classifier(self) -> Classifier:
         """Classification by the prototypes that the server has."""

@@ -20,6 +20,7 @@ from flax import nnx
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.pseudo_labels.prototypes import (
     Distance,
@@ -32,7 +33,15 @@ from jaxfed.training.pseudo_labels.prototypes import (
     nothing_shown,
 )
 from jaxfed.training.round.server_hooks import Classifier, UploadStore
-from jaxfed.training.server.server_state import ServerState, client_draws, scatter, stacked_for
+from jaxfed.training.server.client_rows import (
+    gather,
+    has_tables,
+    rows_for,
+    scatter,
+    stacked_for,
+    took_part,
+)
+from jaxfed.training.server.server_state import ServerState, client_draws
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -61,38 +70,87 @@ def prototype_store(
     num_helpers: int,
     interval: int,
     choice: HelperChoice = "previous_round",
+    host: Execution = HERE,
 ) -> UploadStore:
     """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
 
     def init(state: nnx.State, federation: Federation) -> Store:
         dim, clients = embedding_size(model, state, federation), federation.num_clients
-        return Store(
-            nothing_shown(min(num_helpers, clients), num_classes, dim),
-            nothing_shown(clients, num_classes, dim),
-            jnp.zeros(clients, jnp.int32),
-        )
+        nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, num_classes, dim))
+        latest, newest = rows_for(clients, (nothing, jnp.int32(0)), host)
+        return Store(nothing_shown(min(num_helpers, clients), num_classes, dim), latest, newest)
+
+    def renewed(
+        helpers: Prototypes,
+        client_id: jax.Array,
+        shown: Prototypes,
+        rounds: jax.Array,
+        key: jax.Array,
+        age: jax.Array | None = None,
+    ) -> Prototypes:
+        found = chosen(key, client_id, shown, len(helpers.is_there), age)
+        is_due = (rounds - 1) % interval == 0
+        return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), found, helpers)
 
     @jax.jit
     def updated(
         store: Store, client_id: jax.Array, shown: Prototypes, rounds: jax.Array, key: jax.Array
     ) -> Store:
         when = jnp.full(client_id.shape, rounds)
-        most = len(store.helpers.is_there)
         latest, newest = scatter((store.latest, store.round), client_id, (shown, when))
         if choice == "previous_round":
-            renewed = chosen(key, client_id, shown, most)
+            helpers = renewed(store.helpers, client_id, shown, rounds, key)
         else:
             everyone = jnp.arange(len(newest))
-            renewed = chosen(key, everyone, latest, most, age=rounds - newest)
-        is_due = (rounds - 1) % interval == 0
-        helpers = jax.tree.map(lambda new, old: jnp.where(is_due, new, old), renewed, store.helpers)
+            helpers = renewed(store.helpers, everyone, latest, rounds, key, rounds - newest)
         return Store(helpers, latest, newest)
 
-    def update(store: Store, *of_the_round: Any) -> Store:
-        *arrays, _ = of_the_round  # clients have counted their own messages
-        return updated(store, *arrays)
+    chosen_anew = jax.jit(renewed)
+
+    def update(
+        store: Store,
+        client_id: jax.Array,
+        shown: Prototypes,
+        rounds: jax.Array,
+        key: jax.Array,
+        communication: Communication,
+    ) -> Store:
+        del communication  # clients have counted their own messages
+        if not has_tables(store):
+            return updated(store, client_id, shown, rounds, key)
+        when = np.full(len(client_id), rounds)
+        latest, newest = scatter((store.latest, store.round), client_id, (shown, when))
+        age = None
+        if choice == "newest":
+            most = len(store.helpers.is_there)
+            ids = newest_clients(latest.is_there, newest, most, len(client_id))
+            shown, age = gather(latest, ids), rounds - gather(newest, ids)
+            client_id = jnp.asarray(ids)
+        return Store(chosen_anew(store.helpers, client_id, shown, rounds, key, age), latest, newest)
 
     return UploadStore(init, update)
+
+
+def newest_clients(is_there: Any, newest: Any, num_helpers: int, cohort_size: int) -> np.ndarray:
+    """Return the clients among which the newest H helpers are, int32 [H + K]; -1 in the other places.
+
+    These are all clients with prototypes as new as those of the H-th newest one: fewer than H newer ones, and
+    some of one round's K.
+
+    Args:
+        is_there: bool [M, C], the prototypes of clients.
+        newest: int32 [M], their rounds.
+        num_helpers: H.
+        cohort_size: K.
+    """
+    ids = took_part(newest)
+    ids = ids[np.asarray(gather(is_there, ids)).any(axis=1)]
+    when = np.asarray(gather(newest, ids))
+    if len(ids) > num_helpers:
+        ids = ids[when >= np.partition(when, -num_helpers)[-num_helpers]]
+    found = np.full(num_helpers + cohort_size, -1, np.int32)
+    found[: len(ids)] = ids
+    return found
 
 
 def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
@@ -173,8 +231,9 @@ def drawn(
 
 def of_the_last_round(store: Store) -> Prototypes:
     """Return the prototypes of the last round's clients."""
-    newest = np.asarray(store.round)
-    rows = np.flatnonzero(newest == newest.max()) if newest.any() else np.zeros(1, int)
+    ids = took_part(store.round)
+    newest = np.asarray(gather(store.round, ids))
+    rows = ids[newest == newest.max()] if newest.any() else np.zeros(1, int)
     return jax.tree.map(lambda leaf: leaf[rows], store.latest)
 
 

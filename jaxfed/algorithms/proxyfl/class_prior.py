@@ -21,7 +21,8 @@ from jaxfed.federation.communication import Communication
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.round.server_hooks import UploadStore
 from jaxfed.training.server.aggregate import weighted_mean
-from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState
 
 
 def class_shares(

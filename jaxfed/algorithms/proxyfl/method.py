@@ -33,8 +33,7 @@ Differences from the authors' code:
     at rate 0.01. The distance to the row's own class has a margin added: the largest distance of a row of the
     mean to its nearest row.
   * (8) has inner products. The code has cosines, of features and rows after two more layers. Here they are
-    cosines of features and rows themselves; `similarity` "dot" is (8) to the letter, and needs features of
-    small norm.
+    cosines of features and rows themselves.
   * The code leaves out negatives with a cosine below 0, treats strong views as further examples, weighs rows
     by p_G, also counts an example as sure if p_L is, and averages over all unlabeled examples.
 
@@ -45,19 +44,19 @@ Leaves a client: its model's change, and the C class shares among its labels and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.algorithms.proxyfl.class_prior import class_shares, prior_sent, prior_store, share_bytes
-from jaxfed.algorithms.proxyfl.proxy_pool import Similarity, class_sets, contrast
+from jaxfed.algorithms.proxyfl.proxy_pool import class_sets, contrast
 from jaxfed.algorithms.proxyfl.proxy_tuning import with_tuned_proxies
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.head import Path, dense_head, leaf_of
 from jaxfed.models.wrapping import as_float
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
+from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
     threshold=SHARE,
     unlabeled_weight=NOT_NEGATIVE,
     contrast_weight=NOT_NEGATIVE,
-    similarity=one_of(get_args(Similarity)),
     prior_average=SHARE,
     tuning_steps=at_least(0),
     tuning_rate=NOT_NEGATIVE,
@@ -96,7 +94,6 @@ def proxyfl(
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     contrast_weight: float = 1.0,
-    similarity: Similarity = "cosine",
     prior_average: float = 0.0,
     tuning_steps: int = 100,
     tuning_rate: float = 0.005,
@@ -109,7 +106,6 @@ def proxyfl(
         threshold: tau in [0, 1]: the received model is sure of an example if its confidence is at least tau.
         unlabeled_weight: weight of the pseudo-labels' term.
         contrast_weight: weight of the contrastive term.
-        similarity: "cosine", as in the authors' code, or "dot", as (8) is written in the paper.
         prior_average: beta, weight of the former prior; 0 in the paper, 0.99 in the code.
         tuning_steps: Q; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
         tuning_rate: eta.
@@ -139,7 +135,6 @@ def proxyfl(
             threshold=threshold,
             unlabeled_weight=unlabeled_weight,
             contrast_weight=contrast_weight,
-            similarity=similarity,
             pointwise=training.local.pointwise,
         )
         trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
@@ -166,7 +161,6 @@ def proxy_loss(
     threshold: float,
     unlabeled_weight: float,
     contrast_weight: float,
-    similarity: Similarity,
     pointwise: Pointwise,
 ) -> Loss:
     """L of a batch; both views go through the network together."""
@@ -188,7 +182,6 @@ def proxy_loss(
             sets,
             jnp.where(is_sure[:, None], 1, own),
             batch.used,
-            similarity,
         )
         sure = batch.used & is_sure
         unsure = batch.used & ~batch.is_labeled & ~is_sure & jnp.any(sets, axis=-1)

@@ -13,15 +13,11 @@ inner product, or the cosine.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.local.similarity import unit
-
-Similarity = Literal["dot", "cosine"]
 
 
 def class_sets(
@@ -43,7 +39,6 @@ def contrast(
     sets: jax.Array,
     weights: jax.Array,
     used: jax.Array,
-    similarity: Similarity,
 ) -> jax.Array:
     """l_i, float32 [B]; sums over no classes or no negatives are 0.
 
@@ -53,10 +48,8 @@ def contrast(
         sets: xi, bool [B, C].
         weights: float32 [B, C], weights of the classes in s_i.
         used: bool [B], examples in use; only these are negatives.
-        similarity: sim.
     """
-    if similarity == "cosine":
-        features, rows = unit(features), unit(rows)
+    features, rows = unit(features), unit(rows)
     positive = jnp.sum(jnp.where(sets, weights, 0) * (features @ rows.T), axis=-1)
     member = sets.astype(jnp.float32)
     is_negative = (member @ member.T == 0) & used[None, :]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
-from jaxfed.errors import section
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
@@ -59,11 +60,13 @@ def make_algorithm(
     progress: ReportProgress | None = None,
     map_clients: MapClients | None = None,
     tell: Callable[[str], None] | None = None,
+    folder: Path | None = None,
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
 
     `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
-    first one. Clients are executed by `map_clients` if given, else according to `config.execution`.
+    first one. Clients are executed by `map_clients` if given, else according to `config.execution`. States of
+    clients that exceed the memory lie in `folder`.
 
     Raises:
         UsageError: the method or its ingredients cannot work with a value.
@@ -77,6 +80,7 @@ def make_algorithm(
         num_devices={"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1),
         tell=tell,
         memory_limit=config.execution.memory_limit,
+        folder=folder,
     )
     keywords = inspect.signature(factory).parameters
     if "training" in keywords:
@@ -194,6 +198,7 @@ def make_training(
         labels=_label_sources(config, augment, federation),
         execution=_client_execution(config, federation, execution, map_clients),
         labeled_only_rounds=wanted.labeled_only_rounds,
+        training_cohort_size=wanted.training_cohort_size,
         initial_model=initial_model(config, model, repeat),
     )
 
@@ -204,6 +209,13 @@ def beside_training(
     """Build the arguments beside `training` that occur among the keywords of a method's factory."""
     given: dict[str, Any] = {}
     if "participation" in keywords:
+        if config.training.training_cohort_size:
+            raise UsageError(
+                "the privacy of this method counts the clients of a cohort, of which all train",
+                key="config.training.training_cohort_size",
+                value=config.training.training_cohort_size,
+                allowed="set it to 0, and cohort_size to the number of clients that train",
+            )
         seed = config.seed + repeat
         given["participation"] = participation(config, federation, seed, config.rounds)
     if "task" in keywords:

@@ -50,7 +50,7 @@ def refuse_beyond(demand: Demand) -> None:
 
 
 def _demands(config: ConfigDict, federation: Federation, num_features: int) -> Iterator[Demand]:
-    sizes = [len(federation.points(client)) for client in range(federation.num_clients)]
+    sizes = federation.partition.sizes.sum(axis=0).tolist()
     for section in _NEIGHBORS:
         neighbors = config[section].num_neighbors
         points = max(sizes) if section == "per_client_lp" else sum(sizes)

@@ -1,4 +1,4 @@
-"""Weights files that results depend on: released weights, and states saved by earlier experiments.
+"""Files that results depend on: released weights, states of earlier experiments, a table of availability.
 
 An unfinished run resumes only if these files are unchanged (`Simulation.data_checksums`). Otherwise features
 computed again, or later repeats, would come from other weights than the existing results.
@@ -19,12 +19,15 @@ from jaxfed.config.build.networks import (
     saved_model,
     starts_from_state,
 )
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.settings import BUILT_IN
+from jaxfed.host.location import location
 from jaxfed.host.storage import file_checksum
 from jaxfed.models.pretrained import find_weights
 
 
 def weights_checksums(config: ConfigDict) -> dict[str, str]:
-    """Return config key (with the repeat, for states) -> size and checksum of each weights file in use.
+    """Return config key (with the repeat, for states) -> size and checksum of each file in use.
 
     Raises:
         UsageError: a file is missing.
@@ -35,6 +38,12 @@ def weights_checksums(config: ConfigDict) -> dict[str, str]:
 
 
 def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
+    if config.clock.availability not in BUILT_IN:
+        key = "config.clock.availability"
+        table = location(config.clock.availability, key)
+        if not table.is_file():
+            raise UsageError("no such file", key=key, value=config.clock.availability)
+        yield "clock.availability", table
     kind, weights = config.preprocessing.kind, config.preprocessing.weights or None
     root = config.dataset.root or None
     if kind == "pretrained":

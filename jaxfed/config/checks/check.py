@@ -12,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import methods
+from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
@@ -82,6 +82,7 @@ def check(config: ConfigDict) -> None:
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
+    clock.check(config)
 
 
 def _check_is_whole(config: ConfigDict) -> None:

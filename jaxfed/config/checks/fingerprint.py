@@ -12,6 +12,7 @@ from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.keys import flatten
 from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
+from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 from jaxfed.xclp.settings import disclosure
 
 _OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment")
@@ -23,7 +24,6 @@ _OF_LEARNING_NETWORKS = (
     "initial_model",
 )
 _NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  # not with episodes
-_WITHOUT_LABELS = {"none", "unlabeled"}  # pseudo-labelers that label nothing
 
 
 def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         # A source's settings are in a section, mostly of its own name, which may also be a method's.
         sections = {SECTION_OF.get(source, source) for source in taken}
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
-        if taken <= _WITHOUT_LABELS:
+        if taken <= LABELING_NOTHING:
             del seen["pseudo_label"]
         if _needs_of(config, name).two_views is False:
             del seen["training"]["strong_augmentation"]

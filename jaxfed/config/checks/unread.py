@@ -11,6 +11,7 @@ of keys for execution, deployment and monitoring (`_OF_THE_RUN`, `_WAYS_TO_RUN`)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -24,6 +25,7 @@ from jaxfed.config.data.partitioning import FIELDS, schemes_with
 from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
 from jaxfed.errors import UsageError
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.training.server.server_optimizers import SECOND_MOMENTS
 
 Load = Callable[[Sequence[str]], ConfigDict]  # overrides `KEY=VALUE` -> the config with them
@@ -50,6 +52,7 @@ def _any_of(*values: Any) -> Values:
 
 _SOME = Values("a number above 0", lambda value: value > 0)
 _COHORTS = {"cohort_size": _SOME}
+_TIMED = {"clock.seconds_per_example": _SOME}
 _PROPORTIONAL = {**_COHORTS, "sampling": _any_of("proportional")}
 _LEARNED = {"preprocessing.kind": _any_of("federated_features")}
 _PRETRAINED = {"preprocessing.kind": _any_of("pretrained")}
@@ -89,6 +92,9 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
         "federation.public_size": _any_of(0),
         "federation.public_dataset": _any_of(""),
     },
+    **{f"clock.{f.name}": _TIMED for f in fields(Clock) if f.name != "seconds_per_example"},
+    "clock.online_share": {**_TIMED, "clock.availability": _any_of("diurnal")},
+    "training.staleness_exponent": {"training.concurrency": _SOME},
     "training.schedule_rounds": {"training.schedule": _any_of("cosine")},
     # With local steps it only determines how many times a client's examples are shuffled.
     "training.epochs": {"training.local_steps": _any_of(0)},

@@ -120,7 +120,7 @@ def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
 def warn_of_empty_clients(federation: Federation) -> None:
     """Log a warning if clients have neither training examples nor points to label."""
     num_clients = federation.num_clients
-    empty = sum(not len(federation.points(client)) for client in range(num_clients))
+    empty = int(np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0))
     if empty:
         logging.warning(
             "%d of %d clients have no examples (config.federation.num_clients, partition)",
@@ -131,8 +131,8 @@ def warn_of_empty_clients(federation: Federation) -> None:
 
 def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
     """Check that there are labels to learn from, and points to test and validate on if requested."""
-    wanted, given = federation.partition, config.federation
-    if not any(map(len, wanted.labeled)) and not len(federation.server):
+    (num_labeled, _, num_new), given = federation.partition.sizes.sum(axis=1), config.federation
+    if not num_labeled and not len(federation.server):
         amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
         raise UsageError(
             "config.federation: no client has a label with "
@@ -140,7 +140,7 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
             + f", left_out_client={given.left_out_client}; one is needed at least"
         )
     for key, points in (
-        ("test_fraction", len(federation.test) + sum(map(len, wanted.new))),
+        ("test_fraction", len(federation.test) + num_new),
         ("validation_fraction", len(federation.validation)),
     ):
         if config.dataset[key] and not points:

@@ -54,7 +54,7 @@ def holdings(y: np.ndarray, federation: Federation, *, has_public_set: bool) -> 
         federation: with or without examples.
         has_public_set: True if public examples come from another data set.
     """
-    labeled, unlabeled, new = (sum(map(len, points)) for points in federation.partition)
+    labeled, unlabeled, new = federation.partition.sizes.sum(axis=1).tolist()
     server, public = len(federation.server), len(federation.public)
     validation, test = len(federation.validation), len(federation.test) + new
     of_these = labeled + unlabeled + server + validation + test + (0 if has_public_set else public)

@@ -26,6 +26,7 @@ from jaxfed.data import (
     Table,
     partition,
 )
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import section
 
 FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
@@ -77,7 +78,7 @@ def partitioned(
         )
     # Indices count the training examples first, then new points, if any.
     source = np.concatenate([train, new])
-    return Partition(*(tuple(source[indices] for indices in clients) for clients in found))
+    return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in found))
 
 
 def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray) -> Scheme:

@@ -9,11 +9,13 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
+from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.dataset import Standardization, standardization
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
+from jaxfed.data.mapped_rows import adjoined, parts
 from jaxfed.errors import UsageError
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
@@ -65,7 +67,7 @@ def preprocessed(
         there = list(map(features, range(len(there))))
     elif scale := scaling(parts, config):
         there = [scale(part) for part in there]
-    examples = np.concatenate(there) if len(there) > 1 else there[0]
+    examples = adjoined(there)
     return flat(examples) if is_flat(config) else examples
 
 
@@ -81,6 +83,18 @@ def is_flat(config: ConfigDict) -> bool:
     return config.preprocessing.kind in ("identity", "standardized")
 
 
+def check_copies(dataset: Dataset, config: ConfigDict) -> None:
+    """Refuse to copy more examples than memory holds; images, and vectors of float32, stay where they are.
+
+    Raises:
+        UsageError: names the bytes that are needed and those that there are.
+    """
+    x, kind = dataset.x, config.preprocessing.kind
+    if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
+        what = "a float32 copy of all examples"
+        refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * x.size, what))
+
+
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     """Log a warning if unscaled features differ so much that a few dominate cosines and distances.
 
@@ -92,7 +106,7 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     methods = [name for name in chosen(config) if heeds_scales(config, name)]
     if not methods:
         return
-    scales = np.abs(dataset.x).max(axis=0)
+    scales = np.max([np.abs(part).max(axis=0) for part in parts(dataset.x)], axis=0)
     scales[scales == 0] = np.nan
     if np.isnan(scales).all() or np.nanmax(scales) <= _LARGEST_RATIO * np.nanmin(scales):
         return

@@ -31,6 +31,7 @@ from ml_collections import ConfigDict
 from jaxfed.config.build import memory_demand
 from jaxfed.config.build.networks import without_clients
 from jaxfed.config.build.weights_files import weights_checksums
+from jaxfed.config.clock import check_deadline
 from jaxfed.config.data import federated_features
 from jaxfed.config.data.feasibility import (
     check_class_weights,
@@ -48,6 +49,7 @@ from jaxfed.config.data.partitioning import partitioned
 from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
+    check_copies,
     check_pretrained,
     is_flat,
     preprocessed,
@@ -60,6 +62,7 @@ from jaxfed.config.data.subsampling import drawn_for_test, subsampled
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.encoding import RowEncoding, encoder_of
+from jaxfed.data.mapped_rows import parts
 from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -70,6 +73,7 @@ GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
 _MOST_CHECKED = 100  # repeats; each takes milliseconds
+_MOST_COUNTED = 10_000  # clients in partition.json
 _OF_NO_NUMBER = -1
 
 
@@ -124,6 +128,7 @@ class Simulation:
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self.dealt(self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
+            check_deadline(self._config, federation, self._config.seed + repeat)
             check_points(self._dataset, self._config, federation)
             check_labels_a_class(self._config, federation)
             if repeat == 0:
@@ -132,6 +137,7 @@ class Simulation:
                 self._holdings = self._held(federation)
             look(repeat, federation)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
+        check_copies(self._dataset, self._config)
         warn_of_scales(self._dataset, self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
@@ -242,10 +248,12 @@ class Simulation:
         """Return clients x classes counts of labeled, unlabeled and new points, and the classes' names.
 
         The server's examples and public ones have one row each. If the class of some points is unknown, the
-        last class is "(unknown)". Clients of the data that have names have them in `client_names`.
+        last class is "(unknown)". Clients of the data that have names have them in `client_names`. Of more
+        than 10,000 clients, every `every`-th is counted.
         """
+        every = -(-federation.num_clients // _MOST_COUNTED)
         counts: dict[str, Any] = {
-            kind: class_counts(federation.y, indices, federation.num_classes)
+            kind: class_counts(federation.y, indices[::every], federation.num_classes)
             for kind, indices in federation.partition._asdict().items()
         }
         for kind, indices in (("server", federation.server), ("public", federation.public)):
@@ -253,7 +261,9 @@ class Simulation:
                 counts[kind] = class_counts(federation.y, [indices], federation.num_classes)
         unknown = () if (federation.y >= 0).all() else ("(unknown)",)
         if names := self._client_names(federation):
-            counts["client_names"] = names
+            counts["client_names"] = names[::every]
+        if every > 1:
+            counts["every"] = every
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _client_names(self, federation: Federation) -> list[str]:
@@ -263,10 +273,13 @@ class Simulation:
             return []
         columns = (data.client_id, data.client_id_test)
         ids = np.concatenate([column for column in columns if column is not None])
-        held = [np.unique(ids[np.concatenate(p)]) for p in zip(*federation.partition, strict=True)]
+        held, last = federation.partition.joined, len(data.client_names)
+        first, final = np.full(len(held), last), np.full(len(held), -1)
+        np.minimum.at(first, held.owner, ids[held.joined])
+        np.maximum.at(final, held.owner, ids[held.joined])
         return [
-            data.client_names[own[0]] if len(own) == 1 else str(client)
-            for client, own in enumerate(held)
+            data.client_names[own] if own == other else str(client)
+            for client, (own, other) in enumerate(zip(first.tolist(), final.tolist(), strict=True))
         ]
 
     def _parts(self) -> Parts:
@@ -309,8 +322,10 @@ class Simulation:
 
 
 def _checksum(array: np.ndarray) -> str:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return f"{array.dtype}{list(array.shape)} {zlib.crc32(content):08x}"
+    crc = 0
+    for part in parts(array):
+        crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
+    return f"{array.dtype}{list(array.shape)} {crc:08x}"
 
 
 class HeldOut(NamedTuple):

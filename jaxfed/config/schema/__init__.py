@@ -14,14 +14,21 @@ from typing import Any
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.methods import own_keywords
 from jaxfed.config.schema.data import DATASET, FEDERATION, PREPROCESS
-from jaxfed.config.schema.experiment import AUDIT, DEPLOYMENT, EXECUTION, EXPERIMENT, SELECTION
+from jaxfed.config.schema.experiment import (
+    AUDIT,
+    CLOCK,
+    DEPLOYMENT,
+    EXECUTION,
+    EXPERIMENT,
+    SELECTION,
+)
 from jaxfed.config.schema.setting import Setting
 from jaxfed.config.schema.training import LEARNER, MODEL, PSEUDO_LABEL, TRAINING
 from jaxfed.xclp import Parameters
 
 _DATA = {**EXPERIMENT, **DATASET, **PREPROCESS, **FEDERATION}
 _METHODS = {**SELECTION, **MODEL, **TRAINING, **LEARNER, **PSEUDO_LABEL}
-_RUN = {**AUDIT, **EXECUTION, **DEPLOYMENT}
+_RUN = {**CLOCK, **AUDIT, **EXECUTION, **DEPLOYMENT}
 SHARED: dict[str, Setting] = _DATA | _METHODS | _RUN
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields
-from typing import get_args
+from typing import Any, get_args
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build.assembly import SETTINGS
 from jaxfed.config.deployment import Deployment
 from jaxfed.config.schema.docstrings import meanings
 from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution import memory_limit
 from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
@@ -148,7 +149,8 @@ EXECUTION = in_section(
         "memory_limit": Setting(
             None,
             memory_limit.RULE,
-            "device memory that a step may take: bytes, or text such as '4 GiB'; None: the device's",
+            "memory that a step, or clients' states, may take: bytes, or text such as '4 GiB'; "
+            "None: what there is",
         ),
         "compilation_cache": Setting(
             "auto",
@@ -158,14 +160,22 @@ EXECUTION = in_section(
         "plots": Setting(True, SWITCH, "draw plots at the end; launch.report draws them as well"),
     },
 )
-DEPLOYMENT = in_section(
-    "deployment",
-    {
-        field.name: Setting(
-            field.default,
-            Deployment.rules[field.name],
-            meanings(Deployment)[field.name].rstrip("."),
-        )
-        for field in fields(Deployment)
-    },
-)
+
+
+def _of_fields(section: str, settings: Any) -> dict[str, Setting]:
+    """Return the settings that are the fields of a dataclass with `rules`."""
+    return in_section(
+        section,
+        {
+            field.name: Setting(
+                field.default,
+                settings.rules[field.name],
+                meanings(settings)[field.name].rstrip("."),
+            )
+            for field in fields(settings)
+        },
+    )
+
+
+CLOCK = _of_fields("clock", Clock)
+DEPLOYMENT = _of_fields("deployment", Deployment)

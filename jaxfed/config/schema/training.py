@@ -10,9 +10,10 @@ from typing import Any, get_args
 from jaxfed.config.build.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.learner_section import MIXED
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
+from jaxfed.federation.clock.settings import CONCURRENCY, Asynchrony
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, one_of
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, Rule, at_least, one_of
 from jaxfed.training.local.augmentation import AUGMENTATIONS
 from jaxfed.training.local.batches import Batches, BatchScheme
 from jaxfed.training.local.local_training import (
@@ -137,10 +138,25 @@ TRAINING = in_section(
             one_of(get_args(BatchStatistics)),
             "treatment of BatchNorm's statistics",
         ),
+        "concurrency": Setting(
+            Asynchrony().concurrency,
+            CONCURRENCY,
+            "clients that train at a time in asynchronous rounds (FedBuff), each of cohort_size arrivals",
+        ),
+        "staleness_exponent": Setting(
+            Asynchrony().exponent,
+            NOT_NEGATIVE,
+            "a change counts (1 + staleness) ** -staleness_exponent times in asynchronous rounds",
+        ),
         "labeled_only_rounds": Setting(
             Training.labeled_only_rounds,
             at_least(0),
             "first rounds (stage 1), which train on given labels alone",
+        ),
+        "training_cohort_size": Setting(
+            Training.training_cohort_size,
+            at_least(0, ", 0 is all"),
+            "clients of a cohort that train; the others only take part in the labeling",
         ),
         "initial_model": Setting(
             "",

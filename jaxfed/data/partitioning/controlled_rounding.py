@@ -90,7 +90,7 @@ def filled(exact: np.ndarray, smallest: np.ndarray) -> np.ndarray:
     missing = np.maximum(smallest - sizes, 0)
     if not missing.any():
         return exact
-    spare = np.maximum(sizes - smallest, 0)
+    spare = sizes - smallest
     falling = np.sort(spare)[::-1]
     levels = (np.cumsum(falling) - missing.sum()) / np.arange(1, len(spare) + 1)
     # At least one: if only roundoff is missing, no level is below the largest.

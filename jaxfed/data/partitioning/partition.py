@@ -26,7 +26,8 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED, Partition
+from jaxfed.data.client_rows import ClientRows, Partition
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.partitioning.class_schemes import Iid
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
@@ -118,13 +119,12 @@ def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: i
 
     With examples of unknown class in `y` (-1) it is [M, C + 1]; the last column counts them.
     """
-    y = np.asarray(y)
-    is_known = y != UNLABELED
-    num_columns = num_classes + (not is_known.all())
-    y = np.where(is_known, y, num_classes)
-    return np.array(
-        [np.bincount(y[points], minlength=num_columns) for points in indices], np.int64
-    ).reshape(len(indices), num_columns)
+    y, clients = np.asarray(y), ClientRows.of(indices)
+    num_columns = num_classes + bool((y == UNLABELED).any())
+    classes = y[clients.joined].astype(np.int64)
+    groups = clients.owner * num_columns + np.where(classes == UNLABELED, num_classes, classes)
+    shape = len(clients), num_columns
+    return np.bincount(groups, minlength=shape[0] * shape[1]).reshape(shape)
 
 
 def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarray:
@@ -175,9 +175,7 @@ def _examples(classes: np.ndarray, new_classes: np.ndarray) -> Examples:
 
 def _by_client(
     points: np.ndarray, owner: np.ndarray, num_clients: int, rng: np.random.Generator
-) -> tuple[np.ndarray, ...]:
+) -> ClientRows:
     """The points of each client, shuffled."""
     shuffled = rng.permutation(len(points))
-    order = shuffled[np.argsort(owner[shuffled], kind="stable")]
-    ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
-    return tuple(np.split(points[order].astype(np.int64), ends))
+    return ClientRows.by_owner(points[shuffled].astype(np.int64), owner[shuffled], num_clients)

@@ -17,9 +17,9 @@ from jaxfed.data.dataset import (
     client_names,
     client_numbers,
     has_gaps,
-    parts,
 )
 from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
+from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.cells import quantities
 from jaxfed.data.readers.tables.csv_files import read_files
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder

@@ -93,6 +93,12 @@ class Audit:
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
                 "use 'central'"
             )
+        for name in methods.chosen(self.config):
+            key = methods.training_key(self.config, name, "concurrency")
+            if methods.with_own_training(self.config, name).training.concurrency:
+                raise UsageError(
+                    f"config.{key}: an audit knows messages of synchronous rounds alone; use 0"
+                )
         self._targets_of(repeat, dealt)
 
     def observe(self, observed: Observed) -> None:

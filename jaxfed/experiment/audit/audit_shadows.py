@@ -118,7 +118,7 @@ class AuditShadows:
 
     def _size_of_one(self) -> int:
         sizes = np.bincount(self.targets.client[self.targets.is_member])
-        return max(1, round(float(np.mean(sizes[sizes > 0]))))
+        return round(float(np.mean(sizes[sizes > 0])))
 
     def _size_of_all(self) -> int:
         return int(self.targets.is_member.sum())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfed.federation.algorithm import Metrics, ServerState
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 
 
 class Selected(NamedTuple):
@@ -14,15 +15,18 @@ class Selected(NamedTuple):
 
     Fields:
         state: after the last finished round.
-        best: the state with the best validation accuracy; () for a method that does not validate.
+        best: of the state with the best validation accuracy, what evaluation reads
+            (`FederatedAlgorithm.evaluated`); () for a method that does not validate.
         validation_accuracy: of `best`; -1 before the first.
         round: of `best`.
+        stored: models of earlier rounds that asynchronous rounds need (`Played.stored`); ().
     """
 
     state: ServerState
     best: ServerState
     validation_accuracy: float
     round: int
+    stored: Any = ()
 
     @property
     def final(self) -> ServerState:
@@ -34,9 +38,24 @@ class Selected(NamedTuple):
         """True if the method validates; its state may be any pytree, including a bare array."""
         return not (isinstance(self.best, tuple) and not self.best)
 
-    def after(self, round_number: int, state: ServerState, metrics: Metrics) -> Selected:
-        """Return the selection after a round; without a validation accuracy the newest state is the best."""
+    @classmethod
+    def first(cls, algorithm: FederatedAlgorithm, state: ServerState) -> Selected:
+        """Return the selection before the first round."""
+        return cls(state, algorithm.evaluated(state) if algorithm.validate else (), -1.0, 0)
+
+    def after(
+        self,
+        round_number: int,
+        state: ServerState,
+        metrics: Metrics,
+        evaluated: Callable[[ServerState], ServerState] = lambda state: state,
+    ) -> Selected:
+        """Return the selection after a round; without a validation accuracy the newest state is the best.
+
+        `evaluated` is that of the method.
+        """
         accuracy = metrics.get("validation_accuracy", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
-        return Selected(state, state, float(accuracy), round_number)
+        best = evaluated(state)
+        return Selected(state, best, float(accuracy), round_number, self.stored)

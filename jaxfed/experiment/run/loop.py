@@ -7,7 +7,8 @@
                 state = round(state, cohort, fold_in(key, round))
 
 All methods of a repeat see the same clients, cohorts and keys. The exception is `labeled_cohorts`, where
-methods that need labels draw separate cohorts (`jaxfed.federation.sampling`). While the device works on a
+methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in which
+faster methods find other clients (`jaxfed.federation.clock`). While the device works on a
 round, the host prepares the next cohort.
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
@@ -51,6 +52,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -59,7 +61,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
+from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.errors import BeyondMemory
 from jaxfed.experiment.run.best_checkpoint import Selected
@@ -210,8 +212,8 @@ class Experiment:
         def tell(line: str) -> None:
             self.progress.note(f"{leg.name}: {line}")
 
-        make = self.make or make_algorithm
-        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within, tell=tell)
+        make = partial(self.make or make_algorithm, tell=tell, folder=self.workdir.path)
+        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within)
         rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
         if rounds != config.rounds:
             config = config.copy_and_resolve_references()
@@ -219,13 +221,15 @@ class Experiment:
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
-        selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+        schedule = clock.schedule(config, leg.name, algorithm, federation, seed)
+        stored = schedule.stored_at_first(algorithm, state) if schedule else ()
+        selected = Selected.first(algorithm, state)._replace(stored=stored)
         saved_step = saved.progress["step"] if saved else 0
         if saved and saved_step >= leg.first_step:
             selected = saved.state(template=selected)
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
-            selected = selected.after(0, state, metrics)
+            selected = selected.after(0, state, metrics, algorithm.evaluated)
             metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
@@ -233,13 +237,21 @@ class Experiment:
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
-        cohort_of = cohorts_of(algorithm, federation, config, seed)
-        start = selected.state
-        with closing(play(algorithm, start, left, cohort_of=cohort_of, key=key)) as rounds_played:
+        cohort_of = cohorts_of(algorithm, federation, config, seed, schedule)
+        del state  # or it would keep every row that changes
+        playing = play(
+            *(algorithm, selected.state, left),
+            cohort_of=cohort_of,
+            key=key,
+            schedule=schedule,
+            stored=selected.stored,
+        )
+        with closing(playing) as rounds_played:
             ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
                     played = next(rounds_played)
+                    selected = selected._replace(stored=played.stored)
                     is_last = round_number == rounds
                     if has_diverged(played.metrics):
                         quality: Metrics = {"diverged": True}
@@ -302,7 +314,7 @@ class Experiment:
             metrics = {**algorithm.evaluate(state, federation)}
         else:
             validation = algorithm.validate(state, federation)
-            selected = selected.after(round_number, state, validation)
+            selected = selected.after(round_number, state, validation, algorithm.evaluated)
             final = selected.best
             watched = self._watched(algorithm, state, federation)
             metrics = {**validation, **_of_round(watched)}

@@ -32,6 +32,9 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.clock.settings import Asynchrony, Clock
 from jaxfed.federation.rounds import cohorts_of, is_judged, play
 from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
@@ -45,7 +48,8 @@ class Simulated:
     Attributes:
         algorithm: the method.
         federation: the clients.
-        state: the state that validation selected; the last one if the method does not validate.
+        state: the state that validation selected; the last one if the method does not validate. Of many
+            clients' states it has those that evaluation reads.
         last_state: after the last round.
         metrics: final metrics of `state`: `test_accuracy` and others.
         records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and
@@ -102,6 +106,8 @@ def simulate(
     sampling: str = "uniform",
     seed: int = 0,
     evaluate_every: int = 0,
+    clock: Clock | None = None,
+    asynchrony: Asynchrony | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Simulated:
     """Run a method for some rounds.
@@ -114,6 +120,8 @@ def simulate(
         sampling: of clients, see `sample_clients`.
         seed: determines all randomness.
         evaluate_every: evaluate the state every `evaluate_every` rounds; 0 is after the last one only.
+        clock: speeds and availability of clients, for simulated time; None: none.
+        asynchrony: of rounds in simulated time; None: synchronous.
         on_round: called with every record as it is made.
 
     Raises:
@@ -126,7 +134,7 @@ def simulate(
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
     _check_outputs(algorithm, federation, state)
-    selected = Selected(state, state if algorithm.validate else (), -1.0, 0)
+    selected = Selected.first(algorithm, state)
     records: list[dict[str, Any]] = []
 
     def tell(record: dict[str, Any]) -> None:
@@ -136,13 +144,16 @@ def simulate(
 
     if algorithm.validate:
         quality = algorithm.validate(state, federation)
-        selected = selected.after(0, state, quality)
+        selected = selected.after(0, state, quality, algorithm.evaluated)
         if quality:
             tell({"round": 0, **quality})
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
-    cohort_of = cohorts_of(algorithm, federation, chosen, seed)
     numbers = range(1, rounds + 1)
-    with closing(play(algorithm, state, numbers, cohort_of=cohort_of, key=key)) as played:
+    schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed, schedule)
+    with closing(
+        play(algorithm, state, numbers, cohort_of=cohort_of, key=key, schedule=schedule)
+    ) as played:
         ended = time.perf_counter()
         for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
@@ -152,7 +163,7 @@ def simulate(
             quality = {}
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
                 quality = algorithm.validate(state, federation)
-                selected = selected.after(number, state, quality)
+                selected = selected.after(number, state, quality, algorithm.evaluated)
             else:
                 selected = selected._replace(state=state)
             before_this, ended = ended, time.perf_counter()
@@ -163,6 +174,35 @@ def simulate(
             f"simulate: no client has a model after round {rounds}; the warnings say why"
         )
     return Simulated(algorithm, federation, selected.final, selected.state, final, records)
+
+
+def _schedule(
+    clock: Clock | None,
+    asynchrony: Asynchrony | None,
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    sampling: Sampling,
+    seed: int,
+    rounds: int,
+) -> Schedule | None:
+    if asynchrony and asynchrony.concurrency:
+        wrong = (
+            ""
+            if algorithm.with_arrivals
+            else "this method's server averages more than model changes"
+        )
+        if wrong or clock is None or not clock.is_on:
+            wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
+            raise UsageError(wrong, key="asynchrony", owner="simulate", value=asynchrony)
+    return schedule_of(
+        clock or Clock(),
+        sampling,
+        federation,
+        seed,
+        rounds,
+        needs_labels=algorithm.needs_labels,
+        asynchrony=asynchrony,
+    )
 
 
 def _check(

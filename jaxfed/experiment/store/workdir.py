@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxfed.config.keys import flatten
+from jaxfed.config.stored import without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.store.records import Run, read_json, read_metrics
 from jaxfed.host import storage
@@ -49,8 +50,6 @@ _FREE = tuple(
     f"execution.{key}" for key in ("memory_limit", "workers", "compilation_cache", "plots")
 )
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
-# Keys of earlier versions, with the value that is now the only one: a config that has it is the same config.
-_GONE = {"fedct.decode": "unbiased"}
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
 TRACKING, TENSORBOARD = "tracking.jsonl", "tensorboard"
@@ -208,16 +207,11 @@ def finished_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"is a sweep; open one of its points: {', '.join(points) or 'none yet'}")
     if not (path / _CONFIG).is_file():
         raise UsageError(f"is no workdir of jaxfed.run or launch.run; it has no {_CONFIG}")
-    config = read_json(path / _CONFIG)
+    config = without_gone(read_json(path / _CONFIG))
     if (path / _DELETED).exists() or not _has_summary(path):
         raise UsageError(
             "the run in it has not finished; the call or command that began it continues it"
         )
-    for key, only in _GONE.items():
-        section, _, name = key.rpartition(".")
-        own = config.get(section)
-        if isinstance(own, dict) and own.get(name) == only:
-            del own[name]
     return config
 
 
@@ -256,7 +250,7 @@ def open_workdir(
         if not (path / _CONFIG).exists():
             write_json(path / _CONFIG, config)
         _check_owner(path, config)
-        if _flat(_read_json(path / _CONFIG)) != _flat(config):
+        if _flat(without_gone(_read_json(path / _CONFIG))) != _flat(config):
             write_json(path / _CONFIG, config)
         directory = Workdir(path)
         try:
@@ -307,7 +301,7 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
     if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
         return None
     try:
-        config = _read_json(path / _CONFIG)
+        config = without_gone(_read_json(path / _CONFIG))
     except (OSError, ValueError):
         config = None
     if not isinstance(config, dict) or not {"algorithm", "dataset", "num_repeats"} <= config.keys():
@@ -360,8 +354,7 @@ def _delete_results(path: Path) -> None:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    values = flatten(plain(config))
-    return {key: value for key, value in values if key not in _GONE or value != _GONE[key]}
+    return dict(flatten(plain(config)))
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

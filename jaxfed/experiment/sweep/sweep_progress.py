@@ -1,7 +1,5 @@
 """Progress display of a sweep: a bar with a time estimate on a terminal, plain lines elsewhere."""
 
-from rich.console import Console
-
 from jaxfed.experiment.sweep.sweep_plan import Point
 from jaxfed.host.terminal import Terminal
 
@@ -9,8 +7,8 @@ from jaxfed.host.terminal import Terminal
 class SweepProgress(Terminal):
     """Context manager that displays the points of one sweep as they end."""
 
-    def __init__(self, num_points: int, *, skipped: int, console: Console | None = None) -> None:
-        super().__init__(num_points, "starting", console)
+    def __init__(self, num_points: int, *, skipped: int) -> None:
+        super().__init__(num_points, "starting")
         self._num_points, self._num_ended = num_points, 0
         self._running: list[str] = []
         if skipped:

@@ -84,8 +84,12 @@ RULE = Rule(object, _ALLOWED, _is_allowed)
 def available_bytes() -> int:
     """Bytes of memory of the device that JAX computes on; of the host if the device does not report it."""
     statistics = jax.local_devices()[0].memory_stats() or {}
-    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(statistics.get("bytes_limit", host))
+    return int(statistics.get("bytes_limit", host_bytes()))
+
+
+def host_bytes() -> int:
+    """Bytes of the host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def bytes_text(num_bytes: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -17,7 +18,12 @@ from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import is_one_cpu
-from jaxfed.federation.execution.memory_limit import MemoryLimit, bytes_text, memory_limit
+from jaxfed.federation.execution.memory_limit import (
+    MemoryLimit,
+    bytes_text,
+    host_bytes,
+    memory_limit,
+)
 from jaxfed.federation.execution.result_cache import ResultCache
 from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.devices.spread import points_mesh, spread
@@ -43,6 +49,7 @@ class Execution:
         num_devices: number of devices over which one graph's points are spread
         (`jaxfed.kernels.devices.spread`);
             0: all, unless they are one CPU's. With several processes: 0, 1 or the devices of all.
+        folder: on a disk, for clients' states that exceed the memory; None: there is none.
 
     Raises:
         UsageError: an invalid number of processes or devices, an invalid limit; when the mesh is used,
@@ -55,6 +62,7 @@ class Execution:
     num_devices: int = 0
     tell: Callable[[str], None] | None = None
     memory_limit: int | str | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Reject invalid settings, with one line that names the first."""
@@ -76,6 +84,11 @@ class Execution:
     def limit(self) -> MemoryLimit:
         """The limit on a device's memory."""
         return memory_limit(self.memory_limit)
+
+    @property
+    def rows_limit(self) -> int:
+        """Bytes of the host's memory for the rows of clients' states: the limit, or all that it has."""
+        return host_bytes() if self.memory_limit is None else self.limit.num_bytes
 
     @property
     def watches_memory(self) -> bool:

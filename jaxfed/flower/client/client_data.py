@@ -14,7 +14,6 @@ numbers, which all clients agree on.
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import tomllib
@@ -30,6 +29,7 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.clients import Federation
+from jaxfed.host.storage import whole_file
 from jaxfed.rules import Rule, at_least, check_values, one_of
 
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
@@ -157,14 +157,8 @@ def private_folder(folder: Path, name: str = STATE) -> Path:
 
 def write_private(file: Path, content: bytes) -> None:
     """Write a file that its owner alone can read; an existing one is replaced at once."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-    with os.fdopen(descriptor, "wb") as stream:
-        os.fchmod(stream.fileno(), PRIVATE_FILE)
+    with whole_file(file, "wb", PRIVATE_FILE) as stream:
         stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
 
 
 def labeled_first(y: np.ndarray) -> np.ndarray:

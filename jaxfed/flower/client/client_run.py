@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.data.dataset import UNLABELED, Partition
+from jaxfed.data.client_rows import Partition
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client import client_data, client_step, hello, labels_file

@@ -142,17 +142,6 @@ def last_step(folder: Path, run: str) -> LastStep | None:
     return None if last is None else LastStep(last.number, last.round)
 
 
-def forget(folder: Path, run: str) -> None:
-    """Delete a run's states and replies.
-
-    Raises:
-        StepRefused: a step is being served.
-    """
-    with _locked(folder / "state") as state_folder:
-        if (state_folder / run / _LAST).exists():
-            shutil.rmtree(state_folder / run)
-
-
 def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> Record:
     """Serve a request; every exception becomes a reply that says no more of it than it may."""
     if errors not in ERRORS:
@@ -316,8 +305,7 @@ def _write_last(folder: Path, last: _Last) -> None:
 
 def _write(file: Path, record: Record) -> None:
     """Write a private file that is on disk, under its name, when this returns."""
-    with storage.whole_file(file, "wb") as stream:
-        os.fchmod(stream.fileno(), 0o600)
+    with storage.whole_file(file, "wb", 0o600) as stream:
         stream.write(records.to_bytes(record))
     descriptor = os.open(file.parent, os.O_RDONLY)
     try:

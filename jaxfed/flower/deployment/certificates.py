@@ -41,7 +41,7 @@ class Pair(NamedTuple):
     private: Path
 
 
-def make_authority(folder: Path, *, name: str = "jaxfed") -> Pair:
+def make_authority(folder: Path) -> Pair:
     """Make a certificate authority in a folder, or return the one there.
 
     Raises:
@@ -52,7 +52,7 @@ def make_authority(folder: Path, *, name: str = "jaxfed") -> Pair:
         _read_pair(pair)
         return pair
     key = ec.generate_private_key(_CURVE)
-    subject = _name(f"{name} certificate authority")
+    subject = _name("jaxfed certificate authority")
     certificate = (
         _draft(subject, subject, key.public_key(), _DAYS_OF_AUTHORITY)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

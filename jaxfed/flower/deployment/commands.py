@@ -119,7 +119,7 @@ def try_here(
             shutil.rmtree(place / name, ignore_errors=True)
     settings = experiment.config.to_dict()
     if not workdir.is_finished(place / RUN, settings):
-        say(f"dealing {experiment.config.dataset.name} to {number} clients")
+        say(f"dealing {experiment.config.dataset.name} to {number} client{'s' * (number != 1)}")
         dealt = deal(experiment.config, place / NODES, place / SERVER)
         cache = compilation_cache.folder(experiment.config.execution.compilation_cache)
         with local.Local(
@@ -210,7 +210,8 @@ def serve(
     wanted = limits.num_nodes(experiment.config.federation.num_clients)
     if keys and len(keys) < wanted:
         raise UsageError(
-            f"--nodes={nodes}: {len(keys)} public keys for {wanted} clients (config.deployment.nodes)"
+            f"--nodes={nodes}: {len(keys)} public key{'s' * (len(keys) != 1)} for {wanted} clients "
+            "(config.deployment.nodes)"
         )
     if workdir.is_finished(place / RUN, experiment.config.to_dict()):
         say(f"{place / RUN} is finished")

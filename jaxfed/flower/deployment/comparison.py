@@ -59,9 +59,12 @@ def compare(
     """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
-    for name in [name for name, rows in here.items() if rows.shape[:1] == (0,)]:
-        del here[name]  # states of clients, which stay with them
-        there.pop(name, None)
+    # States of clients, which stay with them; a table has several arrays, NAME and NAME@...
+    own = {name for name, rows in here.items() if rows.shape[:1] == (0,)}
+    here, there = (
+        {name: rows for name, rows in side.items() if name.partition("@")[0] not in own}
+        for side in (here, there)
+    )
     if not any(name.startswith(_MODELS) for name in here):
         there = {name: rows for name, rows in there.items() if not name.startswith(_MODELS)}
     if here and there:

@@ -336,14 +336,15 @@ class Local:
             online = control.online()
             number = len(online & self._nodes.keys()) if self._nodes else len(online)
             if number >= len(self._clients):
-                self._say(f"{number} nodes are online")
+                self._say(f"{number} node{'s are' if number != 1 else ' is'} online")
                 return
             for number in range(len(self._clients)):
                 self.processes.check(f"node-{number}")
             self.processes.check("link")
             waited = time.monotonic() - began
             missing = [name for node, name in self._nodes.items() if node not in online]
-            who = ", ".join(missing) or f"{len(self._clients) - len(online)} nodes"
+            lacking = len(self._clients) - len(online)
+            who = ", ".join(missing) or f"{lacking} node{'s' * (lacking != 1)}"
             if waited > self._limits.nodes:
                 raise DeploymentError(
                     f"{who} not online after {waited:.0f} s; see {self._folder / 'logs'}"

@@ -31,6 +31,7 @@ _CLIENT = "flwr.supercore.runtime"
 _SHORTEST, _UNTIL_A_REPLY = 0.1, 0.05  # seconds
 _SHARE = 1 / 20  # of the time since the last message
 _FIRST_RETRY = 0.05  # seconds
+_TRIES = 100  # for a message, after each of which the client app waits as long
 
 
 class Waits:
@@ -95,9 +96,7 @@ def shorten_pulls() -> None:
         defaults["initial_backoff"] = _FIRST_RETRY
 
 
-def wait_for_message(
-    tries: int = 100, sleep: Callable[[float], None] = time.sleep, seconds: float = _FIRST_RETRY
-) -> None:
+def wait_for_message() -> None:
     """Let the client app of this process wait for its message, if the task was there before it.
 
     A node makes the task first, and Flower's app, which is slow to start, fails if it finds no message.
@@ -106,11 +105,11 @@ def wait_for_message(
     pull = client.PullMessages
 
     def pull_patiently(self: Any, request: Any) -> Any:
-        for _ in range(tries):
+        for _ in range(_TRIES):
             answer = pull(self, request)
             if answer.messages_list:
                 break
-            sleep(seconds)
+            time.sleep(_FIRST_RETRY)
         return answer
 
     client.PullMessages = pull_patiently

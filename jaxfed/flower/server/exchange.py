@@ -10,8 +10,7 @@ sorted by client, so sums do not depend on the order of arrival.
 
 States of clients (see `steps`): with `continues=True` a client goes on from its state after the last step of
 this kind whose reply was counted. `commit` lets clients drop, with their next request, the states that will
-not be needed again; call it when a checkpoint with `states` and `next_step` is on disk. `roll_back` goes back
-to the states of the last commit.
+not be needed again; call it when a checkpoint with `states` and `next_step` is on disk.
 """
 
 from __future__ import annotations
@@ -264,10 +263,6 @@ class Exchange:
         The server will not come back to earlier ones.
         """
         self._committed = dict(self.states if states is None else states)
-
-    def roll_back(self) -> None:
-        """Continue clients from their states at the last commit."""
-        self.states = dict(self._committed)
 
     def _send(self, asking: _Asking, clients: list[int]) -> None:
         seconds = asking.deadline - (self._clock() - asking.started)

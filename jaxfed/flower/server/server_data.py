@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED, Partition
+from jaxfed.data.client_rows import Partition
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.clock import clock_of
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -106,6 +107,13 @@ def check(config: ConfigDict, data: ServerData) -> None:
             key="config.algorithm",
             value=name,
             allowed="use launch.run",
+        )
+    if clock_of(config).is_on:
+        raise UsageError(
+            "a network has times of its own",
+            key="config.clock.seconds_per_example",
+            value=config.clock.seconds_per_example,
+            allowed="use 0",
         )
     seen = methods.with_own_training(config, name)
     if networks.starts_from_state(seen) and seen.training.batch_statistics == "local":

@@ -17,7 +17,7 @@ by image take no less. Columns or cotangent transposed before the product take m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,20 +69,10 @@ def direct_conv(
     Cost: the multiply-adds of the convolution, and of each derivative; copies of images, cotangent and kernel
     with their axes in another order. Derivatives are for reverse mode.
     """
-    strides = (window_strides[0], window_strides[1])
-    window = kernel.shape[:2]
-    if isinstance(padding, str):
-        padding = lax.padtype_to_pads(images.shape[1:3], window, strides, padding)
-    (top, bottom), (left, right) = padding
-    pads = ((top, bottom), (left, right))
+    strides, window = (window_strides[0], window_strides[1]), kernel.shape[:2]
+    pads = pixels_of_zeros(images, kernel, strides, padding)
     fits = (
-        settings.get("feature_group_count", 1) == 1
-        and not any(
-            dilation != 1
-            for name in ("lhs_dilation", "rhs_dilation")
-            for dilation in settings.get(name) or ()
-        )
-        and strides == (1, 1)
+        is_plain(strides, settings)
         and window != (1, 1)
         and images.dtype == jnp.float32
         and all(
@@ -92,6 +82,26 @@ def direct_conv(
     if not fits:
         return matmul_conv(images, kernel, strides, pads, precision=precision, **settings)
     return _direct(images, kernel, pads, precision)
+
+
+def pixels_of_zeros(
+    images: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, int],
+    padding: str | Sequence[tuple[int, int]],
+) -> Pads:
+    """Padding as pixels on each side."""
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
+    (top, bottom), (left, right) = padding
+    return ((top, bottom), (left, right))
+
+
+def is_plain(strides: tuple[int, int], settings: Mapping[str, Any]) -> bool:
+    """True without strides, dilation and groups."""
+    dilations = (settings.get(name) or () for name in ("lhs_dilation", "rhs_dilation"))
+    is_one = all(dilation == 1 for each in dilations for dilation in each)
+    return is_one and strides == (1, 1) and settings.get("feature_group_count", 1) == 1
 
 
 def pads_of_gradient(pads: Pads, kernel: jax.Array) -> Pads:

@@ -28,10 +28,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxfed.kernels.convolution.direct_conv import direct_conv, kernel_gradient, pads_of_gradient
+from jaxfed.kernels.convolution.direct_conv import (
+    Pads,
+    direct_conv,
+    is_plain,
+    kernel_gradient,
+    pads_of_gradient,
+    pixels_of_zeros,
+)
 from jaxfed.kernels.neighbors.blocks import block_by_block, even_size, sum_over_blocks
-
-Pads = tuple[tuple[int, int], tuple[int, int]]
 
 # Below this, transforms cost more than products save (measured on two cores with AVX-512).
 _LEAST_CHANNELS = 32
@@ -79,16 +84,8 @@ def winograd_conv(
     reverse mode only.
     """
     strides = (window_strides[0], window_strides[1])
-    if isinstance(padding, str):
-        padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
-    (top, bottom), (left, right) = padding
-    pads = ((top, bottom), (left, right))
-    plain = settings.get("feature_group_count", 1) == 1 and not any(
-        dilation != 1
-        for name in ("lhs_dilation", "rhs_dilation")
-        for dilation in settings.get(name) or ()
-    )
-    if plain and strides == (1, 1) and _saves(images, kernel, pads):
+    pads = pixels_of_zeros(images, kernel, strides, padding)
+    if is_plain(strides, settings) and _saves(images, kernel, pads):
         return _winograd(images, kernel, pads, precision)
     return direct_conv(images, kernel, strides, pads, precision=precision, **settings)
 

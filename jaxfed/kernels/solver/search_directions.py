@@ -30,7 +30,7 @@ Tried for steps and their products at n = 100,000, k = 10, C = 10 on the same co
   1 + t + t^2 conditions no better than 1 + t. Chebyshev iteration needs 100 products for the same.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -44,37 +44,6 @@ _LEAST = 1e-5
 # `Together` serves at most so many columns of at least so many points. Fewer points are solved in
 # milliseconds either way. Separate columns often end far below their tolerance, which shows in tiny scores.
 MOST_TOGETHER, FEWEST_POINTS = 16, 4096
-
-
-class Directions(Protocol):
-    """Search directions for the columns of a block; `last` is the state between steps, a tree of arrays."""
-
-    def none(self, y: Array) -> tuple[Array, ...]:
-        """State before the first step for Y [n, C]."""
-
-    def conjugate(
-        self,
-        last: tuple[Array, ...],
-        directions: Array,
-        smoothed: Array,
-        residual: Array,
-        moves: Array,
-    ) -> tuple[Array, Array]:
-        """The next directions, from the last ones, Z and R, all [n, C], and <R, Z> where it is known.
-
-        `moves`: bool [C], true for columns that take part in the step.
-        """
-
-    def lengths(
-        self, slope: Array, directions: Array, products: Array, residual: Array, moves: Array
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """G^-1 P^T R, 0 for columns that do not move, and what the next step needs."""
-
-    def along(self, directions: Array, lengths: Array) -> Array:
-        """P times lengths: [n, C]."""
-
-    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
-        """State after R has been replaced; `distrusted` bool [C] marks columns whose last step is useless."""
 
 
 class Alone(NamedTuple):
@@ -162,6 +131,11 @@ class Together(NamedTuple):
     def _dots(self, a: Array, b: Array) -> Array:
         contract = (((0,), (0,)), ((), ()))
         return self.rows.total(lax.dot_general(a, b, contract, precision=lax.Precision.HIGHEST))
+
+
+# In both, `last` is the state between steps; `moves`, bool [C], marks columns that take part in the step, and
+# `distrusted`, bool [C], those whose last step is useless.
+Directions = Alone | Together
 
 
 def directions_of(y: Array, rows: SpreadRows) -> Directions:

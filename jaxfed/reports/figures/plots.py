@@ -58,6 +58,7 @@ _OVER_ROUNDS = {
     "agreement": "agreement",
     "consensus_accuracy": "round_consensus_accuracy",
 }
+_OVER_TIME = ("round_test", "validation")  # drawn over simulated time as well, with a clock
 # Plots of methods with per-client models: name -> metric of each client, metric of the mean.
 _OVER_CLIENTS = {
     "clients": ("round_client_test_accuracy", "round_test_accuracy"),
@@ -89,6 +90,16 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
             drawings[name] = partial(
                 rounds_figure, rounds, metric, methods, run.num_examples(metric)
             )
+            times = rounds_by_algorithm(lines, "simulated_seconds", methods.algorithms)
+            if times and name in _OVER_TIME:
+                drawings[f"{name}_time"] = partial(
+                    rounds_figure,
+                    over_time(rounds, times),
+                    metric,
+                    methods,
+                    run.num_examples(metric),
+                    xlabel="Simulated time [s]",
+                )
     for name, (each, mean) in _OVER_CLIENTS.items():
         clients = accuracies_of_clients(lines, each)
         if clients:
@@ -107,7 +118,7 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
 def _partition_of(file: Path) -> Figure:
     counts = read_json(file)
     try:
-        return partition_figure(
+        figure = partition_figure(
             counts["labeled"],
             counts["unlabeled"],
             counts.get("new"),
@@ -115,6 +126,10 @@ def _partition_of(file: Path) -> Figure:
             class_names=counts.get("class_names"),
             client_names=counts.get("client_names"),
         )
+        for ax in figure.axes:
+            if "every" in counts and ax.get_xlabel() == "Client":
+                ax.set_xlabel(f"Client, every {int(counts['every'])}th")
+        return figure
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
@@ -266,16 +281,29 @@ def rounds_by_algorithm(
     }
 
 
-def rounds_figure(
+def over_time(
     rounds: Mapping[str, Sequence[tuple[int, Measurement]]],
+    times: Mapping[str, Sequence[tuple[int, Measurement]]],
+) -> dict[str, list[tuple[float, Measurement]]]:
+    """Return a metric by the simulated time of each round, the mean over repeats, and not by its number."""
+    found = {}
+    for algorithm, series in rounds.items():
+        ends = {0: 0.0, **{number: time.mean for number, time in times.get(algorithm, ())}}
+        found[algorithm] = [(ends[number], m) for number, m in series if number in ends]
+    return found
+
+
+def rounds_figure(
+    rounds: Mapping[str, Sequence[tuple[float, Measurement]]],
     metric: str,
     methods: Methods = USUAL,
     examples: int = 0,
+    xlabel: str = "Round",
 ) -> Figure:
     """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
     figure = new_figure(6.4, 4.2)
     ax = figure.subplots()
-    dress(ax, xlabel="Round", ylabel=metric_label(metric))
+    dress(ax, xlabel=xlabel, ylabel=metric_label(metric))
     scale = _scale(metric)
     for algorithm, style in algorithm_styles(list(rounds), methods.algorithms).items():
         numbers = np.array([number for number, _ in rounds[algorithm]])
@@ -292,7 +320,7 @@ def rounds_figure(
             label=methods.name(algorithm),
             zorder=style["zorder"],
         )
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=xlabel == "Round"))
     fit(ax, metric, "y", examples)
     legend(figure, ax)
     return figure

@@ -74,6 +74,7 @@ _ALGORITHMS = {
     "flexmatch": "FixMatch, FlexMatch thresholds",
     "freematch": "FixMatch, FreeMatch thresholds",
     "fedavgm": "FedAvgM",
+    "fedbuff": "FedBuff",
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",
@@ -110,13 +111,16 @@ _METRICS = {
     "cosine_rmse": "RMSE of the cosine estimate",
     "cosine_rmse_theory": "RMSE of the cosine estimate, theory",
     "seconds": "Time",
+    "simulated_seconds": "Simulated time",
+    "lost_share": "Share of drawn clients whose work is lost",
+    "staleness": "Server steps since clients began, mean",
     "communication.upload_bytes": "Upload",
     "communication.download_bytes": "Download",
 }
 
 _SHARES = (
     *("pseudo_labeled", "pseudo_label_weight"),
-    *("consensus_change", "agreement", "abstained"),
+    *("consensus_change", "agreement", "abstained", "lost_share"),
 )
 
 _SETTINGS = {
@@ -233,7 +237,7 @@ def measurement_text(metric: str, measurement: Measurement | None) -> str:
     unit, scale = "", 1.0
     if metric.endswith("bytes"):
         unit, scale = bytes_unit(abs(measurement.mean))
-    elif metric == "seconds":
+    elif metric in ("seconds", "simulated_seconds"):
         unit = " s"
     digits = _digits(measurement.mean / scale)
     texts = [f"{v / scale:z.{digits}f}" for v in measurement[:2] if v is not None]

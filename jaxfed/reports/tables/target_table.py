@@ -17,6 +17,7 @@ _SUMS = {
     "communication.upload_bytes": "upload",
     "communication.download_bytes": "download",
 }
+_TIME = {"simulated_seconds": "simulated"}  # cumulative in every line; of runs with a clock
 
 
 def target_table(run: Run, target: float, name: str) -> Table:
@@ -24,7 +25,8 @@ def target_table(run: Run, target: float, name: str) -> Table:
 
     A repeat reaches it in the first evaluated round whose accuracy is at least the target, of the test set if
     rounds are evaluated on it (`evaluate_test`), else of validation examples. Seconds and bytes are sums over
-    the rounds up to this one; bytes are those of all clients.
+    the rounds up to this one; bytes are those of all clients. Simulated
+    seconds are those of a run with a clock.
 
     Args:
         run: finished.
@@ -41,6 +43,7 @@ def target_table(run: Run, target: float, name: str) -> Table:
             f"--target={target:g}: {run.name} has no accuracies of rounds; config.evaluate_test=true, or "
             "validation examples, with config.evaluate_every, make them"
         )
+    kinds = {**(_TIME if any(k in line for line in lines for k in _TIME) else {}), **_SUMS}
     names = method_names([run])
     rows, records = [], []
     for method in run.results:
@@ -50,9 +53,9 @@ def target_table(run: Run, target: float, name: str) -> Table:
                 runs.setdefault(line["repeat"], []).append(line)
         reached = [taken for each in runs.values() if (taken := _taken(each, judge, target))]
         measured = {
-            k: measure([taken[k] for taken in reached]) for k in ("round", *_SUMS) if reached
+            k: measure([taken[k] for taken in reached]) for k in ("round", *kinds) if reached
         }
-        cells = [measurement_text(kind, measured.get(kind)) for kind in ("round", *_SUMS)]
+        cells = [measurement_text(kind, measured.get(kind)) for kind in ("round", *kinds)]
         rows.append(tuple(map(Cell, (names[method], f"{len(reached)} of {len(runs)}", *cells))))
         records += [
             record_of(run, method, f"{kind.rpartition('.')[2]}_to_target", found)
@@ -61,13 +64,14 @@ def target_table(run: Run, target: float, name: str) -> Table:
     return Table(
         name=name,
         title=f"{run.name}: to {100 * target:g} % accuracy",
-        columns=("method", "reached", "rounds", *_SUMS.values()),
+        columns=("method", "reached", "rounds", *kinds.values()),
         rows=tuple(rows),
         num_settings=1,
         caption=(
             f"The first evaluated round whose accuracy on {_JUDGES[judge]} is at least the target, with the "
             "seconds and bytes of all rounds up to it: mean ± sample standard deviation over the repeats "
-            f"that reach it. {_every(run)}Time has compilation in it, where that was not cached."
+            f"that reach it. {_every(run)}Time has compilation in it, where that was not cached"
+            f"{'; simulated seconds are those of config.clock' if _TIME.keys() <= kinds.keys() else ''}."
         ),
         records=tuple(records),
     )
@@ -80,7 +84,10 @@ def _taken(lines: Iterable[dict[str, Any]], judge: str, target: float) -> dict[s
         so_far = accumulated(so_far, line)
         accuracy = so_far.get(judge)
         if accuracy is not None and accuracy >= target:
-            return {"round": line["round"], **{kind: so_far.get(kind, 0) for kind in _SUMS}}
+            return {
+                "round": line["round"],
+                **{kind: so_far.get(kind, 0) for kind in (*_TIME, *_SUMS)},
+            }
     return None
 
 

@@ -24,6 +24,7 @@ from jaxfed.secure.row_sums.resilient_round import (
     key_pair,
     least_participants,
     least_threshold,
+    owner_label,
     parsed_keys,
     parsed_start,
 )
@@ -211,5 +212,4 @@ class Client:
     def _owner_seed(self, contributor: int, owner: int) -> bytes:
         """Seed of the mask on `contributor`'s part of `owner`'s rows, known to these two."""
         partner = owner if contributor == self._own else contributor
-        label = f"row sums/{self._number}/rows of {owner} by {contributor}"
-        return self._endpoint.pair_seed(partner, label)
+        return self._endpoint.pair_seed(partner, owner_label(self._number, contributor, owner))

@@ -71,3 +71,8 @@ def agreed_seed(own: KeyPair, public: bytes, number: int) -> bytes:
         ProtocolError: the public key is invalid, or a point of small order.
     """
     return derived_seed(own.agreed(public), f"row sums/{number}/pair mask")
+
+
+def owner_label(number: int, contributor: int, owner: int) -> str:
+    """Label of the seed of the mask on `contributor`'s part of `owner`'s rows in a round."""
+    return f"row sums/{number}/rows of {owner} by {contributor}"

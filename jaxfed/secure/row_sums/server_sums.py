@@ -1,16 +1,18 @@
 """Sums that the server reads: row sums over rows that the server owns, and no client.
 
 All clients upload these rows, so all masks cancel there, and the server reads the sum over all clients that
-stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients.
+stayed (Bonawitz et al., CCS 2017). A client refuses a round without other clients. In a sparse session
+(`Session(n, mask_partners=k)`) double masks are those of `sparse`, and no message grows with n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked, resilient
 from jaxfed.secure.row_sums.participants import ClientRows
@@ -18,6 +20,12 @@ from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
+
+if TYPE_CHECKING:
+    from jaxfed.secure.row_sums import sparse
+    from jaxfed.secure.session.neighborhoods import Promise
+
+    RowClient = masked.Client | resilient.Client | sparse.Client
 
 # What a server may have a client of row sums do, whichever protocol it is.
 CLIENT_STEPS = frozenset(
@@ -33,14 +41,29 @@ def client(
     values: np.ndarray,
     *,
     random_bytes: RandomBytes,
-    clients: Sequence[int],
+    clients: Sequence[int] | int,
     is_resilient: bool,
-) -> masked.Client | resilient.Client:
-    """One client of such a sum; `values` as in `ring_sums`, `clients` all that may take part."""
-    rows = _rows(clients, len(values))
-    own = values if values.dtype == np.uint64 else values.astype(np.float64)
+    promise: Promise | None = None,
+) -> RowClient:
+    """One client of such a sum.
+
+    Args:
+        endpoint: its end of the session.
+        values: as in `ring_sums`.
+        random_bytes: source of its randomness.
+        clients: all that may take part; their number is enough in a sparse session.
+        is_resilient: as in `ring_sums`.
+        promise: what its neighbors must withstand, in a sparse session.
+    """
+    all_clients = [endpoint.address] if isinstance(clients, int) else clients
+    rows = _rows(all_clients, len(values))
     return row_client(
-        endpoint, own, random_bytes=random_bytes, rows=rows, is_resilient=is_resilient
+        endpoint,
+        values,
+        random_bytes=random_bytes,
+        rows=rows,
+        is_resilient=is_resilient,
+        promise=promise,
     )
 
 
@@ -52,8 +75,13 @@ def row_client(
     rows: ClientRows,
     is_resilient: bool,
     signed: bool = False,
-) -> masked.Client | resilient.Client:
-    """One client of row sums by either protocol; arguments as `resilient.Client`."""
+    promise: Promise | None = None,
+) -> RowClient:
+    """One client of row sums by one of the protocols; arguments as `resilient.Client`, `sparse.Client`."""
+    if promise:
+        from jaxfed.secure.row_sums import sparse
+
+        return sparse.Client(endpoint, values, rows, promise=promise, random_bytes=random_bytes)
     if not is_resilient:
         return masked.Client(endpoint, values, rows)
     return resilient.Client(endpoint, values, rows, signed=signed, random_bytes=random_bytes)
@@ -87,16 +115,26 @@ def ring_sums(
 
     Raises:
         ProtocolError: an unexpected message at a client.
-        UsageError: a number beyond the fixed-point range.
+        UsageError: a number beyond the fixed-point range, or single masks in a sparse session.
     """
     session.contributors = []
     clients = [client for client in session.clients if client in own]
     if not clients:
         return None
     shape = own[clients[0]].shape if shape is None else shape
-    parties = session.parties(constructor, own, clients, clients=clients, is_resilient=is_resilient)
-    protocol = resilient if is_resilient else masked
-    server = protocol.Server(session.endpoints[SERVER], _rows(clients, shape[0]), shape[1])
+    graph, protocol = session.graph, resilient if is_resilient else masked
+    plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
+    if graph:
+        if not is_resilient:
+            raise UsageError("a session with `mask_partners`: use is_resilient=True")
+        from jaxfed.secure.row_sums import sparse
+
+        protocol = sparse
+        plan |= {"clients": len(clients), "promise": graph.promise}
+    parties = session.parties(constructor, own, clients, **plan)
+    rows = _rows(list(graph.neighbors) if graph else clients, shape[0])
+    options = {"graph": graph} if graph else {}
+    server = protocol.Server(session.endpoints[SERVER], rows, shape[1], **options)
     members = clients if before is None else before(parties)
     first_round = session.reserve(len(clients) + 1)  # every dropout may start another one
     if not protocol.run(parties, server, members, first_round=first_round):

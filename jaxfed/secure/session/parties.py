@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
@@ -17,7 +17,10 @@ from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.phases import InProcess, Parties
-from jaxfed.secure.session.setup import ClientSetup, agree
+from jaxfed.secure.session.setup import ClientSetup, agree, agree_with_neighbors
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 
 class Session:
@@ -27,6 +30,9 @@ class Session:
 
     Args:
         num_clients: number of clients; 0 ... p - 1 are invited.
+        mask_partners: k, the number of others that a client shares keys with, in a sparse session for sums
+            (`neighborhoods`, `row_sums.sparse`); 0, or p - 1 and more: all.
+        promise: what the k partners must withstand; `neighborhoods.PROMISE` if left out.
         presence: departures of clients; all stay if left out.
         random_bytes: source of all keys; the operating system's unless a test replays it.
 
@@ -34,9 +40,10 @@ class Session:
         endpoints: by address, the server's included.
         channel: carries all messages.
         contributors: addresses of the clients in the last sum that the server read.
+        graph: the partners of a sparse session; None if all pairs share keys.
 
     Raises:
-        UsageError: no clients.
+        UsageError: no clients, or too few partners for the promise.
 
     Cost: 0.1 ms a pair of parties, both sides.
     """
@@ -45,6 +52,8 @@ class Session:
         self,
         num_clients: int,
         *,
+        mask_partners: int = 0,
+        promise: Promise | None = None,
         presence: Presence | None = None,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
@@ -54,6 +63,18 @@ class Session:
         self.channel = self._connected(presence)
         self._random_bytes, self._next_number = random_bytes, 0
         clients = list(range(num_clients))
+        self.graph: Graph | None = None
+        if 0 < mask_partners < num_clients - 1:
+            from jaxfed.secure.session.neighborhoods import PROMISE, check_partners
+
+            promise = promise or PROMISE
+            check_partners(num_clients, mask_partners, promise)
+            parties, source = self._joining(clients), self.source(SERVER)
+            self.endpoints, self.graph = agree_with_neighbors(
+                clients, self.channel, source, parties, mask_partners, promise
+            )
+            self._members = sorted(self.graph.neighbors)
+            return
         while True:
             try:
                 parties = self._joining(clients)

@@ -28,6 +28,7 @@ class PartyEndpoint:
         session: the session's number.
         roster: all parties' public keys, as this party received them.
         shared: X25519 secret with each of the others.
+        pair_rosters: by partner, the part of the roster that both have, if they have different ones.
     """
 
     def __init__(
@@ -37,9 +38,14 @@ class PartyEndpoint:
         session: bytes,
         roster: bytes,
         shared: Mapping[int, bytes],
+        pair_rosters: Mapping[int, bytes] | None = None,
     ) -> None:
         self.address = address
         self.roster_hash = hashlib.sha256(roster).digest()
+        self._pair_hashes = {
+            partner: hashlib.sha256(common).digest()
+            for partner, common in (pair_rosters or {}).items()
+        }
         self._channel, self._session, self._shared = channel, session, shared
         self._group_secret = b""
         self._claimed: set[str] = set()
@@ -105,7 +111,11 @@ class PartyEndpoint:
         if SERVER in (self.address, partner):
             raise ProtocolError("pair seeds are between clients")
         return derived_key(
-            self._shared[partner], self._session, "pair seed", self.roster_hash, label.encode()
+            self._shared[partner],
+            self._session,
+            "pair seed",
+            self._pair_hashes.get(partner, self.roster_hash),
+            label.encode(),
         )
 
     def claim(self, label: str) -> None:
@@ -126,7 +136,8 @@ class PartyEndpoint:
     def _link(self, partner: int, is_outgoing: bool) -> Link:
         sender, receiver = (self.address, partner) if is_outgoing else (partner, self.address)
         route = struct.pack(">ii", sender, receiver)
-        key = derived_key(self._shared[partner], self._session, "channel", route, self.roster_hash)
+        common = self._pair_hashes.get(partner, self.roster_hash)
+        key = derived_key(self._shared[partner], self._session, "channel", route, common)
         return Link(key, self._session, sender, receiver)
 
     def _check_partner(self, partner: int) -> None:

@@ -17,6 +17,11 @@ client's operating system. The server never has it, and no party has another par
 Public keys are assumed to arrive as they were sent: the server follows the protocol, or clients verify each
 other's keys by other means (a certificate, a comparison of `roster_hash`). A server that put its own keys
 into the roster would be a man in the middle.
+
+In a sparse session (`neighborhoods`) the server draws a graph over the clients that said hello. A client's
+roster has the server, itself and its k neighbors, 32 + 36 (k + 1) bytes; it shares keys with these alone, and
+keys of a pair derive from the hash of what both rosters have, the server's key and the pair's. There is no
+group secret, and a client that leaves later is left to the protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
@@ -36,6 +41,9 @@ from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.neighborhoods import Graph, Promise
 
 _ENTRY = struct.Struct(f">i{KEY_BYTES}s")
 
@@ -57,7 +65,7 @@ class ClientSetup:
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._address, self._channel = address, channel
-        self._random_bytes = random_bytes
+        self._random_bytes, self._is_sparse = random_bytes, False
 
     def join(self) -> None:
         """Receive the invitation and send a fresh public key."""
@@ -84,7 +92,20 @@ class ClientSetup:
             if partner != self._address
         }
         self._clients = sorted(roster.keys() - {SERVER})
-        self._endpoint = PartyEndpoint(self._address, self._channel, self._session, message, shared)
+        self._endpoint = PartyEndpoint(
+            self._address,
+            self._channel,
+            self._session,
+            message,
+            shared,
+            _pair_rosters(roster, self._address) if self._is_sparse else None,
+        )
+
+    def agree_with_neighbors(self) -> PartyEndpoint:
+        """Receive the roster of a sparse session, agree on keys with those in it; return the endpoint."""
+        self._is_sparse = True
+        self.agree()
+        return self._endpoint
 
     def give_group_secret(self) -> None:
         """Draw the group secret and send it to the others, if this client has the lowest address."""
@@ -104,7 +125,11 @@ class ClientSetup:
 
 
 class ServerSetup:
-    """The server during setup; arguments as `ClientSetup`."""
+    """The server during setup; arguments as `ClientSetup`.
+
+    Attributes:
+        graph: of a sparse session, to be set before rosters are sent.
+    """
 
     def __init__(
         self, channel: Channel, *, random_bytes: RandomBytes = secrets.token_bytes
@@ -113,6 +138,7 @@ class ServerSetup:
         self._session = random_bytes(SESSION_BYTES)
         self._keys = KeyPair(random_bytes)
         self._roster = {SERVER: self._keys.public}
+        self.graph: Graph | None = None
 
     def invite(self, client: int) -> None:
         """Send the invitation to one client."""
@@ -134,8 +160,11 @@ class ServerSetup:
         self._roster[client] = public
 
     def send_roster(self, client: int) -> None:
-        """Send all public keys to one client."""
-        roster = packed_roster(self._roster)
+        """Send all public keys to one client, in a sparse session those of its neighbors."""
+        own = self._roster
+        if self.graph:
+            own = {party: own[party] for party in (SERVER, client, *self.graph.neighbors[client])}
+        roster = packed_roster(own)
         _sent(self._channel, self._session, SERVER, client, "roster", roster)
 
     def finished(self) -> PartyEndpoint:
@@ -146,7 +175,12 @@ class ServerSetup:
             if client != SERVER
         }
         return PartyEndpoint(
-            SERVER, self._channel, self._session, packed_roster(self._roster), shared
+            SERVER,
+            self._channel,
+            self._session,
+            packed_roster(self._roster),
+            shared,
+            _pair_rosters(self._roster, SERVER) if self.graph else None,
         )
 
 
@@ -190,10 +224,41 @@ def agree(
     return {SERVER: own, **everybody("finished", quiet=True)}
 
 
+def agree_with_neighbors(
+    clients: Sequence[int],
+    channel: Channel,
+    random_bytes: RandomBytes,
+    parties: Parties,
+    size: int,
+    promise: Promise,
+) -> tuple[dict[int, PartyEndpoint], Graph]:
+    """Endpoints of a sparse session, and its graph; arguments as `agree` and `drawn_graph`.
+
+    Clients that leave before they said hello are no part of it; others stay neighbors that never answer.
+    """
+    from jaxfed.secure.session.neighborhoods import drawn_graph, enough_partners
+
+    server = ServerSetup(channel, random_bytes=random_bytes)
+    joined = sorted(parties("join", clients, tell=server.invite, take=server.accept))
+    size = enough_partners(len(joined), size, promise)
+    graph = server.graph = drawn_graph(joined, size, random_bytes, promise)
+    ends = parties("agree_with_neighbors", joined, tell=server.send_roster, quiet=True)
+    return {SERVER: server.finished(), **ends}, graph
+
+
 def packed_roster(roster: Mapping[int, bytes]) -> bytes:
     """The server's key, then address and key of every client in ascending order."""
     clients = sorted(roster.keys() - {SERVER})
     return roster[SERVER] + b"".join(_ENTRY.pack(client, roster[client]) for client in clients)
+
+
+def _pair_rosters(roster: Mapping[int, bytes], own: int) -> dict[int, bytes]:
+    """By partner, the roster of the server, this party and the partner alone."""
+    return {
+        partner: packed_roster({party: roster[party] for party in (SERVER, own, partner)})
+        for partner in roster
+        if partner != own
+    }
 
 
 def parsed_roster(message: bytes) -> dict[int, bytes]:

@@ -35,6 +35,7 @@ class ClientSums:
         protocol: that of the sum.
         communication: all sent bytes are counted here.
         attendance: departures of the clients, under masks, and the outcome; all stay if left out.
+        mask_partners: number of others that a client shares double masks with; 0: all.
 
     Attributes:
         protocol, communication, attendance: the same.
@@ -45,9 +46,10 @@ class ClientSums:
         protocol: ConsensusSums,
         communication: Communication,
         attendance: Attendance | None = None,
+        mask_partners: int = 0,
     ) -> None:
         self.protocol, self.communication = protocol, communication
-        self.attendance = attendance
+        self.attendance, self._mask_partners = attendance, mask_partners
 
     @property
     def is_plaintext(self) -> bool:
@@ -79,6 +81,7 @@ class ClientSums:
             The sum, zeros if all clients have left; None, and nothing is sent, with fewer than two.
         """
         from jaxfed.secure.row_sums.server_sums import server_sums
+        from jaxfed.secure.session.neighborhoods import enough_partners
         from jaxfed.secure.vote_sums import vote_histogram
 
         if num_clients < _LEAST:
@@ -90,6 +93,7 @@ class ClientSums:
             [own(client) for client in range(num_clients)],
             self.communication,
             attendance=self.attendance,
+            mask_partners=enough_partners(num_clients, self._mask_partners),
             is_resilient=self.protocol == "masked_resilient",
         )
         kind = np.int32 if are_marks else np.float32

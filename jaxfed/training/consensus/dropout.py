@@ -8,7 +8,8 @@ leaves after its own (`jaxfed.federation.departures`). The stages, and the effec
     setup        before it has keys: the sum is over the others
     upload       before its upload: likewise; `masked` starts another round without it
     survivors    after its upload, `masked_resilient` alone: its answers are in the sum if enough clients
-                 stay to remove its masks, else another round starts without it
+                 stay to remove its masks, else another round starts without it (with `mask_partners`
+                 there is no sum then)
     sums         after the sum is complete: its answers are in the sum
 
 If fewer than two clients stay there is no sum. A client that left is back in the next round, and has the
@@ -17,7 +18,7 @@ consensus by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -63,9 +64,9 @@ class Attendance:
         seed = np.asarray(jax.random.key_data(self._key)).tolist()
         return presence_of(self._departures, self._ids.tolist(), seed, STAGES)
 
-    def note(self, summed: Sequence[int], left: Sequence[int]) -> None:
+    def note(self, summed: Collection[int], left: Collection[int]) -> None:
         """Record the outcome: addresses of the clients in the sum, and of those that left."""
-        self.summed, self.left = self._ids[sorted(summed)], self._ids[sorted(left)]
+        self.summed, self.left = self._ids[list(summed)], self._ids[list(left)]
 
 
 def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:

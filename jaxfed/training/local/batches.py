@@ -79,8 +79,13 @@ def plan_of(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
 
 
 def _joint(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
-    order = _orders(data, usable(data), key, batches.epochs)
-    count = jnp.sum(usable(data), dtype=jnp.int32)
+    return _batches_of(usable(data), data, batches, key)
+
+
+def _batches_of(member: jax.Array, data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
+    """Epochs over the examples `member`, bool [N]."""
+    order = _orders(data, member, key, batches.epochs)
+    count = jnp.sum(member, dtype=jnp.int32)
     per_epoch = _ceil_div(count, batches.size)
     turns = jnp.maximum(per_epoch, 1)
 
@@ -139,21 +144,17 @@ def _paired(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
 def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     order_key, draw_key = jax.random.split(key)
     is_one = usable(data)
-    is_first = is_one & (data.weight > 0)
-    order = _orders(data, is_first, order_key, batches.epochs)
+    firsts = _batches_of(is_one & (data.weight > 0), data, batches, order_key)
     everyone = _in_front(data, is_one, jnp.arange)
-    count, num_all = (jnp.sum(member, dtype=jnp.int32) for member in (is_first, is_one))
-    per_epoch = _ceil_div(count, batches.size)
-    turns = jnp.maximum(per_epoch, 1)
+    num_all = jnp.sum(is_one, dtype=jnp.int32)
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
-        epoch, first = step // turns % batches.epochs, step % turns * batches.size
-        index, used = _cycled(order[epoch], count, first + jnp.arange(batches.size), until=count)
+        index, used = firsts.rows(step)
         step_key = jax.random.fold_in(draw_key, step)
         drawn = jax.random.randint(step_key, (batches.size,), 0, jnp.maximum(num_all, 1))
         return jnp.concatenate([index, everyone[drawn]]), jnp.concatenate([used, used])
 
-    return BatchPlan(batches.num_steps(per_epoch), rows)
+    return firsts._replace(rows=rows)
 
 
 def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:

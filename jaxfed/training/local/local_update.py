@@ -10,7 +10,6 @@ much padding a cohort carries; a client without usable examples returns its mode
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -30,10 +29,8 @@ Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round'
 AfterStep = Callable[[nnx.State, jax.Array, jax.Array], nnx.State]
 
 
-# parameters, statistics, step -> loss, statistics, gradient, number of rows that count (float32)
-GradientOf = Callable[
-    [nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State, jax.Array]
-]
+# parameters, statistics, step -> loss, statistics, gradient
+GradientOf = Callable[[nnx.State, nnx.State, jax.Array], tuple[jax.Array, nnx.State, nnx.State]]
 MakeGradient = Callable[..., GradientOf]  # (loss, anchor, data, plan, key) -> gradient function
 
 
@@ -114,7 +111,7 @@ def train(
 
         def step(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             parameters, statistics, optimizer_state, total = carry
-            value, statistics, slope, _ = gradient_of(parameters, statistics, number)
+            value, statistics, slope = gradient_of(parameters, statistics, number)
             if correction is not None:
                 slope = jax.tree.map(jnp.add, slope, correction)
             updates, optimizer_state = optimizer.update(slope, optimizer_state, parameters)
@@ -137,39 +134,14 @@ def train(
     )
 
 
-def mean_gradient(
-    state: nnx.State, data: ClientData, key: jax.Array, *, loss: Loss, batches: Batches
-) -> nnx.State:
-    """The loss's gradient at one point over a client's examples: one epoch without a step.
-
-    The mean over an epoch's batches, each counting by its used rows, of the form of the parameters;
-    zeros for a client without examples. With "joint" batches and a loss that is a mean over rows this is
-    the gradient over all the client's examples.
-    """
-    plan_key, step_key = jax.random.split(key)
-    plan = plan_of(data, replace(batches, epochs=1, steps=0), plan_key)
-    start, statistics = nnx.split_state(state, nnx.Param, ...)
-    gradient_of = _batch_gradient(loss, anchor=state, data=data, plan=plan, key=step_key)
-
-    def add(number: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        statistics, total, count = carry
-        _, statistics, gradient, rows = gradient_of(start, statistics, number)
-        total = jax.tree.map(lambda t, g: t + rows * g, total, gradient)
-        return statistics, total, count + rows
-
-    carry = (statistics, jax.tree.map(jnp.zeros_like, start), jnp.float32(0))
-    _, total, count = jax.lax.fori_loop(0, plan.num_steps, add, carry)
-    return jax.tree.map(lambda t: t / jnp.maximum(count, 1), total)
-
-
 def _batch_gradient(
     loss: Loss, *, anchor: nnx.State, data: ClientData, plan: BatchPlan, key: jax.Array
 ) -> GradientOf:
-    """Parameters, statistics, step -> loss, statistics, gradient, and the batch's used rows."""
+    """Parameters, statistics, step -> loss, statistics and gradient of the batch."""
 
     def gradient_of(
         parameters: nnx.State, statistics: nnx.State, number: jax.Array
-    ) -> tuple[jax.Array, nnx.State, nnx.State, jax.Array]:
+    ) -> tuple[jax.Array, nnx.State, nnx.State]:
         index, used = plan.rows(number)
         batch_key = jax.random.fold_in(key, number)
         batch = batch_of(data, index, used)._replace(beside=plan.beside(number, batch_key))
@@ -184,7 +156,7 @@ def _batch_gradient(
             return value, nnx.split_state(moved, nnx.Param, ...)[1]
 
         (value, moved), gradient = jax.value_and_grad(objective, has_aux=True)(parameters)
-        return value, moved, gradient, jnp.sum(used).astype(jnp.float32)
+        return value, moved, gradient
 
     return gradient_of
 

@@ -42,7 +42,6 @@ def embedding(
     map_clients: MapClients,
     *,
     augment: Augment | None = None,
-    batch_size: int = 256,
 ) -> Embed:
     """Return the function that computes a cohort's features, each client's by its own model.
 
@@ -53,7 +52,8 @@ def embedding(
         map_clients: lifts one client's computation to the cohort (`jaxfed.federation.execution.client_map`).
         augment: changes the examples first. The authors' code computes features with the training
             augmentation on; the paper does not say so.
-        batch_size: examples at a time; 256 for a `Ragged` cohort, whose features are `Ragged`.
+
+    It computes `ROWS_AT_ONCE` examples at a time. Features of a `Ragged` cohort are `Ragged`.
     """
 
     def embed_client(parameters: nnx.State, client: tuple[Any, jax.Array, jax.Array]) -> jax.Array:
@@ -67,7 +67,7 @@ def embedding(
             return model.features(state, one[None])[0]
 
         numbers = jnp.arange(x.shape[0])
-        return jax.lax.map(embed_one, (numbers, x), batch_size=min(batch_size, x.shape[0]))
+        return jax.lax.map(embed_one, (numbers, x), batch_size=min(ROWS_AT_ONCE, x.shape[0]))
 
     def embed_rows(shared: Any, part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         state, own_statistics, keys, rows = shared

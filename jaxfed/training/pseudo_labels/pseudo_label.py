@@ -28,13 +28,13 @@ from jaxfed.training.pseudo_labels.embedding import Embed as Embed
 from jaxfed.training.pseudo_labels.embedding import embedding as embedding
 from jaxfed.training.pseudo_labels.embedding import of_examples
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.steps.prediction import predict
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
 # Sources that label a client's examples by its own labels alone: a client without labels gets none.
 WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
+LABELING_NOTHING = frozenset({"none", "unlabeled"})
 
 Confidence = Literal["softmax", "logits"]
 Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]
@@ -103,6 +103,7 @@ def network_labels(
     divides logits by their sum instead. If one of these "probabilities" is negative, the entropy is NaN
     and the weight 0. That is the case nearly everywhere, so training uses given labels only.
     """
+    from jaxfed.xclp.steps.prediction import predict
 
     @jax.jit
     def predicted(state: nnx.State, features: jax.Array) -> tuple[jax.Array, jax.Array]:

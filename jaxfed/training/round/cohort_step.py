@@ -29,15 +29,15 @@ from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
 from jaxfed.training.server.aggregate import in_all, weighted_mean
+from jaxfed.training.server.client_rows import gather, scatter
 from jaxfed.training.server.server_state import (
     ServerState,
     client_keys,
     cohort_statistics,
-    gather,
     is_finite,
-    scatter,
     with_statistics,
 )
+from jaxfed.training.server.stored_models import Start, model_at, scaled, starts_of
 from jaxfed.training.specification import Training
 
 
@@ -81,9 +81,13 @@ class CohortStep:
         self._first_round = 0 if stage == 1 else training.labeled_only_rounds
         self._keeps_optimizers = local.client_optimizer == "kept"
 
-        def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
-            (shared, examples), (client, key) = received, inputs
+        def update(
+            received: tuple[Shared, Any, Any], inputs: tuple[Client, jax.Array, Start | None]
+        ) -> ClientUpdate:
+            (shared, examples, models), (client, key, start) = received, inputs
             client = client._replace(data=_with(examples, client.data))
+            if start is not None:
+                shared, client = self._as_it_began(shared, client, models, start)
             return local_update(shared, client, key, batches=batches)
 
         def measure(
@@ -109,8 +113,19 @@ class CohortStep:
     def shared(self, state: ServerState) -> Shared:
         """Return what all clients of the round receive alike."""
         stage_round = state.round - self._first_round
-        rate = jnp.float32(self._learning_rate(stage_round.astype(jnp.float32)))
-        return Shared(state.model, state.control, rate, stage_round)
+        return Shared(state.model, state.control, self._rate(stage_round), stage_round)
+
+    def _rate(self, stage_round: jax.Array) -> jax.Array:
+        return jnp.float32(self._learning_rate(stage_round.astype(jnp.float32)))
+
+    def _as_it_began(
+        self, shared: Shared, client: Client, models: nnx.State, start: Start
+    ) -> tuple[Shared, Client]:
+        """Return what a client received when it began: an earlier round's model, and that round's rate."""
+        model = model_at(models, start)
+        stage_round = jnp.maximum(shared.round - start.staleness, 0)
+        shared = Shared(model, shared.control, self._rate(stage_round), stage_round)
+        return shared, client._replace(statistics=nnx.split_state(model, nnx.Param, ...)[1])
 
     def updates(
         self, state: ServerState, shared: Shared, own: CohortData, received: Any, key: jax.Array
@@ -124,11 +139,13 @@ class CohortStep:
             received,
             gather(state.client_optimizers, ids) if self._keeps_optimizers else None,
         )
-        updates = self._update((shared, own.examples), (clients, keys))
+        starts = starts_of(state, ids)
+        models = None if starts is None else state.stored.models
+        updates = self._update((shared, own.examples, models), (clients, keys, starts))
         weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
             jnp.asarray(ids) >= 0, updates.weight
         )
-        return updates._replace(weight=weights)
+        return updates._replace(delta=scaled(updates.delta, starts), weight=weights)
 
     def measured(
         self, model: nnx.State, own: CohortData, key: jax.Array

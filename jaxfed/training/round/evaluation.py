@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions, PredictionsOf
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
@@ -27,6 +28,7 @@ class Evaluation(NamedTuple):
     evaluate_clients: Evaluate
     predictions: PredictionsOf
     predict: Predict
+    evaluated: Callable[[ServerState], ServerState] = lambda state: state
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,20 +61,19 @@ def evaluation_by(classifier: Classifier) -> Evaluation:
         split = federation.validation
         if not len(split):
             return {}
-        return _quality("validation", predict(state, federation.x[split]), federation, split)
+        return _quality("validation", predict(state, federation.examples(split)), federation, split)
 
     def evaluate(state: ServerState, federation: Federation) -> Metrics:
         if not len(federation.test):
             return {}
-        probability = predict(state, federation.x[federation.test])
+        probability = predict(state, federation.examples(federation.test))
         measured.keep(state, federation, probability)
         return _quality("test", probability, federation, federation.test)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
-        unlabeled = federation.partition.unlabeled
-        indices = np.concatenate(unlabeled)
-        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        label = predict(state, federation.x[indices]).argmax(axis=1)
+        unlabeled = ClientRows.of(federation.partition.unlabeled)
+        indices, owner = unlabeled.joined, unlabeled.owner
+        label = predict(state, federation.examples(indices)).argmax(axis=1)
         truth = federation.y[indices]
         return over_clients("unlabeled", label, truth, owner, federation.num_clients)
 
@@ -80,7 +81,7 @@ def evaluation_by(classifier: Classifier) -> Evaluation:
         test = federation.test
         probability = measured.taken(state, federation)
         if probability is None:
-            probability = predict(state, federation.x[test])
+            probability = predict(state, federation.examples(test))
         return Predictions(
             client=np.full(len(test), -1, np.int32),
             example=test,

@@ -31,6 +31,7 @@ from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
+from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState, server_ids
 from jaxfed.training.specification import Training
 
@@ -137,7 +138,7 @@ class ServerWithLabels(ServerWithoutLabels):
         @jax.jit
         def train(
             state: ServerState, own: ClientData, key: jax.Array
-        ) -> tuple[ServerState, ServerMetrics]:
+        ) -> tuple[nnx.State, ServerMetrics]:
             stage_round = state.round - first_round
             rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
             shared = Shared(state.model, state.control, rate, stage_round)
@@ -147,11 +148,14 @@ class ServerWithLabels(ServerWithoutLabels):
             if training.local.batch_statistics == "static":
                 statistics = _measured(training, model, own, measure_key)
                 model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
-            return state._replace(model=model), _metrics_of(found)
+            return model, _metrics_of(found)
 
-        return lambda state, key: train(
-            state, examples, jax.random.fold_in(key, Stream.SERVER_TRAINING)
-        )
+        def turn(state: ServerState, key: jax.Array) -> tuple[ServerState, ServerMetrics]:
+            own_key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
+            model, metrics = train(without_tables(state), examples, own_key)
+            return state._replace(model=model), metrics
+
+        return turn
 
     def cohort(self, cohort: Cohort, source: str) -> Cohort:
         """Return a cohort of the same shape without clients if they have nothing to train on."""

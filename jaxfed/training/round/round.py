@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
@@ -29,10 +30,15 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS, PseudoLabel
+from jaxfed.training.pseudo_labels.pseudo_label import (
+    LABELING_NOTHING,
+    WITHIN_CLIENTS,
+    PseudoLabel,
+    PseudoLabels,
+)
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.cohort_step import executed
-from jaxfed.training.round.evaluation import evaluation_by
+from jaxfed.training.round.evaluation import Evaluation, evaluation_by
 from jaxfed.training.round.labels_at_server import (
     ServerPart,
     ServerWithoutLabels,
@@ -52,8 +58,23 @@ from jaxfed.training.round.server_hooks import (
 from jaxfed.training.round.stage_program import StageProgram, Trained
 from jaxfed.training.round.update_views import RECORDING, parameter_views
 from jaxfed.training.server.aggregate import Aggregate
-from jaxfed.training.server.server_state import ServerState, stacked_for
+from jaxfed.training.server.client_rows import (
+    of_cohort,
+    rows_for,
+    without_tables,
+    written_back,
+)
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.server.stored_models import with_arrivals
 from jaxfed.training.specification import Training
+
+_OF_CLIENTS = ("statistics", "clients", "client_optimizers")  # which no network's outputs depend on
+
+
+def no_state(model: nnx.State, federation: Federation) -> Any:
+    """Return the state of clients without one."""
+    del model, federation
+    return ()
 
 
 class Stage(NamedTuple):
@@ -77,7 +98,7 @@ def federated_training(
     local_update: LocalUpdate,
     *,
     pseudo_label: str,
-    init_client: Callable[[nnx.State, Federation], Any] = lambda model, federation: (),
+    init_client: Callable[[nnx.State, Federation], Any] = no_state,
     control: Control = NO_CONTROL,
     messages: Messages = MODEL_ALONE,
     hooks: Sequence[Hook] = (),
@@ -107,19 +128,23 @@ def federated_training(
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
-    classifier = classifier or network_classifier(training)
+    classifier, evaluation = _evaluation(training, classifier)
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
+    needs_labels = _need_of_labels(training, server, pseudo_label, takes_all=takes_all)
+    places_of, divide = _division(training, needs_labels)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
         return _stages(using, server, pseudo_label, training.pseudo_labels, program)
 
+    adds_nothing = (init_client, control, messages, *hooks) == (no_state, NO_CONTROL, MODEL_ALONE)
+    averages = adds_nothing and _averages_changes(training, server, pseudo_label)
     init_rows = partial(_first_state, training, control, init_client, hooks)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
-        _check(federation, server)
+        _check(federation, server, training)
         return init_rows(federation.num_clients, key, federation)
 
     def round_by(
@@ -136,11 +161,14 @@ def federated_training(
             state = hook.before(state, cohort, key, communication)
         # 2. Where the labels of the round come from.
         labels = stage.label(state, cohort, label_key, communication)
+        cohort, labels = divide(state, cohort, labels, key, communication)
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
+        own = of_cohort(state, cohort.client_id)
         after, metrics, sent, uploads, ids = stage.train(
-            state, cohort, labels, received, server.examples, train_key
+            own, cohort, labels, received, server.examples, train_key
         )
+        after = written_back(state, after, cohort.client_id)
         cohort = cohort._replace(client_id=ids)
         for hook in hooks:
             after = hook.after(after, cohort, uploads, train_key, communication)
@@ -151,23 +179,25 @@ def federated_training(
         metrics = server.metrics({**metrics, **server_metrics, **labels.metrics})
         return after, {**metrics, "communication": communication.metrics()}
 
-    def sides() -> Sides:
-        from jaxfed.training.round.network.sides import training_sides
-
-        return training_sides(training, program, pseudo_label, init_rows, round_by)
-
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
-        needs_labels=_need_of_labels(training, server, pseudo_label, takes_all=takes_all),
+        needs_labels=needs_labels,
         judged_after=training.labeled_only_rounds,
         views=parameter_views(
-            lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple
+            lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple, places_of
         ),
         labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
-        sides=sides,
-        **evaluation_by(classifier)._asdict(),
+        sides=partial(_sides, training, program, pseudo_label, init_rows, round_by),
+        with_arrivals=with_arrivals if averages else None,
+        **evaluation._asdict(),
     )
+
+
+def _sides(*parts: Any) -> Sides:
+    from jaxfed.training.round.network.sides import training_sides
+
+    return training_sides(*parts)
 
 
 def _stages(
@@ -193,6 +223,15 @@ def _stages(
     return first, stage(2, pseudo_label, training.labeled_only_rounds)
 
 
+def _evaluation(training: Training, classifier: Classifier | None) -> tuple[Classifier, Evaluation]:
+    """Return the classifier, by default the network, and the evaluation by it."""
+    if classifier is not None:
+        return classifier, evaluation_by(classifier)
+    classifier = network_classifier(training)
+    evaluated = partial(without_tables, names=_OF_CLIENTS)
+    return classifier, evaluation_by(classifier)._replace(evaluated=evaluated)
+
+
 def _need_of_labels(
     training: Training, server: ServerWithoutLabels, pseudo_label: str, *, takes_all: bool
 ) -> Callable[[int], bool]:
@@ -206,7 +245,51 @@ def _need_of_labels(
     return needs_labels
 
 
-def _check(federation: Federation, server: ServerWithoutLabels) -> None:
+def _averages_changes(training: Training, server: ServerWithoutLabels, pseudo_label: str) -> bool:
+    """True if a round without further parts is a mean of changes, which may be those of earlier models."""
+    return (
+        server.examples is None
+        and pseudo_label in LABELING_NOTHING
+        and training.server.aggregate.is_mean
+        and training.local.batch_statistics == "averaged"
+    )
+
+
+def _division(
+    training: Training, needs_labels: Callable[[int], bool]
+) -> tuple[Callable[..., np.ndarray] | None, Callable[..., tuple[Cohort, PseudoLabels]]]:
+    """Return the places of the clients that train (None: all), and what leaves the others out."""
+    size, multiple = training.training_cohort_size, training.execution.clients_multiple
+    if not size:
+        return None, lambda state, cohort, labels, key, communication: (cohort, labels)
+
+    from jaxfed.training.round.training_cohort import divided, training_places
+
+    def places_of(state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
+        return training_places(cohort, size, key, needs_labels=needs_labels(int(state.round) + 1))
+
+    def divide(
+        state: ServerState,
+        cohort: Cohort,
+        labels: PseudoLabels,
+        key: jax.Array,
+        communication: Communication,
+    ) -> tuple[Cohort, PseudoLabels]:
+        places = places_of(state, cohort, key)
+        return divided(cohort, labels, places, communication, state.model, multiple)
+
+    return places_of, divide
+
+
+def _check(federation: Federation, server: ServerWithoutLabels, training: Training) -> None:
+    if training.training_cohort_size and server.examples is not None:
+        raise UsageError(
+            "needs labels at clients",
+            key="training_cohort_size",
+            owner="training",
+            value=training.training_cohort_size,
+            allowed="set it to 0, or federation.labels_at='clients'",
+        )
     if any(map(len, federation.partition.new)):
         raise UsageError(
             "training a model needs federation.test='central': here clients hold new points"
@@ -238,15 +321,20 @@ def _first_state(
     optimizer: Any = ()
     if training.local.client_optimizer == "kept":
         optimizer = training.local.optimizer(jnp.float32(0)).init(parameters)
+    statistics, clients, optimizers = rows_for(
+        num_rows,
+        (statistics if keeps_statistics else (), init_client(model, federation), optimizer),
+        training.execution.host,
+    )
     state = ServerState(
         model=model,
         optimizer=training.server.aggregate.init(model),
         teacher=(),
         control=control.init(parameters),
-        statistics=stacked_for(num_rows, statistics) if keeps_statistics else (),
-        clients=stacked_for(num_rows, init_client(model, federation)),
+        statistics=statistics,
+        clients=clients,
         round=jnp.int32(0),
-        client_optimizers=stacked_for(num_rows, optimizer),
+        client_optimizers=optimizers,
     )
     for hook in hooks:
         state = hook.init(state, federation, key)

@@ -23,6 +23,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.random_streams import Stream
 from jaxfed.training.round.client_round import AfterMean
+from jaxfed.training.server.client_rows import alike
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -104,11 +105,7 @@ class DrawnClients(Hook):
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with the drawn state for every client."""
         one = self.draw(jax.random.fold_in(key, Stream.CLIENT_STATES), state.model, federation)
-        return state._replace(
-            clients=jax.tree.map(
-                lambda rows, leaf: jnp.broadcast_to(leaf, rows.shape), state.clients, one
-            )
-        )
+        return state._replace(clients=alike(state.clients, one))
 
 
 class Control(NamedTuple):

@@ -33,6 +33,7 @@ from jaxfed.training.round.cohort_step import (
 from jaxfed.training.round.labels_at_server import ServerWithoutLabels
 from jaxfed.training.round.server_hooks import Control, Messages
 from jaxfed.training.server.aggregate import weighted_mean
+from jaxfed.training.server.client_rows import leaves
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -151,7 +152,7 @@ class StageProgram:
         )
         anyone = jnp.any(weights > 0)
         if num_clients is None:
-            num_clients = max(map(len, jax.tree.leaves(state.clients)), default=1)
+            num_clients = max(map(len, leaves(state.clients)), default=1)
         model, control = self.control.moved(model, state, updates.correction, anyone, num_clients)
         metrics = metrics_of(updates, trains, model, shared.learning_rate) | server_metrics
         after = state._replace(

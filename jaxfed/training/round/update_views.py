@@ -21,7 +21,7 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import Round
 from jaxfed.federation.attack_surface import ANYBODY, View, Views
-from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.federation.cohort import Cohort, arranged, chosen
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.training.round.server_hooks import Classifier
 from jaxfed.training.server.aggregate import Aggregate
@@ -41,13 +41,19 @@ def _keep(model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any) -
 RECORDING = Aggregate(lambda model: (), _keep)
 
 
-def parameter_views(recorded: Callable[[], Round], classifier: Classifier, multiple: int) -> Views:
+def parameter_views(
+    recorded: Callable[[], Round],
+    classifier: Classifier,
+    multiple: int,
+    places_of: Callable[[Any, Cohort, jax.Array], np.ndarray] | None = None,
+) -> Views:
     """Return the views of a method that averages parameters.
 
     Args:
         recorded: makes the method's round with the aggregate `RECORDING`; called at the first view.
         classifier: classification by a state, or by a client's upload.
         multiple: a cohort is padded to a multiple of this number of clients.
+        places_of: state, cohort, key -> places of the clients that train; None: all.
     """
     made: list[Round] = []
     probabilities, norms = jax.jit(classifier.probabilities), jax.jit(_gradient_norms(classifier))
@@ -76,6 +82,8 @@ def parameter_views(recorded: Callable[[], Round], classifier: Classifier, multi
         if not made:
             made.append(recorded())
         received, deltas = made[0](before, cohort, key)[0].optimizer
+        if places_of is not None:
+            cohort = chosen(cohort, places_of(before, cohort, key))
         ids = np.asarray(arranged(cohort, multiple).client_id).tolist()
         there = [(row, client) for row, client in enumerate(ids) if client >= 0]
         uploads = [

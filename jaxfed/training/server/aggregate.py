@@ -36,10 +36,14 @@ class Apply(Protocol):
 
 
 class Aggregate(NamedTuple):
-    """`init(model) -> state` and `apply(model, deltas, weights, state) -> (model, state)`."""
+    """`init(model) -> state` and `apply(model, deltas, weights, state) -> (model, state)`.
+
+    `is_mean`: the step depends on the clients' changes by their weighted mean alone.
+    """
 
     init: Callable[[nnx.State], Any]
     apply: Apply
+    is_mean: bool = False
 
 
 def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
@@ -64,7 +68,7 @@ def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
             (model, state),
         )
 
-    return Aggregate(init, apply)
+    return Aggregate(init, apply, is_mean=True)
 
 
 def weighted_mean(stacked: Any, weights: jax.Array) -> Any:

@@ -19,7 +19,8 @@ from flax import nnx
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean, weighted_sum
-from jaxfed.training.server.server_state import ServerState, client_draws, stacked_for
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState, client_draws
 
 
 class Groups(NamedTuple):

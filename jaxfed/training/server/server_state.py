@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.training.server.client_rows import gather, stacked_for
 
 # If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
 _FIRST_OF_SERVER = -2
@@ -17,6 +18,9 @@ _FIRST_OF_SERVER = -2
 
 class ServerState(NamedTuple):
     """The state of every method that trains one model by local updates.
+
+    Leaves that are "stacked [M, ...]" are arrays, or tables where M is large
+    (`jaxfed.training.server.client_rows`).
 
     Fields:
         model: parameters and running statistics; what is evaluated, and what clients receive.
@@ -28,6 +32,7 @@ class ServerState(NamedTuple):
         memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().
         client_optimizers: states of clients' optimizers if they are kept, stacked [M, ...]; ().
         round: int32, rounds done.
+        stored: models of earlier rounds that clients train from in asynchronous rounds (`stored_models`); ().
     """
 
     model: nnx.State
@@ -39,31 +44,7 @@ class ServerState(NamedTuple):
     round: jax.Array
     memory: Any = ()
     client_optimizers: Any = ()
-
-
-def gather(stacked: Any, client_id: Array) -> Any:
-    """The cohort's rows of states [M, ...]; a padding client (id -1) gets client 0's.
-
-    A client that holds its own state alone, [1, ...], has it in row 0 whatever its number is.
-    """
-    rows = jnp.maximum(jnp.asarray(client_id), 0)
-    return jax.tree.map(lambda leaf: leaf[rows if len(leaf) > 1 else 0 * rows], stacked)
-
-
-def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
-    """States [M, ...] with the cohort's rows replaced; rows of padding clients are dropped."""
-
-    def put(leaf: jax.Array, rows: jax.Array) -> jax.Array:
-        client = jnp.asarray(client_id)
-        # Out of range rather than -1, which would mean the last client.
-        return leaf.at[jnp.where(client < 0, len(leaf), client)].set(rows, mode="drop")
-
-    return jax.tree.map(put, stacked, updated)
-
-
-def stacked_for(num_clients: int, state: Any) -> Any:
-    """The same state for each of M clients, [M, ...]."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_clients, *leaf.shape)), state)
+    stored: Any = ()
 
 
 def server_ids(number: int) -> np.ndarray:

@@ -1,9 +1,8 @@
 """Induction weights: a later point's row is a weighted sum of the rows of its nearest points in the graph.
 
-    Z_x = sum_l w_xl Z_l,    w_xl = alpha b_xl / sqrt(d_x d_l) / (1 - 2 alpha / d_x)
+    Z_x = sum_l w_xl Z_l,    w_xl = alpha b_xl / sqrt(d_x d_l)
 
-(`jaxfed.xclp.later_points.out_of_sample` derives it; the last factor applies with self_edges only.) The same
-weights serve S Y and the columns of S.
+(`jaxfed.xclp.later_points.out_of_sample` derives it.) The same weights serve S Y and the columns of S.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def induction_weights(
         num_bits=p.num_bits,
         similarity_power=p.similarity_power,
         bit_epsilon=p.bit_epsilon,
-        self_edges=p.self_edges,
         alpha=p.alpha,
     )
 
@@ -86,7 +84,7 @@ def _weighted_sums(values: jax.Array, indices: jax.Array, weights: jax.Array) ->
 
 @partial(
     jax.jit,
-    static_argnames=("num_bits", "similarity_power", "bit_epsilon", "self_edges", "alpha"),
+    static_argnames=("num_bits", "similarity_power", "bit_epsilon", "alpha"),
 )
 def _weights(
     distances: jax.Array,
@@ -95,7 +93,6 @@ def _weights(
     num_bits: int,
     similarity_power: float,
     bit_epsilon: float,
-    self_edges: bool,
     alpha: float,
 ) -> jax.Array:
     """w of some points, float32 [m, k], from distances int32 and D^1/2 float32 [m, k] of their neighbors.
@@ -109,7 +106,4 @@ def _weights(
     b = edge_weights(cosine_from_hamming(hamming, num_bits), similarity_power)
     listed = b.sum(axis=1, keepdims=True)
     listed = jnp.where(listed > 0, listed, 1)
-    num_own = 2 * self_edges
-    degree = listed + num_own
-    factor = alpha / jnp.sqrt(degree) / (1 - num_own * alpha / degree)
-    return factor * b / jnp.where(roots > 0, roots, 1)
+    return alpha / jnp.sqrt(listed) * b / jnp.where(roots > 0, roots, 1)

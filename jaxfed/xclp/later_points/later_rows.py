@@ -97,7 +97,7 @@ def _weights(
         {j: artifacts.codes[j] for j in codes},
         artifacts.session,
         execution,
-        num_neighbors=p.num_neighbors - p.self_edges,
+        num_neighbors=p.num_neighbors,
         key_bits=p.key_bits,
     )
     points = [np.arange(artifacts.rows[j].start, artifacts.rows[j].stop) for j in clients]

@@ -5,8 +5,7 @@ as in line 7. No point lists x, and all other rows stay as they are. Then, Y_x b
 
     Z_x = alpha sum_l W_xl Z_l,    W_xl = b_xl / sqrt(d_x d_l),    d_x = sum_l b_xl              line 10
 
-with b_xl = max(cos(pi h_xl / L), 0)^similarity_power of the listed l, and degrees d_l of the graph. (With
-self_edges x lists itself and k - 1 others, and its own row scales Z_x accordingly.)
+with b_xl = max(cos(pi h_xl / L), 0)^similarity_power of the listed l, and degrees d_l of the graph.
 
 It is the induction formula of Delalleau, Bengio, Le Roux, "Efficient Non-Parametric Function Induction in
 Semi-Supervised Learning", AISTATS 2005, which minimizes the same energy over x alone, all else fixed, here
@@ -184,7 +183,7 @@ def _extended(
         dict(enumerate(artifacts.codes)),
         None,
         execution,
-        num_neighbors=p.num_neighbors - p.self_edges,
+        num_neighbors=p.num_neighbors,
         key_bits=p.key_bits,
     )
     weights = induction_weights(indices, distances, np.asarray(artifacts.root_degrees), p)

@@ -26,7 +26,7 @@ from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps import client_prior
 from jaxfed.xclp.steps.calibration import calibrated
 from jaxfed.xclp.steps.contributions import EVERYBODY
-from jaxfed.xclp.steps.knn_graph import edge_weights, one_hot_labels, with_self_edges
+from jaxfed.xclp.steps.knn_graph import edge_weights, one_hot_labels
 from jaxfed.xclp.steps.prediction import predict, relative
 from jaxfed.xclp.steps.propagation_matrix import (
     PropagationMatrix,
@@ -53,7 +53,7 @@ def propagate_over_cosines(
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding; None: all are points.
-        p: k, `self_edges`, alpha, the edges' power, tolerance and step limit, `label_matrix` and
+        p: k, alpha, the edges' power, tolerance and step limit, `label_matrix` and
             `relative_confidence`, the latter over these n vectors. A client prior has no effect, since
             the client's frequencies are the cohort's.
 
@@ -102,7 +102,9 @@ def label_over_cosines(
     if owner is not None:
         of_clients = np.zeros((int(owner.max(initial=0)) + 1, p.num_classes), np.float32)
         np.add.at(of_clients, owner, y)
-        weighed = client_prior.weighed(z, of_clients[owner], y.sum(axis=0), own.client_prior)
+        weighed = client_prior.weighed(
+            z, of_clients[owner], y.sum(axis=0), own.client_prior, own.client_prior_labels
+        )
         z = jnp.asarray(weighed)
     return *_predicted(z, own, choice.sharpness if choice else None), choice
 
@@ -180,8 +182,6 @@ def _predicted(
 
 def _matrix(near: tuple[jax.Array, jax.Array], p: Propagation) -> PropagationMatrix:
     indices, cosines = (values[:, : p.num_neighbors] for values in near)
-    if p.self_edges:
-        indices, cosines = with_self_edges(indices, cosines)
     return PropagationMatrix(
         normalized_graph(indices, edge_weights(cosines, p.similarity_power)), p
     )

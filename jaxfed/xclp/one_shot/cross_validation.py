@@ -102,11 +102,8 @@ def folds(cohort: Cohort, num_folds: int, seed: int) -> np.ndarray:
     """
     fold = np.full(cohort.mask.shape, -1, np.int32)
     for own, client, y in zip(fold, cohort.client_id, np.asarray(cohort.y), strict=True):
-        labeled = np.flatnonzero(y >= 0)
-        if not len(labeled):
-            continue
         rng = np.random.default_rng((seed, int(client)))
-        shuffled = rng.permutation(labeled)
+        shuffled = rng.permutation(np.flatnonzero(y >= 0))
         place = rng.permutation(y.max() + 1)  # random class order, else c, c + 1 never share a fold
         by_class = shuffled[np.argsort(place[y[shuffled]], kind="stable")]
         own[by_class] = (rng.integers(num_folds) + np.arange(len(by_class))) % num_folds

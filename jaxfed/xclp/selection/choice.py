@@ -15,9 +15,8 @@ with unequal classes, hits alone favor settings that guess the larger ones. Othe
 The right side is one standard error of the difference of paired counts (McNemar, Psychometrika 1947; for
 trees' sizes the rule of one standard error is Breiman et al., 1984). Selection matters when labels are few,
 and then hits alone are noisy: forty of them separate two settings that differ by 10 points, and of a hundred
-settings some are lucky. The strength of the client prior (`jaxfed.xclp.steps.client_prior`) is chosen
-afterwards, by most hits with the chosen settings, the weakest of equal ones: a weak prior does little harm
-where it is wrong.
+settings some are lucky. The client prior is fitted afterwards, to the chosen settings, by likelihood
+(`jaxfed.xclp.selection.prior_fit`).
 
 Leaving a label out takes it from its class. With "plain", which favors classes of many labels, that makes
 hits rarer; with "class_balanced" it does not.
@@ -29,7 +28,7 @@ optimistic, being the best of several.
 Cost: settings that differ in `label_matrix` alone share neighbors, graph and systems. Those that differ in
 alpha share neighbors and graph; those that differ in num_neighbors share the neighbors. So there is one set
 of codes, one neighbor search for each num_bits, and for every matrix S the columns that `leave_one_out`
-states: at most one labeling for each setting. Choosing `client_prior` solves nothing more.
+states: at most one labeling for each setting. Fitting `client_prior` solves nothing more.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Choice(NamedTuple, Generic[P]):
         accuracy: share of labels that leave-one-out recovers with these settings, by `select_measure`; None
             without labels.
         given_accuracy: the same with the given settings.
-        num_settings: number of candidate settings.
+        num_settings: number of candidate settings, without those of the client prior.
         num_matrices: number of different matrices S among them.
         sharpness: of calibrated confidences (`jaxfed.xclp.steps.calibration`); None if confidences are line
             16's.
@@ -111,7 +110,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         evidence: leave-one-out data for a setting; called once for all settings that share them.
         total: sums the clients' numbers; None without clients, or with too few to hide a single one.
     """
-    settings, priors = settings_of(p), priors_of(p)
+    settings = settings_of(p)
     num_groups = p.num_classes if p.select_measure == "balanced_accuracy" else 1
     by_matrix: dict[tuple[Any, ...], Mapping[int, Labeled]] = {}
 
@@ -128,7 +127,7 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
         counts = {j: _counts([own[j] for own in hits], num_groups) for j in clients}
         return _by_group(total(counts), num_groups)
 
-    size = len(settings) * len(priors), len(by_matrix)
+    size = len(settings), len(by_matrix)
     accuracies = [own.accuracy for points in by_matrix.values() for own in points.values()]
     systems = reduce(SolverAccuracy.worst, accuracies, SolverAccuracy())
     sums = summed(hits)
@@ -140,13 +139,13 @@ def select(p: P, evidence: Evidence[P], total: Total) -> Choice[P]:
     if not sums.is_clear(best, p.select_measure):
         best = 0
     found, quality = settings[best], qualities[best]
-    if len(priors) > 1:
-        weighed = [replace(found, client_prior=beta) for beta in priors]
-        of_priors = summed([_hits(labeled(found), s) for s in weighed])
-        if of_priors is not None and of_priors.labels.any():
-            by_prior = of_priors.qualities(p.select_measure)
-            strongest = int(np.argmax(by_prior))
-            found, quality = weighed[strongest], by_prior[strongest]
+    if fits_prior(p):
+        from jaxfed.xclp.selection.prior_fit import fitted
+
+        weighed = fitted({j: labeled(found)[j] for j in clients}, found, total)
+        again = None if weighed is found else summed([_hits(labeled(found), weighed)])
+        if again is not None and again.labels.any():
+            found, quality = weighed, again.qualities(p.select_measure)[0]
     sharpness, log_loss = None, None
     if found.confidence == "calibrated":
         left_out = {
@@ -190,10 +189,9 @@ def settings_of(p: P) -> list[P]:
     return found
 
 
-def priors_of(p: Propagation) -> list[float]:
-    """Candidate strengths of the client prior in ascending order; the given one alone without candidates."""
-    values = parsed(p.select, p.selectable).get("client_prior", ())
-    return sorted({float(p.client_prior), *values}) if values else [float(p.client_prior)]
+def fits_prior(p: Propagation) -> bool:
+    """True if `select` has the client prior fitted."""
+    return "client_prior" in p.select
 
 
 def plaintext_total(counts: Mapping[int, np.ndarray]) -> np.ndarray | None:
@@ -277,4 +275,7 @@ def _by_group(sums: np.ndarray | None, num_groups: int) -> Sums | None:
 def _chosen(p: Propagation, found: Propagation) -> dict[str, Any]:
     """Chosen values by key."""
     names = {entry.partition(":")[0] for entry in p.select}
-    return {key: getattr(found, key) for key in CANDIDATES if key in names}
+    if "client_prior" in names:
+        names.add("client_prior_labels")
+    keys = (*CANDIDATES, "client_prior_labels")
+    return {key: getattr(found, key) for key in keys if key in names}

@@ -7,6 +7,7 @@ candidate matrix S, lines 10 to 14 run once among the labeled points alone, m of
     CS: positions of its labels;  XS: influence of labels upon labels, as `influence` and `row_sums` say
     SS: S_ii to their owner;  CS: X_i - S_ii y_i, hits of all settings that share S
     XS: sums of the clients' counts, masked where `row_sums` is;  SS: the setting that was chosen
+    XS: if the client prior is fitted, sums of two likelihoods and of the counts with it;  SS: the prior
 
 So no party sees scores of unlabeled points under a setting that was not chosen. A setting costs (m / n) of a
 labeling in addition to its columns. A client that leaves during selection does not influence the choice.
@@ -23,7 +24,7 @@ import numpy as np
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels.devices.padding import padded_to
 from jaxfed.privacy import randomized_response
-from jaxfed.xclp.selection.choice import Choice, plaintext_total, priors_of, select, settings_of
+from jaxfed.xclp.selection.choice import Choice, fits_prior, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows
 from jaxfed.xclp.settings.exchangeable_steps import INFLUENCE, ROW_SUMS
 from jaxfed.xclp.settings.parameters import Parameters
@@ -74,9 +75,15 @@ def choose(
         return server_sums(session, counts, is_resilient=p.row_sums != "masked")
 
     choice = select(p, evidence, total)
-    settings, priors = settings_of(p), priors_of(p)
-    found = [replace(s, client_prior=beta) for s in settings for beta in priors]
-    left_out.send_setting(session, found.index(choice.p), len(found))
+    given = p.client_prior, p.client_prior_labels
+    settings, found = settings_of(p), (choice.p.client_prior, choice.p.client_prior_labels)
+    number = settings.index(replace(choice.p, client_prior=given[0], client_prior_labels=given[1]))
+    left_out.send_setting(session, number, len(settings))
+    if fits_prior(p):
+        from jaxfed.xclp.selection.prior_fit import priors
+
+        known = [given, *priors()]
+        left_out.send_setting(session, known.index(found), len(known))
     if choice.sharpness is not None:
         left_out.send_setting(session, SHARPNESS.index(choice.sharpness), len(SHARPNESS))
     return choice
@@ -139,7 +146,7 @@ def _through_session(
         part, labels, rows, session, is_secure=s.row_sums != "plaintext"
     )
     counts = {j: class_counts(y, are_needed=True) for j, y in labels.items()}
-    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution)
+    sums = ROW_SUMS[s.row_sums](contributions, counts, rows, session, execution, **s.masking)
     own, accuracy = part.diagonal[: len(joint)], contributions.accuracy
     if EVERYBODY in contributions.values:  # the server has received Y and solved for no columns
         diagonals, of_diagonals = diagonal(matrix, joint)

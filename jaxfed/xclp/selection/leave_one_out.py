@@ -78,8 +78,15 @@ def left_out_scores(points: Labeled, p: Propagation) -> np.ndarray:
     own = np.abs(points.diagonal[:, None] * points.labels)
     values = np.where(np.abs(rows.values) > _ROUNDING * own, rows.values, np.float32(0))
     z = scores(p.label_matrix, rows._replace(values=values))
-    client, cohort = (n - points.labels for n in (points.client_counts, points.cohort_counts))
-    return np.asarray(client_prior.weighed(z, client, cohort, p.client_prior))
+    weighed = client_prior.weighed(
+        z, *left_out_counts(points), p.client_prior, p.client_prior_labels
+    )
+    return np.asarray(weighed)
+
+
+def left_out_counts(points: Labeled) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of labels of each point's client and of the cohort without its own, float32 [m, C]."""
+    return points.client_counts - points.labels, points.cohort_counts - points.labels
 
 
 def half_hits(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 ("alpha", "label_matrix")                    every combination of the values in `CANDIDATES`
 ("alpha:0.5:0.9:0.99", "num_neighbors")      these values of alpha instead
+    ("alpha", "client_prior")                    and an estimate of the client prior, which has no candidates
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
     "num_neighbors": (5, 10, 20),
     "similarity_power": (1.0, 3.0),
     "num_bits": (1024, 4096),
-    "client_prior": (0.0, 0.1, 0.3, 1.0),
+    "client_prior": (),  # estimated, not picked: `jaxfed.xclp.selection.prior_fit`
 }
 
 
@@ -54,6 +55,11 @@ def parsed(entries: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[Any, 
                 entry,
                 f"use each of {', '.join(map(repr, keys))} once, alone or with values as in 'alpha:0.5:0.9'",
             )
+        if not CANDIDATES[key]:
+            if texts:
+                raise refused(entry, f"use {key!r} alone; leave-one-out estimates it")
+            found[key] = ()
+            continue
         kind = type(CANDIDATES[key][0])
         try:
             found[key] = tuple(kind(text) for text in texts) or CANDIDATES[key]

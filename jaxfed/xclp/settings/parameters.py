@@ -35,6 +35,7 @@ _OF_PROPAGATION = {
     "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
     "label_matrix": one_of(candidates.LABEL_MATRICES),
     "client_prior": between(0, 10, closed=True),
+    "client_prior_labels": between(0, 1e6, closed=True),
     "select_measure": one_of(candidates.MEASURES),
     "confidence": one_of(CONFIDENCES),
     # From about 0.1 on, labels change.
@@ -48,6 +49,7 @@ _OF_XCLP = {
     "hamming": one_of(HAMMING),
     "neighbors": one_of(NEIGHBORS),
     "row_sums": one_of(ROW_SUMS),
+    "mask_partners": at_least(0, ", even, 0 is all"),
     "influence": one_of(INFLUENCE),
     "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
     "key_bits": Rule(int, " or ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
@@ -66,6 +68,7 @@ class SelectionSettings:
     Attributes:
         select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
             candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
+            "client_prior" has no candidates: it and `client_prior_labels` are estimated.
         select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
             recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
     """
@@ -95,10 +98,8 @@ class Propagation(SolverSettings, SelectionSettings):
 
     Attributes:
         num_classes: number of classes C.
-        num_neighbors: number k of nearest neighbors to which each point is linked in the graph (Algorithm 1,
-            line 7).
-        self_edges: count each point as the first of its own k neighbors, as the paper prints it. Off: link it
-            to k other points, as the authors' code does (Algorithm 1, line 7).
+        num_neighbors: number k of other points, its nearest, to which each point is linked in the graph
+            (Algorithm 1, line 7).
         alpha: reach of labels, 0.0001 to 0.9999999: small values keep them near their points, values near 1
             spread them through the graph (Algorithm 1, line 10). In Python, "auto" means 0.99 with "alpha" in
             `select`.
@@ -108,6 +109,8 @@ class Propagation(SolverSettings, SelectionSettings):
             by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
             them. It has no effect with a single client (before line 15 of Algorithm 1).
+        client_prior_labels: number of labels that the cohort's frequencies count as when they smooth a
+            client's own; 0 stands for the number of classes (before line 15 of Algorithm 1).
         confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
             (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
             leave-one-out.
@@ -119,11 +122,11 @@ class Propagation(SolverSettings, SelectionSettings):
 
     num_classes: int
     num_neighbors: int = 10
-    self_edges: bool = False
     alpha: float = 0.99
     similarity_power: float = 1.0
     label_matrix: str = "plain"
     client_prior: float = 0.0
+    client_prior_labels: float = 0.0
     confidence: str = "entropy"
     relative_confidence: bool = False
 
@@ -190,6 +193,9 @@ class Parameters(Propagation):
             hides them. "masked_resilient" also survives dropouts without a second upload, and
             "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
             14).
+        mask_partners: with `row_sums="masked_resilient"`, the number of other clients that a client shares
+            masks and secrets with; 0: all of them. Too few for 5 % that collude and 30 % that leave are
+            refused (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
         influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
             nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
             (Algorithm 1, lines 10 to 13).
@@ -231,6 +237,7 @@ class Parameters(Propagation):
     neighbors: str = "exact"
     key_bits: int = 2048
     row_sums: str = "plaintext"
+    mask_partners: int = 0
     influence: str = "labels"
     bit_epsilon: float = 0.0
     label_epsilon: float = 0.0
@@ -256,7 +263,20 @@ class Parameters(Propagation):
                 value=self.neighbors,
                 allowed="use 'exact'",
             )
+        if self.mask_partners and self.row_sums != "masked_resilient":
+            raise UsageError(
+                f"row_sums={self.row_sums!r} has no partners to choose",
+                key="mask_partners",
+                owner="xclp",
+                value=self.mask_partners,
+                allowed="set row_sums='masked_resilient', or use 0",
+            )
         self._check_presence()
+
+    @property
+    def masking(self) -> dict[str, int]:
+        """Keywords of the row sums beyond their name."""
+        return {"mask_partners": self.mask_partners} if self.mask_partners else {}
 
     @property
     def has_session(self) -> bool:

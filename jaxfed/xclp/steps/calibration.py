@@ -28,6 +28,8 @@ they are too high, because the point's own label is part of Z.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,20 +60,27 @@ def calibrated(scores: Array, sharpness: float) -> Array:
 
 
 def log_likelihoods(left_out: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """A client's sums for every value of `SHARPNESS`, in nats, and its number of labels, float64 [G + 1, 1].
-
-    Sums are multiples of 2^-10. Masked row sums hold up to 2^23 / p nats from each of p clients: with 100
-    clients and ten classes, 12,000 labels that gamma = 1024 considers impossible.
+    """A client's sums for every value of `SHARPNESS`, as `log_sums`.
 
     Args:
         left_out: scores of its labeled points without their own label, float32 [m, C].
         answers: their labels, int [m].
     """
+    return log_sums([probabilities(left_out, gamma) for gamma in SHARPNESS], answers)
+
+
+def log_sums(probabilities: Sequence[Array], answers: np.ndarray) -> np.ndarray:
+    """A client's log-likelihoods in nats and its number of labels, float64 [G + 1, 1].
+
+    Sums are multiples of 2^-10. Masked row sums hold up to 2^23 / p nats from each of p clients: with 100
+    clients and ten classes, 12,000 labels that gamma = 1024 considers impossible.
+
+    Args:
+        probabilities: of the classes of its labeled points under G models, [m, C] each.
+        answers: their labels, int [m].
+    """
     at = np.arange(len(answers)), answers
-    sums = [
-        np.log(np.asarray(probabilities(left_out, gamma))[at].astype(np.float64)).sum()
-        for gamma in SHARPNESS
-    ]
+    sums = [np.log(np.asarray(q)[at].astype(np.float64)).sum() for q in probabilities]
     return np.append(np.rint(np.array(sums) / _UNIT) * _UNIT, float(len(answers)))[:, None]
 
 

@@ -115,21 +115,7 @@ def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:
         estimates = randomized_response.unbiased_distances(distances, p.num_bits, p.bit_epsilon)
         distances = jnp.maximum(estimates, 0)
     similarity = cosine_from_hamming(distances, p.num_bits)
-    if p.self_edges:
-        indices, similarity = with_self_edges(indices, similarity)
     return normalized_graph(indices, edge_weights(similarity, p.similarity_power))
-
-
-def with_self_edges(indices: jax.Array, similarity: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Line 7 as printed: the point itself, similarity 1, and all but the last of its neighbors [n, k].
-
-    A padding point is its own neighbor too, which reaches no other point.
-    """
-    own = jnp.arange(len(indices), dtype=indices.dtype)[:, None]
-    return (
-        jnp.concatenate([own, indices[:, :-1]], axis=1),
-        jnp.concatenate([jnp.ones_like(similarity[:, :1]), similarity[:, :-1]], axis=1),
-    )
 
 
 def edge_weights(similarity: jax.Array, power: float) -> jax.Array:

@@ -37,6 +37,10 @@ def open_session(
     # Imported here, because only protocols need its packages.
     from jaxfed.secure.session.parties import Session
 
+    if p.mask_partners:
+        from jaxfed.secure.session.neighborhoods import check_partners
+
+        check_partners(num_clients, p.mask_partners, owner="xclp")
     if presence is None:
         ids = range(num_clients) if client_ids is None else client_ids
         presence = departures.presence_of(p.presence, ids, p.seed)

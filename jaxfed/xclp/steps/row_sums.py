@@ -52,7 +52,7 @@ def summed_scores(
     counts = {j: class_counts(labels[j], are_needed=p.needs_class_counts) for j in rows}
     found = {}
     for j, (values, cohort) in ROW_SUMS[p.row_sums](
-        contributions, counts, rows, session, execution
+        contributions, counts, rows, session, execution, **p.masking
     ).items():
         z = client_scores(values, cohort, p)
         weighted = with_prior(z, labels[j].sum(axis=0), cohort.sum(axis=0), p)
@@ -92,7 +92,8 @@ def with_prior(z: np.ndarray, own: np.ndarray, cohort: np.ndarray, p: Parameters
         own, cohort = randomized_response.unbiased(
             np.stack([own, cohort]), p.num_classes, p.label_epsilon
         )
-    return np.asarray(client_prior.weighed(z, own, cohort, p.client_prior), np.float32)
+    weighed = client_prior.weighed(z, own, cohort, p.client_prior, p.client_prior_labels)
+    return np.asarray(weighed, np.float32)
 
 
 def plaintext_row_sums(
@@ -126,6 +127,7 @@ def secure_row_sums(
     *,
     resilient: bool = False,
     signed: bool = False,
+    mask_partners: int = 0,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Line 14 by a protocol in which client j learns its rows and no party learns anything else.
 
@@ -143,6 +145,7 @@ def secure_row_sums(
         parts=contributions.shares,
         resilient=resilient,
         signed=signed,
+        mask_partners=mask_partners,
         progress=execution.counting("uploads for row sums"),
     )
     return {

@@ -56,6 +56,25 @@ def test_a_network_gives_the_labels_of_the_simulation(case):
     assert far.learner == ()
 
 
+@pytest.mark.parametrize(
+    "consensus", ["majority", pytest.param("soft_mean", marks=pytest.mark.slow)]
+)
+def test_sums_among_neighbors(consensus):
+    """Six clients with four partners each; over two rounds of sparse sessions."""
+    settings = (
+        "fedct.sums=masked_resilient",
+        "fedct.mask_partners=4",
+        f"fedct.consensus={consensus}",
+    )
+    state, far, expected, found, _ = both("fedct", range(6), (*TREE, *settings), rounds=2)
+    assert_same(state, far)
+    ours, theirs = (told["communication"]["upload"] for told in (found, expected))
+    assert ours["secrets"] == theirs["secrets"] == 6 * 4 * 132
+    few = ("fedct.sums=masked_resilient", "fedct.mask_partners=2")
+    with pytest.raises(UsageError, match=r"fedct.mask_partners=2: too few"):
+        both("fedct", range(6), (*TREE, *few), rounds=1)
+
+
 @pytest.fixture
 def noise_of_the_simulation(monkeypatch):
     """Clients draw their noise from the seed, as they do in a simulation; returns the clients that drew."""

@@ -19,7 +19,7 @@ from jaxfed.algorithms.fedmatch.helper_selection import (
 from jaxfed.federation.communication import Communication
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server.server_state import stacked_for
+from jaxfed.training.server.client_rows import stacked_for
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 3))

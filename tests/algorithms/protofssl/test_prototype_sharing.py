@@ -7,17 +7,24 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
-from small_training import KEY
+from small_training import KEY, federation_of, training_of
 
 from jaxfed.algorithms.protofssl.prototype_sharing import (
     client_prototypes,
     drawn,
+    of_the_last_round,
     perturbed,
+    prototype_store,
     withheld,
 )
+from jaxfed.federation.communication import Communication
+from jaxfed.testing.method_checks import assert_equal
+from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
+from jaxfed.training.server import client_rows
 
 LEAST = 1e-6  # of a test of chance that is right
 CLIENT_ID = np.array([5, -1, 2, 7, 9], np.int32)
@@ -84,3 +91,26 @@ def test_what_is_withheld_is_not_in_the_message():
     shown = withheld(own, data, 2)
     np.testing.assert_array_equal(shown.is_there, [True, False, False])
     np.testing.assert_array_equal(shown.center, [[1] * 4, [0] * 4, [0] * 4])
+
+
+@pytest.mark.parametrize("choice", ["previous_round", "newest"])
+def test_a_store_of_many_clients_chooses_the_same_helpers(monkeypatch, choice):
+    """Tables beside arrays: also before there are as many as help, and where a round shows nothing."""
+    federation, model = federation_of([1] * 9), training_of(Batches("joint", 2, 1)).model
+    rng, stores = np.random.default_rng(0), []
+    rounds = [
+        (ids, rng.normal(size=(3, 3, 8)).astype(np.float32), rng.random((3, 3)) < 0.4)
+        for ids in ([0, 1, -1], [1, -1, -1], [4, 6, 8], [2, 3, 4], [7, 0, 1], [5, 2, 6], [8, 3, 1])
+    ]
+    for limit in (2**40, 0):
+        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        hook = prototype_store(model, 3, 4, 2, choice)
+        stores.append([hook.create(model.init(KEY), federation)])
+        for number, (ids, center, is_there) in enumerate(rounds, 1):
+            shown = Prototypes(jnp.where(is_there[..., None], center, 0), jnp.asarray(is_there))
+            of_round = jnp.int32(ids), shown, jnp.int32(number), jax.random.key(number)
+            stores[-1].append(hook.update(stores[-1][-1], *of_round, Communication()))
+    for array, table in zip(*stores, strict=True):
+        assert_equal(array, table)
+        assert_equal(of_the_last_round(array), of_the_last_round(table))
+    assert client_rows.has_tables(stores[1][-1])

@@ -61,11 +61,11 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
     config = digits("pooled_lp.num_neighbors=7", "xclp.num_neighbors=20", "xclp.alpha=0.9")
     assert config.per_client_lp.to_dict() | {"alpha": 0} == {
         "num_neighbors": 20,
-        "self_edges": False,
         "alpha": 0,
         "similarity_power": 1.0,
         "label_matrix": "plain",
         "client_prior": 0.0,
+        "client_prior_labels": 0.0,
         "select": (),
         "select_measure": "accuracy",
         "confidence": "entropy",

@@ -86,7 +86,8 @@ def test_a_method_without_a_declaration_may_need_anything():
     def mine(*, training, pseudo_label="none"):
         raise AssertionError
 
-    assert needs_of(mine, {"pseudo_label": "none"}) == (None, ("clients", "server"), None)
+    unknown = (None, ("clients", "server"), None, False)
+    assert needs_of(mine, {"pseudo_label": "none"}) == unknown
 
 
 @pytest.mark.parametrize(

@@ -2,31 +2,16 @@
 
 import numpy as np
 import pytest
+import small_simulations
 
-from jaxfed.config import base
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
 SIZES = (30, 50, 40)  # of the classes in the training split
 
 
-def simulation(tmp_path, *, num_test=30, num_unlabeled=0, sites=False, **keys):
-    """Examples that are their own numbers, those without a label last, then the test split."""
-    y = np.concatenate([np.repeat(np.arange(3), SIZES), np.full(num_unlabeled, -1)])
-    x = np.arange(len(y) + num_test, dtype=np.float32)[:, None]
-    arrays = {"x": x[: len(y)], "y": y}
-    if num_test:
-        arrays |= {"x_test": x[len(y) :], "y_test": np.arange(num_test) % 3}
-    if sites:
-        arrays |= {"site": np.arange(len(y)) % 4, "site_test": np.arange(num_test) % 4}
-    np.savez(tmp_path / "set.npz", **arrays)
-    config = base.get_config()
-    config.dataset.name = str(tmp_path / "set.npz")
-    config.federation.num_clients = 4
-    config.federation.test = "central"
-    with config.unlocked():
-        config.update_from_flattened_dict(keys)
-    return Simulation(config)
+def simulation(tmp_path, *, num_test=30, **keys):
+    keys = {"federation.test": "central", **keys}
+    return small_simulations.simulation(tmp_path, num_test, sizes=SIZES, **keys)
 
 
 def classes_of(federation, indices):

@@ -39,6 +39,12 @@ def test_find_takes_each_run_once(tmp_path):
     assert [sweep.name for sweep in found.sweeps] == ["s"]
 
 
+def test_runs_are_found_in_the_order_of_their_names(tmp_path):
+    for name in "dbhfacge":
+        make_run(tmp_path / name)
+    assert [run.name for run in find([tmp_path]).runs] == list("abcdefgh")
+
+
 @pytest.mark.parametrize("case", ["missing", "empty", "broken", "list", "foreign"])
 def test_a_bad_workdir_is_one_line(tmp_path, case):
     path = tmp_path / "w"

@@ -335,16 +335,26 @@ def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeyp
     assert not is_finished(tmp_path, CONFIG)
 
 
-@pytest.mark.parametrize(("value", "is_same"), [("unbiased", True), ("votes", False)])
-def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, value, is_same):
-    with open_workdir(tmp_path, {**CONFIG, "fedct": {"steps": 2, "decode": value}}):
-        pass
+@pytest.mark.parametrize(
+    ("section", "key", "value", "is_same"),
+    [
+        ("fedct", "decode", "unbiased", True),
+        ("fedct", "decode", "votes", False),
+        ("scaffold", "option", "II", True),
+    ],
+)
+def test_a_key_that_went_with_its_only_value_left_is_no_other_config(
+    tmp_path, section, key, value, is_same
+):
+    """Nor is its section, which has no other key."""
     config = {**CONFIG, "fedct": {"steps": 2}}
+    old = {**config, section: {**config.get(section, {}), key: value}}
+    (tmp_path / "config.json").write_text(json.dumps(old))
     if is_same:
         with open_workdir(tmp_path, config):
             pass
         return
-    line = 'config.fedct.decode is "votes" there, absent now'
+    line = f'config.{section}.{key} is "{value}" there, absent now'
     with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
         pass
 

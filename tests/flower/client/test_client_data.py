@@ -122,6 +122,15 @@ def test_what_others_can_read(tmp_path):
     assert client_data.problems(folder) == []
 
 
+def test_a_full_disk_leaves_the_private_file_that_was_there(tmp_path, full_disk):
+    file = tmp_path / "key"
+    client_data.write_private(file, b"old")
+    with full_disk(after=100), pytest.raises(OSError, match=str(file)):
+        client_data.write_private(file, bytes(1000))
+    assert [*tmp_path.iterdir()] == [file]  # no part of the new one
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"old", 0o600)
+
+
 @pytest.mark.parametrize(
     "keys",
     [

@@ -288,8 +288,6 @@ def test_runs_do_not_share_states(tmp_path):
     assert refusal(served(tmp_path, asked(9, add=4, after=5, run="other"), Counter())).kind == (
         "StateLost"
     )
-    client_step.forget(tmp_path, "other")
-    assert client_step.last_step(tmp_path, "other") is None
     assert client_step.last_step(tmp_path, RUN) == (5, 5)
 
 

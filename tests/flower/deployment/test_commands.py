@@ -118,7 +118,7 @@ def test_a_server_that_a_client_cannot_be_sure_of(folder, with_flower, tmp_path)
 def test_too_few_keys(with_flower, tmp_path):
     certificates.make_node_key(tmp_path / "keys" / "a.key")
     with pytest.raises(
-        UsageError, match=r"1 public keys for 2 clients \(config\.deployment\.nodes\)"
+        UsageError, match=r"1 public key for 2 clients \(config\.deployment\.nodes\)"
     ):
         commands.serve(
             DIGITS,

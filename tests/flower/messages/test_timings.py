@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from jaxfed.flower.messages import timings
+from jaxfed.flower.client import client_run
+from jaxfed.flower.messages import grid_messages, timings
 from jaxfed.flower.messages.records import BadMessage
 
 
@@ -33,6 +34,7 @@ def test_the_rest_is_transport():
     assert (found["start_max"], found["start_mean"]) == (1.0, 0.5)
     assert (found["transport_max"], found["transport_mean"]) == (3.0, 2.0)
     assert timings.summary({}, {}) == {}
+    assert timings.summary({0: {"step": 9.0}}, {0: 1.0})["transport_max"] == 0  # it says too much
 
 
 @pytest.mark.skipif(timings.since_start() is None, reason="the system does not say")
@@ -40,3 +42,11 @@ def test_since_the_start_of_the_process():
     first = timings.since_start()
     time.sleep(0.1)
     assert 0 < first < timings.since_start() < first + 60
+
+
+def test_a_clock_that_begins_late_spoils_no_reply(monkeypatch, tmp_path):
+    """The process seems to begin after its imports; seconds below 0 would be refused."""
+    monkeypatch.setattr(timings, "since_start", lambda: 0.0)
+    monkeypatch.setattr(grid_messages, "answered", lambda message, do: do.keywords["seconds"])
+    seconds = client_run.answer(None, tmp_path, called=time.perf_counter() - 1)
+    assert timings.from_record(timings.to_record(seconds))["start"] == 0

@@ -262,16 +262,6 @@ def test_a_server_that_starts_again_gets_the_same_bits(tmp_path):
     assert sums(answers) == sums(expected)
 
 
-def test_a_rolled_back_round_is_as_if_it_had_never_been(tmp_path):
-    deployment = Deployment(tmp_path)
-    deployment.ask(1)
-    deployment.exchange.commit()
-    deployment.ask(2, x=10)
-    deployment.ask(2, x=20)
-    deployment.exchange.roll_back()
-    assert sums(deployment.ask(2, x=100)) == {0: 101, 1: 101, 2: 101}
-
-
 def test_clients_drop_states_only_after_a_commit(tmp_path):
     deployment = Deployment(tmp_path)
 

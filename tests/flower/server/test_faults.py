@@ -320,3 +320,12 @@ def test_a_network_plays_one_run(deployed):
     with pytest.raises(UsageError, match=r"config\.num_repeats=2: a network plays one run"):
         there.serve()
     assert not there.place.exists()
+
+
+def test_a_network_has_times_of_its_own(deployed):
+    there = deployed(None, "clock.seconds_per_example=0.01")
+    with pytest.raises(
+        UsageError, match=r"config\.clock\.seconds_per_example=0\.01: a network has"
+    ):
+        there.serve()
+    assert not there.place.exists()

@@ -89,8 +89,6 @@ def test_a_hello_says_the_last_step_of_its_run(tmp_path):
     client_step.perform(tmp_path, steps.request(step, {}), lambda *_: (None, {}))
     said = hello_of(tmp_path, 1)
     assert (said.last_step, said.last_round) == (7, 3)
-    client_step.forget(tmp_path, "r")
-    assert hello_of(tmp_path, 1).last_step == 0
 
 
 def test_the_checksum_of_data_is_of_no_use_to_who_suspects_data(tmp_path):

@@ -2,13 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from convolutions import assert_agrees_with_xla, assert_clients_need_no_convolution
 
 from jaxfed.kernels.convolution import conv
 from jaxfed.kernels.convolution.conv import matmul_conv
 from jaxfed.kernels.neighbors.blocks import even_size
 
-LAYOUT = ("NHWC", "HWIO", "NHWC")
 CASES = [  # image, window, strides, padding, in, out, groups
     ((7, 9), (1, 1), (1, 1), "SAME", 5, 4, 1),
     ((7, 9), (1, 1), (2, 2), "SAME", 5, 4, 1),
@@ -36,23 +35,7 @@ def test_agrees_with_xla_in_value_and_derivatives(
     image, window, strides, padding, cin, cout, groups
 ):
     images, kernel = _operands(image, window, cin, cout, groups)
-
-    def convolve(conv):
-        def run(images, kernel):
-            return conv(
-                images,
-                kernel,
-                strides,
-                padding,
-                dimension_numbers=LAYOUT,
-                feature_group_count=groups,
-            )
-
-        out, pull = jax.vjp(run, images, kernel)
-        return out, *pull(jax.numpy.cos(out))
-
-    for ours, theirs in zip(convolve(matmul_conv), convolve(lax.conv_general_dilated), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
+    assert_agrees_with_xla(matmul_conv, images, kernel, padding, strides, groups, atol=2e-5)
 
 
 @pytest.mark.parametrize("num_images", [4, 5])
@@ -94,16 +77,8 @@ def test_derivatives_in_half_precision_are_summed_in_single(monkeypatch):
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_clients_with_kernels_of_their_own_need_no_convolution(groups):
-    images, kernels = _operands((6, 6), (3, 3), 4, 4, groups, clients=(3,))
-
-    def loss(kernel, images):
-        out = matmul_conv(images, kernel, (1, 1), "SAME", feature_group_count=groups)
-        return (out * out).sum()
-
-    gradients = jax.jit(jax.vmap(jax.grad(loss)))
-    assert "stablehlo.convolution" not in gradients.lower(kernels, images).as_text()
-    apart = np.stack([jax.grad(loss)(k, x) for k, x in zip(kernels, images, strict=True)])
-    np.testing.assert_allclose(gradients(kernels, images), apart, rtol=1e-4, atol=1e-3)
+    operands = _operands((6, 6), (3, 3), 4, 4, groups, clients=(3,))
+    assert_clients_need_no_convolution(matmul_conv, *operands, feature_group_count=groups)
 
 
 @pytest.mark.parametrize(

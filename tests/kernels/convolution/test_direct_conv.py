@@ -2,12 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from convolutions import LAYOUT, assert_agrees_with_xla, assert_clients_need_no_convolution
 from jax import lax
 
 from jaxfed.kernels.convolution import direct_conv as module
 from jaxfed.kernels.convolution.direct_conv import direct_conv
 
-LAYOUT = ("NHWC", "HWIO", "NHWC")
 CASES = [  # images, image, window, padding, in, out
     (3, (6, 8), (3, 3), "SAME", 9, 4),
     (4, (7, 5), (3, 2), "VALID", 8, 3),
@@ -25,14 +25,6 @@ def _operands(images, image, window, in_channels, out_channels, clients=()):
     return x, rng.normal(size=shape).astype(np.float32)
 
 
-def _with_derivatives(convolve, images, kernel, padding):
-    def run(images, kernel):
-        return convolve(images, kernel, (1, 1), padding, dimension_numbers=LAYOUT)
-
-    out, pull = jax.vjp(run, images, kernel)
-    return out, *pull(jnp.cos(out))
-
-
 @pytest.mark.parametrize(("images", "image", "window", "padding", "cin", "cout"), CASES)
 @pytest.mark.sample(1)
 def test_agrees_with_xla_in_value_and_derivatives(
@@ -40,16 +32,18 @@ def test_agrees_with_xla_in_value_and_derivatives(
 ):
     monkeypatch.setattr(module, "_IMAGES_AT_ONCE", 2)
     x, kernel = _operands(images, image, window, cin, cout)
-    ours = _with_derivatives(direct_conv, x, kernel, padding)
-    theirs = _with_derivatives(lax.conv_general_dilated, x, kernel, padding)
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+    assert_agrees_with_xla(direct_conv, x, kernel, padding)
 
 
 def test_all_three_are_convolutions_of_the_one_quick_form():
     """Nothing dilated, nothing turned round, no other order of axes, in the program as written."""
     x, kernel = _operands(4, (6, 6), (3, 3), 8, 16)
-    text = jax.jit(lambda *a: _with_derivatives(direct_conv, *a, "SAME")).lower(x, kernel).as_text()
+
+    def with_derivatives(*operands):
+        out, pull = jax.vjp(lambda *a: direct_conv(*a, (1, 1), "SAME"), *operands)
+        return out, *pull(out)
+
+    text = jax.jit(with_derivatives).lower(x, kernel).as_text()
     lines = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     assert len(lines) == 3
     for line in lines:
@@ -69,19 +63,8 @@ def test_few_channels_are_columns_of_several_pixels():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("channels", [1, 8])
 def test_clients_with_kernels_of_their_own_need_no_convolution(channels):
-    x, kernels = _operands(2, (6, 6), (3, 3), channels, 4, clients=(3,))
-
-    def loss(kernel, x):
-        out = direct_conv(jnp.sin(x), kernel, (1, 1), "SAME")
-        return (out * out).sum()
-
-    gradients = jax.jit(jax.vmap(jax.grad(loss, argnums=(0, 1))))
-    assert "stablehlo.convolution" not in gradients.lower(kernels, x).as_text()
-    for number, (kernel, images) in enumerate(zip(kernels, x, strict=True)):
-        for one, other in zip(
-            gradients(kernels, x), jax.grad(loss, argnums=(0, 1))(kernel, images), strict=True
-        ):
-            np.testing.assert_allclose(one[number], other, rtol=1e-4, atol=1e-3)
+    operands = _operands(2, (6, 6), (3, 3), channels, 4, clients=(3,))
+    assert_clients_need_no_convolution(direct_conv, *operands)
 
 
 @pytest.mark.parametrize(

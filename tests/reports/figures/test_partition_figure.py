@@ -1,5 +1,6 @@
 """Distances below the figure of the partition: of clients from all, of labeled from unlabeled."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from whole_figures import assert_nothing_is_cut
 
 from jaxfed.data import Dirichlet, Labels, class_counts, partition
+from jaxfed.reports.figures import plots
 from jaxfed.reports.figures.partition_figure import UNKNOWN, mean_distances, partition_figure
 
 
@@ -58,3 +60,11 @@ def test_the_line_leaves_out_what_there_is_not():
     of_server = line_below(partition_figure(0 * labeled, unlabeled, class_names=names))
     assert of_server == "Mean total variation distance: a client from all 0.50"
     assert not line_below(partition_figure(0 * labeled, 0 * unlabeled))
+
+
+def test_the_axis_says_that_some_clients_are_shown(tmp_path):
+    counts = {"labeled": [[1, 2]] * 3, "unlabeled": [[2, 2]] * 3, "class_names": ["a", "b"]}
+    for more, label in (({}, "Client"), ({"every": 100}, "Client, every 100th")):
+        (tmp_path / "partition.json").write_text(json.dumps(counts | more))
+        (ax,) = plots._partition_of(tmp_path / "partition.json").axes
+        assert ax.get_xlabel() == label

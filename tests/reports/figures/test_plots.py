@@ -98,6 +98,18 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
     assert set(run_figures(run)) == {"algorithms", "rounds", "partition"}
 
 
+def test_accuracies_over_simulated_time():
+    """Each method has its own times; a state before the first round is at 0, one without a time nowhere."""
+    accuracy, time = measure([0.5]), measure([7.0])
+    rounds = {"a": [(0, accuracy), (2, accuracy), (4, accuracy)], "b": [(0, accuracy)]}
+    found = plots.over_time(rounds, {"a": [(1, accuracy), (2, time)]})
+    assert found == {"a": [(0.0, accuracy), (7.0, accuracy)], "b": [(0.0, accuracy)]}
+    figure = plots.rounds_figure(found, "validation_accuracy", xlabel="Simulated time [s]")
+    (ax,) = figure.axes
+    assert ax.get_xlabel() == "Simulated time [s]"
+    assert ax.lines[0].get_xdata().tolist() == [0.0, 7.0]
+
+
 def make_training_run(path):
     """Two methods, two repeats, four rounds: validated at the start and every second, pseudo-labels late."""
     make_run(path, {"fedavg_xclp": (0.8, 0.9), "fedavg": (0.5, 0.6)})

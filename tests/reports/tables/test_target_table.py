@@ -59,6 +59,24 @@ def test_the_first_round_and_the_sums_up_to_it(tmp_path, judge, words):
     assert not none.records
 
 
+def test_simulated_seconds_are_a_column_of_runs_with_a_clock(tmp_path):
+    path = run_with(tmp_path / "r", "validation_accuracy")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"simulated_seconds": 7.0 * line["round"]} if line["round"] else {}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run,) = find([path]).runs
+    table = target_table(run, 0.8, "target")
+    assert table.columns[3] == "simulated"
+    times = {row[0].text: row[3].text for row in table.rows}
+    assert times == {"XCLP": "17.5 ± 4.9 s", "FedAvg": "7 s"}
+    assert "config.clock" in table.caption
+    rows = [row for row in table.records if row["metric"] == "simulated_seconds_to_target"]
+    assert [row["values"] for row in rows] == ["14.0 21.0", "7.0"]
+    at_once = target_table(run, 0.1, "target")  # the state before the first round
+    assert {row[3].text for row in at_once.rows} == {"0 ± 0 s"}
+
+
 def test_it_is_a_table_of_the_report(tmp_path):
     run = run_with(tmp_path / "r", "validation_accuracy")
     done = called(report.main, run, "--target=0.8")

@@ -1,47 +1,35 @@
-"""SecureHamming between parties, `ot` and `masked`: distances, views, bytes, bad messages."""
+"""SecureHamming between parties, by every protocol: distances, views, bytes, bad messages."""
 
 import itertools
 
 import numpy as np
+import paillier_pair
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paillier_pair import codes_of, joined, plain, with_extremes
 from recording_network import Network
 from scipy import stats
 
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
-from jaxfed.secure.hamming import protocols, transfer, transferred_sums
+from jaxfed.secure.hamming import paillier_packed, protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 
 PROTOCOLS = ["ot", "masked"]
-
-
-def codes_of(n, num_words, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**32, (n, num_words), dtype=np.uint32)
-
-
-def with_extremes(a, b):
-    """Equal and opposite points planted."""
-    b = b.copy()
-    if len(a) and len(b):
-        b[0] = a[-1]
-        b[-1] = ~a[0]
-    return b
-
-
-def plain(a, b):
-    return np.sum(bits_of(a)[:, None] != bits_of(b)[None], axis=2)
+EVERY = [*PROTOCOLS, "phe"]  # of 256-bit keys
 
 
 def blocks(protocol, network, a, b, run=0):
     """The protocol between client 0 with a and client 1 with b, and a server, block by block."""
     ends = [network.endpoint(0), network.endpoint(1), network.endpoint(SERVER)]
     num_bits = 32 * a.shape[1]
-    if protocol == "masked":
+    if protocol == "phe":
+        yield from paillier_pair.blocks(network, a, b)
+    elif protocol == "masked":
         sizes = {0: len(a), 1: len(b)}
         first = hamming_masked.Client(ends[0], a, sizes, run)
         second = hamming_masked.Client(ends[1], b, sizes, run)
@@ -62,16 +50,10 @@ def blocks(protocol, network, a, b, run=0):
 
 
 def distances(protocol, network, a, b, run=0):
-    found = np.full((len(a), len(b)), -1)
-    for block in blocks(protocol, network, a, b, run):
-        assert (block.first, block.second) == (0, 1)
-        part = found[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop]
-        assert np.all(part == -1)
-        part[:] = block.distances
-    return found
+    return joined(blocks(protocol, network, a, b, run), a, b)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EVERY)
 @pytest.mark.parametrize(
     ("n", "m", "num_words"), [(1, 1, 1), (3, 2, 1), (2, 3, 2), (0, 2, 1), (2, 0, 1)]
 )
@@ -95,11 +77,13 @@ def test_distances(protocol, n, m, num_words, seed):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EVERY)
 def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
     monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
     monkeypatch.setattr(transfer, "MAX_POINTS", 24)
     monkeypatch.setattr(transfer, "PAYLOAD_BYTES", 5 * 2 * 4096 * 24)
+    monkeypatch.setattr(paillier_packed, "MESSAGE_VECTORS", 16)
+    monkeypatch.setattr(paillier_packed, "_TASK_VECTORS", 5)
     a = codes_of(50, 128)
     b = with_extremes(a, codes_of(37, 128, seed=1))
     found = distances(protocol, Network(), a, b)
@@ -108,7 +92,7 @@ def test_distances_of_4096_bits_over_several_blocks(protocol, monkeypatch):
     assert found[0, -1] == 4096
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EVERY)
 def test_codes_too_long_for_the_ring_are_refused(protocol):
     with pytest.raises(UsageError, match="num_bits=65536"):
         distances(protocol, Network(), codes_of(1, 2048), codes_of(1, 2048))
@@ -117,17 +101,20 @@ def test_codes_too_long_for_the_ring_are_refused(protocol):
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (40, 3), (0, 2)])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (40, 3), (120, 20), (0, 2)])
+@pytest.mark.parametrize("protocol", EVERY)
 def test_bytes_are_as_counted(protocol, sizes, monkeypatch):
     monkeypatch.setattr(hamming_masked, "BLOCK_POINTS", 16)
     monkeypatch.setattr(transfer, "MAX_POINTS", 24)
+    monkeypatch.setattr(paillier_packed, "MESSAGE_VECTORS", 6)
     n, m = sizes
     network = Network()
     distances(protocol, network, codes_of(n, 3), codes_of(m, 3))
     recorded = network.bytes_by_kind()
     if protocol == "ot":
         assert recorded == transfer.message_bytes(n, m, 96)
+    elif protocol == "phe":
+        assert recorded == paillier_packed.message_bytes(n, m, 96, paillier_pair.BITS)
     else:
         points = hamming_masked.points_bytes(n, 96) + hamming_masked.points_bytes(m, 96)
         assert recorded.get("points", 0) == points
@@ -250,10 +237,10 @@ def test_server_view_of_one_message_is_the_same_for_flipped_points(monkeypatch):
 # --- dropouts and bad messages -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EVERY)
 @pytest.mark.parametrize("client", [0, 1])
 def test_dropout_during_the_distances(protocol, client):
-    """Wherever it happens, the pair ends with `DroppedOut`; blocks that came before are right."""
+    """Wherever it happens, the pair ends with `DroppedOut`."""
     a, b = codes_of(3, 1), codes_of(2, 1, seed=1)
     complete = Network()
     distances(protocol, complete, a, b)
@@ -266,6 +253,9 @@ def test_dropout_during_the_distances(protocol, client):
             done.extend(blocks(protocol, network, a, b))
         assert dropout.value.client == client
         assert not done
+        if protocol == "phe":  # nothing waits at the server
+            assert not network.queues[0, SERVER]
+            assert not network.queues[1, SERVER]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -21,21 +21,10 @@ from paillier_pair import (
 from recording_network import Network
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.federation.departures import DroppedOut
 from jaxfed.host.parallel.workers import worker_processes
 from jaxfed.secure.hamming import paillier_packed
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.packing import Packing
-from jaxfed.secure.session.endpoint import SERVER
-
-
-@pytest.mark.parametrize(
-    ("n", "m", "num_words"), [(1, 1, 1), (3, 2, 1), (2, 3, 2), (0, 2, 1), (2, 0, 1)]
-)
-def test_small_cases(n, m, num_words):
-    a = codes_of(n, num_words)
-    b = with_extremes(a, codes_of(m, num_words, seed=1))
-    np.testing.assert_array_equal(distances(Network(), a, b), plain(a, b))
 
 
 @given(
@@ -57,17 +46,6 @@ def test_constant_points_fill_every_slot(fill):
     a = np.full((slots, 1), fill, np.uint32)
     b = np.array([[0], [2**32 - 1]], np.uint32)
     np.testing.assert_array_equal(distances(Network(), a, b), plain(a, b))
-
-
-def test_distances_of_4096_bits_over_several_blocks(monkeypatch):
-    monkeypatch.setattr(paillier_packed, "MESSAGE_VECTORS", 16)
-    monkeypatch.setattr(paillier_packed, "_TASK_VECTORS", 5)
-    a = codes_of(50, 128)
-    b = with_extremes(a, codes_of(37, 128, seed=1))
-    found = distances(Network(), a, b)
-    np.testing.assert_array_equal(found, plain(a, b))
-    assert found[-1, 0] == 0
-    assert found[0, -1] == 4096
 
 
 def test_full_keys():
@@ -104,23 +82,9 @@ def test_points_are_encrypted_once_for_all_partners():
     assert sent[0] == sent[1]
 
 
-def test_codes_too_long_for_the_ring_are_refused():
-    with pytest.raises(UsageError, match="num_bits=65536"):
-        distances(Network(), codes_of(1, 2048), codes_of(1, 2048))
-
-
 def test_keys_too_short_for_a_distance_are_refused():
     with pytest.raises(UsageError, match="key_bits=8: too few for a distance of 256 bits"):
         Packing(256, 8)
-
-
-@pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (120, 20), (0, 2)])
-def test_bytes_are_as_counted(sizes, monkeypatch):
-    monkeypatch.setattr(paillier_packed, "MESSAGE_VECTORS", 6)
-    n, m = sizes
-    network = Network()
-    distances(network, codes_of(n, 3), codes_of(m, 3))
-    assert network.bytes_by_kind() == paillier_packed.message_bytes(n, m, 96, BITS)
 
 
 @pytest.mark.parametrize(("num_bits", "limit"), [(4096, 32), (1024, 11)])
@@ -131,23 +95,6 @@ def test_bytes_a_pair_at_full_size(num_bits, limit):
     if num_bits == 4096:
         papers = 500 * 4096 + 500**2  # ciphertexts: one for each bit, one for each pair of points
         assert 140 * ours < 512 * papers
-
-
-@pytest.mark.parametrize("client", [0, 1])
-def test_dropout_during_the_distances(client):
-    """Wherever it happens, the pair ends with `DroppedOut`, and nothing waits at the server."""
-    a, b = codes_of(3, 1), codes_of(2, 1, seed=1)
-    complete = Network()
-    distances(complete, a, b)
-    for kind in {m.kind for m in complete.log if m.sender == client}:
-        network, done = Network(), []
-        network.leave(client, "send", kind)
-        with pytest.raises(DroppedOut) as dropout:
-            done.extend(blocks(network, a, b))
-        assert dropout.value.client == client
-        assert not done
-        assert not network.queues[0, SERVER]
-        assert not network.queues[1, SERVER]
 
 
 def tampered(kind, change):

@@ -12,6 +12,7 @@ from scipy import stats
 
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.hamming import transferred_sums
+from jaxfed.secure.hamming.transfer import vectors_per_block
 from jaxfed.secure.hamming.transferred_sums import ReceiverSums, SenderPoints
 from jaxfed.secure.primitives import oblivious_transfer as base
 from jaxfed.secure.primitives import transfer_extension as extension
@@ -279,6 +280,10 @@ def test_distances_over_many_tiles(monkeypatch):
     np.testing.assert_array_equal(distances, np.sum(y[:, None] != x[None], axis=2))
     assert distances[0, 3] == 0
     assert distances[1, 36] == 4096
+
+
+def test_a_block_holds_a_vector_however_long_it_is():
+    assert [vectors_per_block(bits) for bits in (1 << 13, 1 << 14, 1 << 15)] == [2, 1, 1]
 
 
 def test_longest_vectors_do_not_wrap():

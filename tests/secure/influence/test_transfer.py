@@ -43,7 +43,6 @@ def plain(gone=None, **switches):
 SWITCHES = [  # of the protocol, of the labeling
     ({"row_sums": "masked"}, {}),
     ({"row_sums": "masked"}, STATISTICS),
-    ({"row_sums": "masked"}, {"self_edges": True}),
     ({"hamming": "masked", "row_sums": "masked_resilient"}, STATISTICS),
     ({"hamming": "masked"}, STATISTICS),
 ]

@@ -72,6 +72,7 @@ def test_rounds_that_the_docstring_names():
         (lambda: change_probability(3, 1, 2, 2), "rounds=2: use integers from 2 c - 1 on"),
         (lambda: change_probability(3, 1, 2, 0), "rate=0"),
         (lambda: rounds_needed(3, 1, 1, 1.0), "delta=1.0"),
+        (lambda: rounds_needed(3, 1, math.inf, 0.5), "rate=inf"),
     ],
 )
 def test_values_that_are_refused(call, told):

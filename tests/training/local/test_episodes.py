@@ -36,6 +36,15 @@ def test_an_episode_is_drawn_without_replacement_class_by_class():
     assert np.abs(seen[:, 1:5] - 150).max() < 36
 
 
+def test_places_left_over_repeat_labeled_examples():
+    """Padding would count in batch statistics: rows of a class that the client lacks hold no padding."""
+    label, is_example = np.array([1, 2, 2, -1, -1, 0], np.int32), np.arange(6) < 5
+    members = is_example & (label >= 0), is_example & (label < 0)
+    index, used = jax.jit(partial(draw, sizes=SIZES))(jax.random.key(0), label, *members)
+    assert not np.any(used[:2])
+    assert np.all(label[index[:12]] > 0)
+
+
 def test_every_pair_of_support_and_query_is_equally_likely():
     """Six examples of class 0, two padding rows that have its label, and unlabeled ones."""
     label = np.array([0] * 6 + [1, 1, 2, -1, -1, -1, 0, -1], np.int32)

@@ -1,5 +1,7 @@
 """XCLP's labels within rounds over a network: the simulation's, by clients that run the protocols."""
 
+from types import SimpleNamespace
+
 import jax
 import network_in_process
 import numpy as np
@@ -7,6 +9,10 @@ import pytest
 from network_in_process import as_numpy
 
 from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.sides import Unusable
+from jaxfed.training.round.network.joint_labels import JointLabels
+from jaxfed.xclp.settings.parameters import Parameters
 
 pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [2, 3, 5]
@@ -67,6 +73,23 @@ def test_training_needs_labels_of_the_round():
     letter = {"terms": '{"address":0,"seed":1,"round":9}', "letter": b""}
     with pytest.raises(ProtocolError, match="without points of that round"):
         side.answer("join", own, letter, cohort)
+
+
+@pytest.mark.parametrize("points", [-1, 6])
+def test_a_number_of_points_that_no_client_has_is_refused(points):
+    def ask(step, asked, form, *, round_number, check):
+        check(2, {"points": points})
+        return {2: {"points": points}}
+
+    source = SimpleNamespace(
+        parameters=Parameters(
+            num_classes=2, influence="columns", hamming="masked", row_sums="masked"
+        )
+    )
+    state, cohort = SimpleNamespace(model=(), round=0), SimpleNamespace(client_id=np.array([2]))
+    labels = JointLabels(source, ask, capacity=5)
+    with pytest.raises(Unusable, match=f"{points} points"):
+        labels(state, cohort, jax.random.key(0), Communication())
 
 
 @pytest.mark.parametrize(

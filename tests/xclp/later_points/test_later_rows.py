@@ -63,7 +63,6 @@ PROTOCOLS = [
     {"hamming": "plaintext", "row_sums": "masked"},
 ]
 SWITCHES = [
-    {"self_edges": True},
     {"label_matrix": "class_balanced", "relative_confidence": True},
     {"client_prior": 1.0},
     {"num_bits": 32, "select": ("alpha:0.5", "num_bits:64")},
@@ -229,13 +228,6 @@ def test_later_systems_that_are_given_up_are_told_of():
         result = result_of(**switches)
     with pytest.warns(RuntimeWarning, match="label propagation stopped"):
         later_of(result, **switches)
-
-
-def test_points_that_list_none_but_themselves():
-    switches = MASKED | {"self_edges": True, "num_neighbors": 1}
-    found = later_of(result_of(**switches), **switches)
-    assert [len(own.labels) for own in found] == [len(own) for own in data()[2]]
-    assert all(np.all(own.labels == -1) for own in found)
 
 
 def test_newcomers_are_refused():

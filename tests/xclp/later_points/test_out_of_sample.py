@@ -1,5 +1,8 @@
 """Labels for points that come after the graph was made, against NumPy and against the graph itself."""
 
+from functools import partial
+
+import dense_xclp
 import numpy as np
 import pytest
 import reference_kernels as reference
@@ -12,23 +15,13 @@ from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
 from jaxfed.xclp.later_points.induction_weights import induction_weights
 
-
-def clustered_clients(sizes, seed=0):
-    """Vectors around three centers, those of every seed, and labels of a third of them."""
-    rng = np.random.default_rng(seed)
-    centers = np.random.default_rng(9).standard_normal((3, 16)) * 2
-    truth = [rng.integers(3, size=size) for size in sizes]
-    vectors = [centers[y] + rng.standard_normal((len(y), 16)) for y in truth]
-    labels = [np.where(rng.random(len(y)) < 0.3, y, -1) for y in truth]
-    return [v.astype(np.float32) for v in vectors], labels, truth
-
-
+# Around the same centers whatever the seed.
+clustered_clients = partial(dense_xclp.clustered_clients, centers=9)
 SWITCHES = [
     {},
     {"similarity_power": 3.0},
-    {"self_edges": True, "num_neighbors": 1},
+    {"num_neighbors": 1},
     {"label_matrix": "class_balanced", "alpha": 0.5},
-    {"self_edges": True},
     {"relative_confidence": True},
     {"client_prior": 1.0},
     {"select": ("alpha:0.5:0.9", "num_bits:128:256")},
@@ -39,28 +32,25 @@ def dense_graph(vectors, later, p):
     """Similarities among the points and of later ones to them, kept as line 7 does; dense, float64."""
     pi = np.asarray(lsh.hyperplanes(xclp.setup(p.seed), p.num_bits, later.shape[1]), np.float64)
     old, new = (v.astype(np.float64) @ pi.T >= 0 for v in (np.concatenate(vectors), later))
-    k = p.num_neighbors - p.self_edges
     kept = []
     for rows, own in ((old, True), (new, False)):
         a = np.cos(np.pi * (rows[:, None] != old[None]).sum(-1) / p.num_bits)
         if own:
             np.fill_diagonal(a, -np.inf)
-        nearest = np.argsort(-a, axis=1, kind="stable")[:, : min(k, len(old) - own)]
+        nearest = np.argsort(-a, axis=1, kind="stable")[:, : min(p.num_neighbors, len(old) - own)]
         b = np.zeros_like(a)
         at = np.arange(len(rows))[:, None], nearest
         b[at] = np.maximum(a[at], 0) ** p.similarity_power
-        kept.append(b + np.eye(len(old)) if own and p.self_edges else b)
+        kept.append(b)
     return kept[0] + kept[0].T, kept[1]
 
 
 def dense_extension(z, vectors, later, p):
     """Z_x by the row that x would have in the enlarged system, solved for Z_x; float64."""
     between, b = dense_graph(vectors, later, p)
-    own = 2 * p.self_edges
-    degree, listed = between.sum(1), b.sum(1) + own
+    degree, listed = between.sum(1), b.sum(1)
     w = b / np.sqrt(np.where(listed > 0, listed, 1)[:, None] * np.where(degree > 0, degree, 1))
-    with_itself = own / np.where(listed > 0, listed, 1)
-    return p.alpha * w @ z / (1 - p.alpha * with_itself)[:, None]
+    return p.alpha * w @ z
 
 
 @pytest.mark.parametrize(
@@ -103,7 +93,7 @@ def test_agrees_with_the_dense_row(switches, sizes):
 
 @pytest.mark.parametrize(
     "switches",
-    [{}, {"label_matrix": "class_balanced"}, {"self_edges": True}],
+    [{}, {"label_matrix": "class_balanced"}],
     ids=str,
 )
 def test_a_point_that_nobody_lists_gets_its_own_scores_back(switches):
@@ -112,8 +102,8 @@ def test_a_point_that_nobody_lists_gets_its_own_scores_back(switches):
     p = Parameters(num_classes=3, num_bits=256, num_neighbors=4, **switches)
     points, labeled = np.concatenate(vectors), np.concatenate(labels)
     between, _ = dense_graph([points], points, p)
-    mutual = (between > 0).sum(1) - p.self_edges
-    alone = np.flatnonzero((mutual == p.num_neighbors - p.self_edges) & (labeled < 0))[0]
+    mutual = (between > 0).sum(1)
+    alone = np.flatnonzero((mutual == p.num_neighbors) & (labeled < 0))[0]
     others = np.delete(np.arange(100), alone)
     given = [points[others], points[[alone]]], [labeled[others], labeled[[alone]]]
     result = cross_client_label_propagation(*given, p)
@@ -157,9 +147,7 @@ def test_points_do_not_depend_on_who_else_asks(switches):
     np.testing.assert_array_equal(some.scores, together.scores[5:9])
 
 
-@pytest.mark.parametrize(
-    "switches", [{}, {"self_edges": True}, {"hamming": "masked", "row_sums": "masked"}], ids=str
-)
+@pytest.mark.parametrize("switches", [{}, {"hamming": "masked", "row_sums": "masked"}], ids=str)
 @pytest.mark.sample(2)
 def test_more_neighbors_than_points_are_all_of_them(switches):
     """However many: memory would not do for a column of each that is not there."""

@@ -139,10 +139,12 @@ def test_the_server_receives_no_codes_features_or_labels():
         ("bit_epsilon", 1.0),
         ("label_epsilon", 1.0),
         ("presence", ("1@hamming",)),
+        ("mask_partners", 8),
     ],
 )
 def test_what_does_not_run_says_so(key, value):
-    settings = {"num_classes": NUM_CLASSES, "row_sums": "masked", **SECURE, key: value}
+    row_sums = "masked_resilient" if key == "mask_partners" else "masked"
+    settings = {"num_classes": NUM_CLASSES, "row_sums": row_sums, **SECURE, key: value}
     with pytest.raises(UsageError, match=rf"xclp\.{key}=.*does not run on a network"):
         check_network(Parameters(**settings))
     check_network(parameters())

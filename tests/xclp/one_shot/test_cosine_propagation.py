@@ -42,14 +42,10 @@ def dense_labels(
     similarity_power=1.0,
     label_matrix="plain",
     relative_confidence=False,
-    self_edges=False,
     factor=1.0,
 ):
     """Labels and confidences by the formulas of the module, in float64; `factor` of a prior."""
-    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS - self_edges)
-    if self_edges:
-        indices = np.insert(indices, 0, np.arange(len(x)), axis=1)
-        cosines = np.insert(cosines, 0, 1.0, axis=1)
+    indices, cosines = reference.cosine_knn(x, NUM_NEIGHBORS)
     w = reference.normalized_graph(indices, np.maximum(cosines, 0) ** similarity_power)
     one_hot = (np.asarray(y)[:, None] == np.arange(NUM_CLASSES)).astype(float)
     if label_matrix == "class_balanced":
@@ -80,7 +76,6 @@ SWITCHES = {
     "label_matrix": "class_balanced",
     "relative_confidence": True,
     "similarity_power": 3.0,
-    "self_edges": True,
 }
 
 
@@ -141,7 +136,7 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
 
 
-CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior:1")
+CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior")
 
 
 def labels_that_come_back(federation, p):

@@ -127,6 +127,21 @@ def test_the_settings_with_most_hits_label_at_last_with_all_labels():
     assert (state.label[[4, 8]][cohort.mask] == 2).all()
 
 
+def test_padding_has_no_label_and_no_confidence():
+    cohort, method = cohort_of([[0, 0, 1], [0]]), majority(0, [])
+    state, _ = method.round(state_for(method, cohort), cohort, KEY)
+    np.testing.assert_array_equal(state.label[:2], [[0, 0, 0], [0, -1, -1]])
+    np.testing.assert_array_equal(state.confidence[:2], [[1, 1, 1], [1, 0, 0]])
+
+
+def test_folds_are_drawn_from_a_stream_of_their_own():
+    cohort = cohort_of(LABELS, [4, 8])
+    *_, seen = chosen([0], cohort)
+    fold = folds(cohort, 3, int(jax.random.bits(jax.random.fold_in(KEY, Stream.FOLDS))))
+    for number, y in enumerate(seen[:-1]):
+        np.testing.assert_array_equal(y, np.where(fold == number, -1, cohort.y))
+
+
 @pytest.mark.parametrize(("shifts", "first"), [([-1, -2], -1), ([-2, -1], -2), ([1, 5], 1)])
 def test_of_equals_the_first_is_taken(shifts, first):
     _, metrics, _ = chosen(shifts, cohort_of(LABELS))
@@ -283,7 +298,8 @@ def test_what_leave_one_out_chooses_is_not_cross_validated():
     federation = Simulation(config).federation(0)
     method = make_algorithm(config, "xclp", federation)
     _, metrics = method.round(method.init(KEY, federation), federation.cohort(), KEY)
-    assert metrics["selected"].keys() == {"alpha", "client_prior", "num_neighbors"}
+    prior = {"client_prior", "client_prior_labels"}
+    assert metrics["selected"].keys() == {"alpha", "num_neighbors"} | prior
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,15 @@ from jaxfed.xclp import (
 )
 from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
 from jaxfed.xclp.selection import federated_selection
-from jaxfed.xclp.selection.choice import plaintext_total, priors_of, select, settings_of
+from jaxfed.xclp.selection.choice import fits_prior, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled
+from jaxfed.xclp.selection.prior_fit import PRIOR_LABELS
+from jaxfed.xclp.steps.calibration import SHARPNESS
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.label_matrix import Rows
 
 GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
-SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior:0.5")
+SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior")
 
 
 @cache
@@ -99,7 +101,7 @@ def test_through_a_session_as_in_the_clear(protocols):
     for mine, other in zip(ours.predictions, theirs.predictions, strict=True):
         np.testing.assert_array_equal(mine.labels, other.labels)
     assert ours.communication.download["diagonals"] % 4 == 0
-    assert ours.communication.download["setting"] == 4 * 3
+    assert ours.communication.download["setting"] == 2 * 4 * 3
 
 
 def test_labels_that_are_alone_do_not_come_back_through_a_session():
@@ -122,7 +124,7 @@ def test_labels_that_are_alone_do_not_come_back_through_a_session():
     ("row_sums", "is_resilient"), [("masked", False), ("masked_resilient", True)]
 )
 def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, is_resilient, monkeypatch):
-    """Of hits, of those with every prior and of likelihoods: by the same protocol."""
+    """Of hits, of both likelihoods of the prior, of hits with it and of sharpness: by the same protocol."""
     summed, sums = [], server_sums.server_sums
 
     def watched(session, counts, **keywords):
@@ -136,7 +138,7 @@ def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, is_resilie
             **GIVEN, hamming="masked", row_sums=protocol, select=SELECT, confidence="calibrated"
         )
         cross_client_label_propagation(*data(), p)
-        expected = [] if protocol == "plaintext" else [{"is_resilient": is_resilient}] * 3
+        expected = [] if protocol == "plaintext" else [{"is_resilient": is_resilient}] * 5
         assert summed == expected
 
 
@@ -207,13 +209,14 @@ def test_bits_that_were_chosen_are_those_of_the_estimates_that_are_reported():
 
 
 def test_bytes_are_those_of_what_was_sent_to_choose():
-    """Codes of the most bits that any setting asks for; counts of settings, and then of priors."""
+    """Codes of the most bits that any setting asks for; counts of settings, and then of the prior's fit."""
     _, labels = data()
     n = sum(map(len, labels))
     up = in_the_clear().communication.upload
     num_settings = len(settings_of(Parameters(**GIVEN, select=SELECT)))
     assert num_settings == 1 + 2
-    assert up["hits"] == 3 * 12 * (num_settings + 2)
+    assert up["hits"] == 3 * 12 * (num_settings + 1)
+    assert up["log_likelihoods"] == 3 * 4 * (len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1)
     given = {**GIVEN, "num_bits": 512}
     stays = cross_client_label_propagation(*data(), Parameters(**given, select=("num_bits:544",)))
     assert stays.choice.p.num_bits == 512
@@ -300,7 +303,7 @@ def test_the_choice_is_of_who_stays():
 def test_the_loss_is_of_who_tells_it():
     """A client that has left since hits were counted has neither likelihoods nor a number of labels."""
     both = {j: evidence([[1, 0, 1, 0]], [0.9]) for j in (0, 1)}
-    staying = [(0, 1), (0, 1), (0,)]
+    staying = [(0, 1), (0, 1), (0, 1), (0, 1), (0,)]
 
     def of(p):
         return {j: own(p)[0] for j, own in both.items()}
@@ -309,7 +312,7 @@ def test_the_loss_is_of_who_tells_it():
         here = staying.pop(0) if len(staying) > 1 else staying[0]
         return sum(counts[j] for j in here)
 
-    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("client_prior:0.5",))
+    p = Propagation(2, alpha=0.9, confidence="calibrated", select=("client_prior",))
     losses = [select(p, of, total).log_loss, select(p, of, plaintext_total).log_loss]
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
@@ -331,13 +334,17 @@ def test_nor_has_who_has_left_since_the_settings_that_are_chosen():
 
 @pytest.mark.parametrize("labels", ["none", "one"])
 def test_with_hardly_any_labels_the_given_settings_stay(labels):
+    """One label has a weak prior beside them; none has the given one."""
     vectors, some = data()
     hidden = [np.full_like(y, -1) for y in some]
     if labels == "one":
         hidden[0][0] = 4
     p = Parameters(**GIVEN, select=SELECT)
     result = cross_client_label_propagation(vectors, hidden, p)
-    assert result.choice.p == replace(p, select=())
+    found = result.choice.p
+    assert replace(found, client_prior=0.0, client_prior_labels=0.0) == replace(p, select=())
+    assert found.client_prior < 0.1
+    assert bool(found.client_prior) == (labels == "one")
     assert bool(result.communication.upload["class_counts"]) == (labels == "one")
 
 
@@ -386,24 +393,27 @@ def test_too_few_to_hide_among_choose_nothing():
     assert (choice.p.alpha, choice.accuracy) == (0.9, None)
 
 
-def test_too_few_later_on_choose_no_prior_and_no_sharpness():
-    """What hits have chosen before they left stays chosen."""
-    p = Propagation(2, alpha=0.9, select=("alpha:0.5", "client_prior:0.5"), confidence="calibrated")
+@pytest.mark.parametrize("fits", [0, 1, 2])
+def test_too_few_later_on_fit_no_prior_and_no_sharpness(fits):
+    """What hits have chosen before they left stays chosen; so many sums of the fit are there."""
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5", "client_prior"), confidence="calibrated")
     hit = evidence([[0, 0, 0], [1, 1, 1]], [0.9, 0.5])
-    for heard in (None, np.zeros((2, 3), np.int64)):  # nobody, or nobody with a label
-        answers = iter([np.array([[0, 0, 3], [6, 12, 3]]), heard, None])
+    sums = [np.zeros((len(grid) + 1, 1)) for grid in (PRIOR_LABELS, SHARPNESS)]
+    for heard in (None, np.zeros((1, 3), np.int64)):  # nobody, or nobody with a label
+        later = [*sums[:fits], heard, None] if fits == 2 else [*sums[:fits], None, None]
+        answers = iter([np.array([[0, 0, 3], [6, 12, 3]]), *later])
         choice = select(p, hit, lambda counts, answers=answers: next(answers))
         assert (choice.p.alpha, choice.p.client_prior, choice.accuracy) == (0.5, 0.0, 1.0)
         assert (choice.sharpness, choice.log_loss) == (1.0, None)
 
 
 def test_settings_are_all_combinations():
-    p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior:1"))
+    p = Propagation(2, alpha=0.9, select=("alpha:0.5:0.9", "label_matrix", "client_prior"))
     found = settings_of(p)
     assert found[0] == replace(p, select=())
     assert len(found) == len(set(found)) == 2 * 2
-    assert priors_of(p) == [0.0, 1.0]
-    assert priors_of(replace(p, select=())) == [0.0]
+    assert fits_prior(p)
+    assert not fits_prior(replace(p, select=("alpha",)))
 
 
 def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
@@ -434,6 +444,7 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
             ("label_matrix:centered",),
             "'centered' of label_matrix is out of range; choose one of 'plain'",
         ),
+        (("client_prior:0.5",), r"use 'client_prior' alone; leave-one-out estimates it"),
         (("num_bits:100",), "the value 100 of num_bits is out of range; use multiples of 32"),
         ("alpha", "xclp.select='alpha': use a list"),
         (None, "xclp.select=None: use a list"),

@@ -43,17 +43,17 @@ class CoTrainingClient:
         work: the client's settings.
         consensus: the rule that the server applies.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         key: typed, of the models before the first round.
         federation: as the client knows it.
-        draw: source of noise.
     """
 
     work: ClientWork
     consensus: Consensus
     sums: ConsensusSums
+    mask_partners: int
     key: jax.Array
     federation: Federation
-    draw: rr.DrawUniform = rr.from_system
 
     def answer(self, step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Return the client's new state and its reply.
@@ -65,7 +65,7 @@ class CoTrainingClient:
             return self.turn(own, request, cohort)
         if self.sums == "plaintext":
             raise ProtocolError(f"a step {step!r}, and answers are not summed under masks")
-        return summing_client.answered(step, own, request, self.sums)
+        return summing_client.answered(step, own, request, self.sums, self.mask_partners)
 
     def turn(self, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Lines 3 to 6 of Algorithm 1."""
@@ -98,7 +98,9 @@ class CoTrainingClient:
         """Return bytes sent in the clear, or else kept as a summand; and whether labels are missing."""
         work, number = self.work, len(self.work.public)
         if work.privacy.has_noise:
-            marks = released_marks(work.privacy, rows, answers, number, work.num_classes, self.draw)
+            marks = released_marks(
+                work.privacy, rows, answers, number, work.num_classes, rr.from_system
+            )
             if self.sums != "plaintext":
                 return b"", summing_client.tally_bytes(marks.astype(np.int32)), False
             content, abstains = messages.packed_marks(work, marks)
@@ -123,11 +125,13 @@ class CoTrainingClient:
         )
 
 
-def co_training_client(work: ClientWork, consensus: Consensus, sums: ConsensusSums) -> ClientSide:
+def co_training_client(
+    work: ClientWork, consensus: Consensus, sums: ConsensusSums, mask_partners: int
+) -> ClientSide:
     """Return a client's side of FedCT."""
 
     def placed(key: jax.Array, federation: Federation) -> ClientSide:
-        here = CoTrainingClient(work, consensus, sums, key, federation)
+        here = CoTrainingClient(work, consensus, sums, mask_partners, key, federation)
         return side._replace(answer=here.answer)
 
     def nowhere(step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:

@@ -24,17 +24,22 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure
 from jaxfed.federation.sides import Ask, Unusable
-from jaxfed.learners.client_fit import count, with_turns
+from jaxfed.learners.client_fit import count, most_turns, with_turns
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
+from jaxfed.secure.session.neighborhoods import check_partners, enough_partners
 from jaxfed.secure.session.network import exchanges
-from jaxfed.secure.session.network.remote_session import RemoteSession
+from jaxfed.secure.session.network.remote_session import RemoteSession, Roles
 from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
 from jaxfed.training.consensus.dropout import Attendance
 
-_ROLES: dict[Callable[..., Any], str] = {
+_ROLES: Roles = {
     vote_sums.client: summing_client.VOTES,
     server_sums.client: summing_client.NUMBERS,
+}
+_SPARSE_ROLES: Roles = {
+    vote_sums.client: summing_client.SPARSE_VOTES,
+    server_sums.client: summing_client.SPARSE_NUMBERS,
 }
 
 
@@ -70,12 +75,14 @@ class CoTrainingServer:
         work: the clients' settings.
         election: the server's.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         ask: reaches the clients.
     """
 
     work: ClientWork
     election: Election
     sums: ConsensusSums
+    mask_partners: int
     ask: Ask
 
     def round(self, state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
@@ -83,11 +90,12 @@ class CoTrainingServer:
         fit_key, _, tie_key = jax.random.split(key, 3)
         number, rows = int(state.round) + 1, int(state.rows)
         ids = np.sort(np.asarray(cohort.client_id, np.int32))
+        check_partners(int(np.sum(ids >= 0)), self.mask_partners, owner="fedct")
         replies = self.turns(ids, state, fit_key, number)
         voters = np.array(
             [c if c in replies and replies[c]["speaks"] else -1 for c in ids], np.int32
         )
-        sums = _NetworkSums(self.sums, voters, self.ask, number, tie_key)
+        sums = _NetworkSums(self.sums, voters, self.ask, number, tie_key, self.mask_partners)
         sent = self.sent(voters, replies)
         message = Message(state.label, state.weight, rows)
         vote = self.election.vote(message, sent, sums, tie_key, number)
@@ -99,7 +107,7 @@ class CoTrainingServer:
         )
         metrics: Metrics = {**_metrics(list(replies.values())), **vote.metrics}
         if self.work.privacy.has_noise:
-            metrics |= self.work.privacy.metrics(int(after.turns.max()), rows)
+            metrics |= self.work.privacy.metrics(most_turns(after.turns), rows)
         return after, {**metrics, "communication": sums.communication.metrics()}
 
     def turns(
@@ -160,10 +168,16 @@ class _NetworkSums(ClientSums):
     """Sums of the voters' answers, under masks in a session of letters; addresses are their places."""
 
     def __init__(
-        self, sums: ConsensusSums, voters: np.ndarray, ask: Ask, number: int, key: jax.Array
+        self,
+        sums: ConsensusSums,
+        voters: np.ndarray,
+        ask: Ask,
+        number: int,
+        key: jax.Array,
+        mask_partners: int,
     ) -> None:
         attendance = None if sums == "plaintext" else Attendance(voters, [], key)
-        super().__init__(sums, Communication(), attendance)
+        super().__init__(sums, Communication(), attendance, mask_partners)
         self._ids, self._ask, self._number = voters[voters >= 0].tolist(), ask, number
 
     def total(
@@ -181,13 +195,15 @@ class _NetworkSums(ClientSums):
             self.attendance.note((), ())
             return None
         carry = exchanges.carried(self._ask, self._ids, {"round": self._number})
-        session = RemoteSession(num_clients, carry, _ROLES)
+        partners = enough_partners(num_clients, self._mask_partners)
+        roles = _SPARSE_ROLES if 0 < partners < num_clients - 1 else _ROLES
+        session = RemoteSession(num_clients, carry, roles, mask_partners=partners)
         driver = vote_sums.vote_histogram if are_marks else server_sums.server_sums
         found = partial(driver, is_resilient=self.protocol == "masked_resilient", shape=shape)
         total = found(session, dict.fromkeys(session.clients))
         session.later_all(session.clients)
         session.flush(exchanges.END)
-        self.attendance.note(session.contributors, sorted(session.presence.gone))
+        self.attendance.note(session.contributors, session.presence.gone)
         self.communication.add(session.communication())
         kind = np.int32 if are_marks else np.float32
         return np.zeros(shape, kind) if total is None else total.astype(kind)

@@ -23,6 +23,7 @@ def co_training_sides(
     work: ClientWork,
     election: Election,
     sums: ConsensusSums,
+    mask_partners: int,
     departures: Sequence[Departure],
     first: Callable[[Federation], Any],
 ) -> Sides:
@@ -32,6 +33,7 @@ def co_training_sides(
         work: the clients' settings.
         election: the server's.
         sums: how answers are added.
+        mask_partners: of each client, under masks; 0: all.
         departures: planned ones, which a network does not have.
         first: federation -> the server's state before the first round.
     """
@@ -43,7 +45,7 @@ def co_training_sides(
             del key
             return first(federation)
 
-        return init, CoTrainingServer(work, election, sums, ask).round
+        return init, CoTrainingServer(work, election, sums, mask_partners, ask).round
 
-    client = co_training_client(work, election.consensus, sums)
+    client = co_training_client(work, election.consensus, sums, mask_partners)
     return Sides(server, client, consensus_quality)

@@ -16,11 +16,13 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.key_agreement import RandomBytes
+from jaxfed.secure.session.neighborhoods import PROMISE
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
 VOTES, NUMBERS = "votes", "numbers"
+SPARSE_VOTES, SPARSE_NUMBERS = "votes among neighbors", "numbers among neighbors"
 NO_SUMMAND = {**exchanges.NO_SESSION, "tally": b""}
 
 
@@ -29,6 +31,7 @@ def answered(
     own: Mapping[str, Any],
     request: Mapping[str, Any],
     sums: ConsensusSums,
+    mask_partners: int,
     *,
     random_bytes: RandomBytes = secrets.token_bytes,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -42,7 +45,8 @@ def answered(
         raise ProtocolError(f"step {step!r} of round {number} without answers of that round")
 
     def party_of(seed: bytes) -> ReplayedParty:
-        return ReplayedParty(address, seed, _roles(_tally(own["tally"]), sums))
+        roles = _roles(_tally(own["tally"]), sums)
+        return ReplayedParty(address, seed, roles, may_be_sparse=mask_partners > 0)
 
     kept, frames = exchanges.answered(step, own, request, party_of, random_bytes=random_bytes)
     forgotten = NO_SUMMAND if step == exchanges.END else {}
@@ -62,6 +66,18 @@ def _tally(content: bytes) -> np.ndarray:
 
 
 def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
+    def sparse(constructor: Callable[..., Any]) -> Role:
+        def made(endpoint: Any, own: Any, **plan: Any) -> Any:
+            if not plan["is_resilient"] or plan["promise"] != list(PROMISE):
+                raise ProtocolError("a sum with another promise than the settings say")
+            number = plan["clients"]
+            if type(number) is not int or number < len(endpoint.clients):
+                raise ProtocolError("a sum of fewer clients than the session's")
+            return constructor(endpoint, own, **plan)
+
+        plan = frozenset({"clients", "is_resilient", "promise"})
+        return Role(made, lambda _: tally, server_sums.CLIENT_STEPS, plan)
+
     def role(constructor: Callable[..., Any]) -> Role:
         def made(endpoint: Any, own: Any, **plan: Any) -> Any:
             if plan["is_resilient"] is not (sums == "masked_resilient"):
@@ -74,4 +90,6 @@ def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
         return Role(made, lambda _: tally, server_sums.CLIENT_STEPS, plan)
 
     are_votes = np.issubdtype(tally.dtype, np.integer)
-    return {VOTES: role(vote_sums.client)} if are_votes else {NUMBERS: role(server_sums.client)}
+    if are_votes:
+        return {VOTES: role(vote_sums.client), SPARSE_VOTES: sparse(vote_sums.client)}
+    return {NUMBERS: role(server_sums.client), SPARSE_NUMBERS: sparse(server_sums.client)}

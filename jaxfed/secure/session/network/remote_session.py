@@ -34,6 +34,7 @@ class RemoteSession(Session):
         num_clients: number of clients that are invited.
         carry: exchanges letters for frames.
         roles: names of the clients' objects, by the constructors that drivers pass to `parties`.
+        mask_partners: as in `Session`.
         random_bytes: source of the server's keys.
     """
 
@@ -45,11 +46,12 @@ class RemoteSession(Session):
         carry: Carry,
         roles: Roles,
         *,
+        mask_partners: int = 0,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._carry, self._roles, self._number = carry, roles, 0
         self._pending = defaultdict[int, list[Call]](list)
-        super().__init__(num_clients, random_bytes=random_bytes)
+        super().__init__(num_clients, mask_partners=mask_partners, random_bytes=random_bytes)
 
     def parties(
         self,

@@ -23,6 +23,7 @@ from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.setup import ClientSetup
 
 _SETUP_STEPS = ("join", "agree", "give_group_secret", "finished")
+_SPARSE = "agree_with_neighbors"  # instead of all after "join"
 
 
 class Role(NamedTuple):
@@ -48,14 +49,22 @@ class ReplayedParty:
         address: its address.
         seed: 32 bytes of the operating system's generator, used for this session alone.
         roles: the objects that it has, by name.
+        may_be_sparse: take part in a session in which it has keys of a few neighbors.
 
     Attributes:
         endpoint: its end of the session, after setup.
         results: what steps returned last, by (role, step).
     """
 
-    def __init__(self, address: int, seed: bytes, roles: Mapping[str, Role]) -> None:
-        self._address, self._roles = address, roles
+    def __init__(
+        self,
+        address: int,
+        seed: bytes,
+        roles: Mapping[str, Role],
+        *,
+        may_be_sparse: bool = False,
+    ) -> None:
+        self._address, self._roles, self._may_be_sparse = address, roles, may_be_sparse
         self._channel, self._random_bytes = Channel.own(address), replayable_bytes(seed)
         self._objects: dict[int, tuple[str, Any]] = {}
         self._left: dict[int, list[str]] = {}  # steps of each setup, each of which is taken once
@@ -79,6 +88,8 @@ class ReplayedParty:
             self._objects[call.number] = call.role, self._made(call)
         role, own = self._objects[call.number]
         left = self._left.setdefault(call.number, list(_SETUP_STEPS)) if role == SETUP else []
+        if self._may_be_sparse and call.step == _SPARSE and left[:1] == ["agree"]:
+            left[:] = [_SPARSE]
         steps = left[:1] if role == SETUP else self._roles[role].steps
         if role != call.role or call.step not in steps:
             raise ProtocolError(f"step {call.step!r} of {call.role!r} is not one of this client's")
@@ -88,7 +99,7 @@ class ReplayedParty:
             for _ in result:
                 pass
             return
-        if role == SETUP and call.step == "finished":
+        if role == SETUP and not left:
             self.endpoint = result
         self.results[role, call.step] = result
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Init, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import client_map
@@ -38,8 +39,19 @@ def training_sides(
         pseudo_label: the method's source of labels in the second stage.
         init_rows: number of rows of clients' states, key, federation -> state.
         round_by: stages, state, cohort, key -> state and metrics.
+
+    Raises:
+        UsageError: not all clients of a cohort are to train.
     """
 
+    if training.training_cohort_size:
+        raise UsageError(
+            "on a network all clients of a round train",
+            key="training_cohort_size",
+            owner="training",
+            value=training.training_cohort_size,
+            allowed="set it to 0",
+        )
     joint = _joint_source(pseudo_label, training)
 
     def stage(number: int, source: str) -> ClientStage:

@@ -1,0 +1,181 @@
+"""Simulated time of a config: the section `clock`, and `concurrency` of a method's training."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.availability import availability_of
+from jaxfed.federation.clock.make_schedule import check_clock, schedule_of
+from jaxfed.federation.clock.plan import Plan
+from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
+from jaxfed.federation.sampling import Sampling
+from jaxfed.training.needs import needs_of
+from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
+
+
+def clock_of(config: ConfigDict) -> Clock:
+    """Return the section `clock` as an object.
+
+    Raises:
+        UsageError: a value that its rule does not allow, or values that do not go together.
+    """
+    with section("config.clock", config.clock):
+        return Clock(**config.clock)
+
+
+def check(config: ConfigDict) -> None:
+    """Check simulated time against cohorts and methods, and read a table of availability.
+
+    Raises:
+        UsageError: the first key that does not fit, or a wrong line of the table.
+    """
+    clock = clock_of(config)
+    num_clients = config.federation.num_clients
+    sampling = Sampling(*(config[name] for name in Sampling._fields))
+    is_selective = clock.availability != "always" or clock.over_selection > 1 or clock.deadline > 0
+    for name in methods.chosen(config):
+        asynchrony = _asynchrony(config, name)
+        if asynchrony.concurrency:
+            _check_asynchronous(config, name, clock)
+        if is_selective and "participation" in methods.all_keywords(config, name):
+            raise UsageError(
+                f"the privacy guarantee of {name!r} counts on cohorts that are drawn from all clients",
+                key="config.clock",
+                allowed="use availability='always', over_selection=1 and deadline=0",
+            )
+        if clock.is_on:
+            with _naming(config, name):
+                check_clock(clock, sampling, asynchrony, num_clients)
+    if clock.is_on:
+        with section("config.clock", config.clock):
+            availability_of(clock, num_clients, config.seed)
+
+
+def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> None:
+    """Check that some client can meet the deadline, by the fewest examples that it may train on.
+
+    Raises:
+        UsageError: with the seconds of the fastest client.
+    """
+    clock = clock_of(config)
+    if not clock.deadline:
+        return
+    for name in methods.chosen(config):
+        needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+        seen = methods.with_own_training(config, name)
+        is_labeled = needed.pseudo_label == "none" or seen.training.labeled_only_rounds > 0
+        plan = Plan(
+            *(clock, Sampling(), federation, seed),
+            needs_labels=(lambda number: True) if is_labeled else (lambda number: False),
+            work=_work(seen, name),
+        )
+        fastest = plan.seconds(np.arange(federation.num_clients), 1).min()
+        if fastest > clock.deadline:
+            raise UsageError(
+                f"no client of {name!r} finishes a round by then, the fastest takes {fastest:.3g} s",
+                key="config.clock.deadline",
+                value=clock.deadline,
+                allowed="allow more, or fewer clock.seconds_per_example",
+            )
+
+
+def schedule(
+    config: ConfigDict,
+    name: str,
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    seed: int,
+) -> Schedule | None:
+    """Return the schedule of a method's rounds in simulated time; None if the clock is off.
+
+    Args:
+        config: as the method sees it (`methods.with_own_training`), with its number of rounds.
+        name: of the method.
+        algorithm: the method.
+        federation: the clients.
+        seed: of the repeat.
+
+    Raises:
+        UsageError: a client of the table that does not exist, or a round that nobody finishes.
+    """
+    with _naming(config, name):
+        return schedule_of(
+            clock_of(config),
+            config,
+            federation,
+            seed,
+            config.rounds,
+            needs_labels=algorithm.needs_labels,
+            work=_work(config, name),
+            asynchrony=_asynchrony(config, name),
+        )
+
+
+def _work(config: ConfigDict, name: str) -> Work:
+    """Return the work of a round; methods with models of their own, or none, compute examples once."""
+    wanted = config.training
+    if not methods.trains(config, name) or methods.has_learners(config, name):
+        return Work()
+    return Work(wanted.epochs, wanted.local_steps, wanted.batch_size)
+
+
+def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:
+    """Return a method's asynchronous rounds; one that does not train has none."""
+    if not methods.uses_training(config, name):
+        return Asynchrony()
+    training = methods.with_own_training(config, name).training
+    return Asynchrony(training.concurrency, training.staleness_exponent)
+
+
+def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
+    """Check that a method averages model changes alone, which come from its clients alone."""
+    training = methods.with_own_training(config, name).training
+    needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+    statistics = methods.training_key(config, name, "batch_statistics")
+    for wrong, allowed in (
+        ("" if clock.is_on else "there is no simulated time", "set clock.seconds_per_example"),
+        (
+            "" if needed.averages else f"the server of {name!r} averages more than model changes",
+            "use 0, or set it in the sections of other methods alone",
+        ),
+        (
+            f"{name!r} labels examples by the server's newest model"
+            * (needed.pseudo_label not in LABELING_NOTHING),
+            "use 0, or set it in the sections of other methods alone",
+        ),
+        (
+            f"{statistics}={training.batch_statistics!r} is of the newest model"
+            * (training.batch_statistics != "averaged"),
+            f"set {statistics}='averaged'",
+        ),
+        (
+            "a server that trains on labels of its own has its newest model"
+            * (config.federation.labels_at == "server"),
+            "use 0",
+        ),
+    ):
+        if wrong:
+            raise UsageError(
+                wrong,
+                key=f"config.{methods.training_key(config, name, 'concurrency')}",
+                value=training.concurrency,
+                allowed=allowed,
+            )
+
+
+def _naming(config: ConfigDict, name: str) -> AbstractContextManager[None]:
+    """Name in errors the keys of a config."""
+    keys = {key: f"clock.{key}" for key in config.clock}
+    keys |= {
+        "sampling": "sampling",
+        "concurrency": methods.training_key(config, name, "concurrency"),
+    }
+    return section("config", keys)

@@ -1,0 +1,194 @@
+"""A federation in a folder, as `jaxfed.data.pack` writes it and `Federation.open_packed` reads it.
+
+FOLDER/
+  packed.json        format, num_classes, class_names, client_names, clients, example [type, ...],
+                     rows {own, new, ...: n}, files {name: size}
+  x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
+                     clients' new points likewise; then the validation, test, server and public examples
+  y.npy              int32 [n], classes in the same order, -1 if unknown
+  counts.npy         int64 [3, M], each client's numbers of labeled, unlabeled and new examples
+  test_client.npy    int32 [n_test], the client of each test example, where the source names it
+  public_labels.npy  int32 [n_u], where everybody has the public examples' labels
+
+`x` is mapped, not read; only its size and shape are checked. The others are checked by their checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.data.client_rows import ClientRows, Partition
+from jaxfed.data.dataset import UNLABELED, Dataset
+from jaxfed.data.mapped_rows import mapped
+from jaxfed.data.readers.guard import guarded
+from jaxfed.errors import UsageError
+from jaxfed.host import storage
+from jaxfed.host.location import location
+
+HEADER, EXAMPLES = "packed.json", "x.npy"
+FORMAT = 1
+APART = (
+    "validation",
+    "test",
+    "server",
+    "public",
+)  # examples that are no client's own, in this order
+
+
+class Packed(NamedTuple):
+    """Contents of such a folder.
+
+    Fields:
+        x: [n, ...], mapped and read-only.
+        y: int32 [n].
+        partition: each client's rows.
+        num_classes: C.
+        class_names: C names.
+        client_names: M names, or none.
+        apart: name -> int64, rows of the validation, test, server and public examples.
+        test_client: int32 [n_test], or None.
+        public_labels: int32 [n_u], or None.
+        num_public_classes: their number of classes, or 0.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    partition: Partition
+    num_classes: int
+    class_names: tuple[str, ...]
+    client_names: tuple[str, ...]
+    apart: dict[str, np.ndarray]
+    test_client: np.ndarray | None
+    public_labels: np.ndarray | None
+    num_public_classes: int
+
+
+def recognizes(folder: Path) -> bool:
+    """True if `pack` wrote the folder."""
+    return (folder / HEADER).is_file()
+
+
+def opened(folder: str | os.PathLike[str]) -> Packed:
+    """Open a folder that `pack` wrote.
+
+    Raises:
+        UsageError: no such folder; one that is damaged, half copied or of another version.
+    """
+    place = location(folder, "folder")
+    if not recognizes(place):
+        there = "no such folder" if not place.is_dir() else f"no {HEADER} in it"
+        raise UsageError(f"{place}: {there}; give a folder that jaxfed.data.pack wrote")
+    with guarded(str(place)):
+        return _opened(place)
+
+
+def read(folder: Path) -> Dataset:
+    """Return clients' examples as a data set with a client of each example; x stays on disk.
+
+    A config deals labels by `federation.labeled_fraction`, among all examples whose class is known. Test
+    examples, or else clients' new points, are the test split.
+
+    Raises:
+        UsageError: as `opened`; the folder has examples that a config draws itself.
+    """
+    packed = opened(folder)
+    labeled, unlabeled, new = packed.partition.sizes
+    extra = [name for name in ("validation", "server", "public") if len(packed.apart[name])]
+    if extra or (new.any() and len(packed.apart["test"])):
+        held = ", ".join(extra) or "both new and test"
+        raise UsageError(
+            f"{folder}: it holds {held} examples, and a config draws these from clients' own; use "
+            "jaxfed.Federation.open_packed, or pack without them"
+        )
+    own = int((labeled + unlabeled).sum())
+    clients = np.arange(len(new), dtype=np.int32)
+    is_new = bool(new.any())
+    return Dataset(
+        name=str(folder),
+        x=packed.x[:own],
+        y=packed.y[:own],
+        x_test=packed.x[own:],
+        y_test=packed.y[own:],
+        num_classes=packed.num_classes,
+        class_names=packed.class_names,
+        client_names=packed.client_names,
+        client_id=np.repeat(clients, labeled + unlabeled),
+        client_id_test=np.repeat(clients, new) if is_new else packed.test_client,
+    )
+
+
+def _opened(folder: Path) -> Packed:
+    header = _header(folder)
+    x = mapped(folder / EXAMPLES)
+    columns = {
+        name.removesuffix(".npy"): np.load(folder / name, allow_pickle=False)
+        for name in header["files"]
+        if name != EXAMPLES
+    }
+    y, counts, rows = columns["y"], columns["counts"], header["rows"]
+    classes = header["num_classes"]
+    labeled, unlabeled, new = counts
+    numbers = {"own": int((labeled + unlabeled).sum()), "new": int(new.sum())}
+    if (
+        numbers.items() - rows.items()
+        or [str(x.dtype), *x.shape[1:]] != header["example"]
+        or len(x) != sum(rows.values())
+        or y.shape != x.shape[:1]
+        or (counts < 0).any()
+        or not UNLABELED <= y.min(initial=0) <= y.max(initial=0) < classes
+        or len(header["class_names"]) != classes
+        or len(header["client_names"]) not in (0, counts.shape[1])
+    ):
+        raise _damaged(folder, "its files do not fit together")
+    start = np.cumsum(labeled + unlabeled) - labeled - unlabeled
+    ends = np.cumsum([rows[name] for name in ("own", "new", *APART)])
+    return Packed(
+        x,
+        y,
+        Partition(
+            ClientRows(start, labeled),
+            ClientRows(start + labeled, unlabeled),
+            ClientRows.contiguous(new, first=numbers["own"]),
+        ),
+        classes,
+        tuple(header["class_names"]),
+        tuple(header["client_names"]),
+        {name: np.arange(end - rows[name], end) for name, end in zip(APART, ends[2:], strict=True)},
+        columns.get("test_client"),
+        columns.get("public_labels"),
+        header["num_public_classes"],
+    )
+
+
+def _header(folder: Path) -> dict[str, Any]:
+    """The header, once versions, sizes and checksums are right."""
+    try:
+        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        version = header["format"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _damaged(folder, f"{HEADER} is no header") from error
+    if version != FORMAT:
+        raise UsageError(
+            f"{folder}: format {version}, and this version of jaxfed reads {FORMAT}; pack the clients again, "
+            "or use the version that wrote it"
+        )
+    for name, written in header["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise _damaged(folder, f"{name} is missing")
+        there = str(file.stat().st_size) if name == EXAMPLES else storage.file_checksum(file)
+        if there != written:
+            what = "bytes" if name == EXAMPLES else "size and checksum"
+            raise _damaged(folder, f"{name} has {what} {there}, and was written with {written}")
+    return header
+
+
+def _damaged(folder: Path, wrong: str) -> UsageError:
+    return UsageError(
+        f"{folder}: {wrong}; it is damaged or half copied: copy it again, or pack the clients again"
+    )

@@ -1,0 +1,107 @@
+"""Asynchronous rounds: buffered aggregation (FedBuff; Nguyen et al., AISTATS 2022) in simulated time.
+
+    concurrency clients train at a time, each from the model that the server had when it began
+    round t ends with the cohort_size-th arrival since round t - 1:  w <- w + mean_k s_k p_k delta_k
+    s_k = (1 + staleness_k) ** -exponent,  staleness_k = server steps since client k began
+
+A client that has arrived or is lost is replaced at once by a free one, which begins with the server's current
+model. All arrivals of one instant come before replacements of that instant. A client whose change waits in
+the buffer cannot begin again before the server's step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxfed.federation.clock.plan import MOST_DRAWS, Plan
+from jaxfed.federation.clock.schedule import Schedule, Timed
+from jaxfed.federation.clock.settings import Asynchrony
+
+
+class Event(NamedTuple):
+    """End of one client's work.
+
+    Fields:
+        end: simulated seconds.
+        client: its number.
+        version: number of server steps before it began.
+        is_arrival: False if its work is lost.
+    """
+
+    end: float
+    client: int
+    version: int
+    is_arrival: bool
+
+
+def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
+    """Return the schedule of asynchronous rounds.
+
+    Raises:
+        UsageError: a round that nobody finishes.
+    """
+    size, time = plan.size(1), 0.0
+    training: list[Event] = []
+    busy: set[int] = set()  # clients that train, or whose change waits in the buffer
+    timed = []
+    for number in range(1, rounds + 1):
+        arrived: list[Event] = []
+        lost = draws = 0
+        while len(arrived) < size:
+            if training and training[0].end <= time:
+                event = heapq.heappop(training)
+                if event.is_arrival:
+                    arrived.append(event)
+                else:
+                    lost += 1
+                    busy.remove(event.client)
+                continue
+            if lost + draws > MOST_DRAWS * asynchrony.concurrency:
+                raise plan.nobody(number)
+            missing = asynchrony.concurrency - len(training)
+            if missing:
+                clients = plan.draw(number, draws, time, missing, busy)
+                draws += 1
+                missing -= len(clients)
+                for event in _events(plan, clients, number, time):
+                    heapq.heappush(training, event)
+                    busy.add(event.client)
+            ends = [training[0].end] if training else []
+            time = min([*ends, plan.availability.next_start(time)] if missing else ends)
+        arrived.sort(key=lambda event: event.client)
+        came = tuple(event.client for event in arrived)
+        busy.difference_update(came)
+        versions = tuple(event.version for event in arrived)
+        timed.append(Timed(came, time, size + lost, versions))
+    return Schedule(timed, size, asynchrony.exponent, slots_of(timed))
+
+
+def _events(plan: Plan, clients: np.ndarray, number: int, time: float) -> list[Event]:
+    """Return the ends of clients that begin now, in round `number`."""
+    finish, lost = plan.ends(clients, number, time)
+    ends = np.minimum(finish, lost)
+    return [
+        Event(float(end), int(client), number - 1, bool(is_in_time))
+        for end, client, is_in_time in zip(ends, clients, finish <= lost, strict=True)
+    ]
+
+
+def slots_of(timed: list[Timed]) -> list[int]:
+    """Return the slot in which the model of each number of server steps is stored; -1: not stored.
+
+    As few slots as there are models in use at a time: a slot is free after the last round that needs it.
+    """
+    last = {version: number for number, one in enumerate(timed, 1) for version in one.version}
+    slots, until = [], list[int]()
+    for version in range(len(timed)):
+        if version not in last:
+            slots.append(-1)
+            continue
+        free = [slot for slot, end in enumerate(until) if end <= version]
+        slot = free[0] if free else len(until)
+        until[slot : slot + 1] = [last[version]]
+        slots.append(slot)
+    return slots

@@ -1,0 +1,181 @@
+"""Times at which clients are available: always, a window of each day, or as a table says.
+
+A client that leaves before its work is done loses it. Nothing is drawn round by round: a client's windows
+depend on its number and the seed alone, so a question about K clients costs O(K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.draws import uniform
+from jaxfed.federation.clock.settings import Clock
+from jaxfed.random_streams import Stream
+
+DAY = 86400.0
+COLUMNS = ["client", "from", "to"]
+_ROUNDING = 1e-3  # seconds; a window that begins in less than this has begun
+
+
+class Availability(Protocol):
+    """Windows of all clients."""
+
+    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """Return the end of each client's window at a time, float64 [K]; -inf for a client that is away."""
+        ...
+
+    def next_start(self, time: float) -> float:
+        """Return a time after this one at which some client's window begins; inf without any."""
+        ...
+
+
+class Always:
+    """All clients at all times."""
+
+    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """See `Availability`."""
+        del time
+        return np.full(len(clients), np.inf)
+
+    def next_start(self, time: float) -> float:
+        """See `Availability`."""
+        del time
+        return np.inf
+
+
+class Diurnal:
+    """A window of every day, `share` of it long, around an hour that is a client's own.
+
+    Second 0 is midnight. From noon to noon, the hour is the mean of two uniform draws: most clients are there
+    at midnight, when devices idle and charge, and fewest at noon.
+    """
+
+    def __init__(self, num_clients: int, share: float, seed: int) -> None:
+        self._num_clients, self._seed = num_clients, seed
+        self._half = share * DAY / 2
+
+    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """See `Availability`."""
+        if self._half >= DAY / 2:
+            return np.full(len(clients), np.inf)
+        since = (time - self._centers(clients) + DAY / 2) % DAY - DAY / 2
+        is_there = (since >= -self._half - _ROUNDING) & (since < self._half - _ROUNDING)
+        return np.where(is_there, time + self._half - since, -np.inf)
+
+    def next_start(self, time: float) -> float:
+        """See `Availability`; O(M)."""
+        starts = self._centers(np.arange(self._num_clients)) - self._half
+        return float(time + np.maximum((starts - time) % DAY, _ROUNDING).min())
+
+    def _centers(self, clients: np.ndarray) -> np.ndarray:
+        draws = [uniform(clients, self._seed, Stream.CLOCK_WINDOWS, i) for i in range(2)]
+        return DAY * ((draws[0] + draws[1] + 1) / 2 % 1)
+
+
+class Trace:
+    """Windows of a table, which repeats after its last end. A client without a row is never available."""
+
+    def __init__(self, client: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+        """Prepare rows by ascending client and start, without overlap: int64 [n], float64 [n] seconds.
+
+        A window at the end of the table goes on where its client has one at second 0.
+        """
+        self._client, self._start, self._period = client, start, float(end.max())
+        first = np.searchsorted(client, client)  # each client's first row
+        goes_on = (end == self._period) & (start[first] == 0)
+        is_always = goes_on & (first == np.arange(len(client)))
+        whole = np.where(goes_on, self._period + end[first], end)
+        self._end = np.where(is_always, np.inf, whole)
+        self._starts = np.unique(start)
+        # Client and start as one ascending number.
+        self._rows = client * len(self._starts) + np.searchsorted(self._starts, start)
+
+    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """See `Availability`; O(K log n)."""
+        now = time % self._period
+        now = 0.0 if self._period - now < _ROUNDING else now
+        begun = np.searchsorted(self._starts, now + _ROUNDING, side="right")
+        row = np.searchsorted(self._rows, clients * len(self._starts) + begun) - 1
+        is_there = (row >= 0) & (self._client[row] == clients) & (self._end[row] - _ROUNDING > now)
+        return np.where(is_there, time + self._end[row] - now, -np.inf)
+
+    def next_start(self, time: float) -> float:
+        """See `Availability`; O(log n)."""
+        now = time % self._period
+        place = np.searchsorted(self._starts, now + _ROUNDING, side="right")
+        is_over = place == len(self._starts)
+        start = self._period + self._starts[0] if is_over else self._starts[place]
+        return float(time - now + start)
+
+
+def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
+    """Return the availability that a clock names.
+
+    Raises:
+        UsageError: the table is missing, or wrong in some line.
+    """
+    if clock.availability == "always":
+        return Always()
+    if clock.availability == "diurnal":
+        return Diurnal(num_clients, clock.online_share, seed)
+    return read_trace(clock.availability, num_clients)
+
+
+def read_trace(path: str, num_clients: int = 0) -> Trace:
+    """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
+
+    Args:
+        path: the file.
+        num_clients: M, to check clients' numbers; 0: unknown.
+
+    Raises:
+        UsageError: the file is missing or empty; a line that is wrong, by its number.
+    """
+
+    def refused(wrong: str, line: int = 0) -> UsageError:
+        where = f"line {line}: " if line else ""
+        return UsageError(f"{where}{wrong}", key="availability", owner="Clock", value=path)
+
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        wrong = getattr(error, "strerror", None) or "no text in UTF-8"
+        raise refused(f"{wrong}; use 'always', 'diurnal' or a CSV file of client,from,to") from None
+    lines = [line.split(",") for line in text.splitlines()]
+    if not lines or lines[0] != COLUMNS:
+        raise refused(f"the first line of a table is {','.join(COLUMNS)}")
+    rows = [
+        (*_row(texts, num_clients, refused, number), number)
+        for number, texts in enumerate(lines[1:], 2)
+        if texts != [""]
+    ]
+    if not rows:
+        raise refused("no window, so no client is ever available")
+    rows.sort()
+    for (client, _, end, _), (other, start, _, line) in pairwise(rows):
+        if client == other and start < end:
+            raise refused(f"client {client} has a window until {end:g} already", line)
+    clients, starts, ends = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
+    return Trace(clients.astype(np.int64), starts, ends)
+
+
+def _row(
+    texts: list[str], num_clients: int, refused: Callable[[str, int], UsageError], line: int
+) -> tuple[int, float, float]:
+    try:
+        text, start, end = texts
+        client, window = int(text), (float(start), float(end))
+    except ValueError:
+        raise refused(f"{','.join(texts)!r}; use a client's number and two numbers", line) from None
+    if client < 0 or 0 < num_clients <= client:
+        last = f" to {num_clients - 1}" if num_clients else " on"
+        raise refused(f"client {client} is unknown; use 0{last}", line)
+    if not 0 <= window[0] < window[1] < np.inf:
+        raise refused(f"from={start}, to={end}; use 0 or more, and to above from", line)
+    return client, *window

@@ -1,0 +1,87 @@
+"""From settings to the schedule of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.asynchronous import asynchronous
+from jaxfed.federation.clock.plan import Plan
+from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
+from jaxfed.federation.clock.synchronous import synchronous
+from jaxfed.federation.sampling import Sampling
+
+
+def schedule_of(
+    clock: Clock,
+    sampling: Any,
+    federation: Federation,
+    seed: int,
+    rounds: int,
+    *,
+    needs_labels: Callable[[int], bool],
+    work: Work | None = None,
+    asynchrony: Asynchrony | None = None,
+) -> Schedule | None:
+    """Return the schedule of a run; None if the clock is off.
+
+    Args:
+        clock: speeds, availability, deadline, over-selection.
+        sampling: a `Sampling`, or a config with its keys; not "groups".
+        federation: the clients.
+        seed: of the repeat.
+        rounds: their number.
+        needs_labels: number of a round -> True if its clients train on their labeled examples alone.
+        work: examples that a client computes in a round; None: its own, once.
+        asynchrony: with a concurrency above 0 rounds are asynchronous.
+
+    Raises:
+        UsageError: settings that do not go together, a wrong table, or a round that nobody finishes.
+    """
+    if not clock.is_on:
+        return None
+    chosen = Sampling(*(getattr(sampling, name) for name in Sampling._fields))
+    asynchrony = asynchrony or Asynchrony()
+    check_clock(clock, chosen, asynchrony, federation.num_clients)
+    plan = Plan(clock, chosen, federation, seed, needs_labels, work or Work())
+    if asynchrony.concurrency:
+        return asynchronous(plan, asynchrony, rounds)
+    return synchronous(plan, rounds, federation.num_clients)
+
+
+def check_clock(clock: Clock, sampling: Sampling, asynchrony: Asynchrony, num_clients: int) -> None:
+    """Check settings of a clock against those of cohorts; `num_clients` is 0 if it is unknown.
+
+    Raises:
+        UsageError: the first that does not fit.
+    """
+    size, concurrency = sampling.cohort_size or num_clients, asynchrony.concurrency
+    if sampling.sampling == "groups" or (concurrency and sampling.sampling != "uniform"):
+        raise UsageError(
+            "clients of a fixed turn may be away" * (sampling.sampling == "groups")
+            or f"concurrency={concurrency} replaces clients one by one",
+            key="sampling",
+            value=sampling.sampling,
+            allowed="use 'uniform'",
+        )
+    if clock.over_selection > 1 and (not sampling.cohort_size or size == num_clients):
+        raise UsageError(
+            "all clients take part already",
+            key="over_selection",
+            owner="Clock",
+            value=clock.over_selection,
+            allowed="set a smaller cohort_size",
+        )
+    most = num_clients or math.inf
+    if concurrency and not size <= concurrency <= most:
+        end = f"to {num_clients} clients" if num_clients else "on"
+        raise UsageError(
+            f"the server's step takes {size} arrivals",
+            key="concurrency",
+            value=concurrency,
+            allowed=f"use {size} {end}, or a smaller cohort_size",
+        )

@@ -1,0 +1,100 @@
+"""Answers to a schedule's questions: clients that can begin at a time, and when each of them ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+import numpy as np
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.availability import Availability, availability_of
+from jaxfed.federation.clock.draws import draw_free, seconds_of
+from jaxfed.federation.clock.settings import Clock, Work
+from jaxfed.federation.sampling import Sampling, strata_of
+from jaxfed.random_streams import Stream
+
+MOST_DRAWS = 1000  # draws of clients in a round of which nobody finishes, until the run is refused
+
+
+class Plan:
+    """Clients of a run in simulated time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        sampling: Sampling,
+        federation: Federation,
+        seed: int,
+        needs_labels: Callable[[int], bool],
+        work: Work,
+    ) -> None:
+        """Keep the settings; arguments as those of `schedule_of`."""
+        self.clock, self._sampling, self._federation = clock, sampling, federation
+        self._seed, self._needs_labels, self._work = seed, needs_labels, work
+        self.availability: Availability = availability_of(clock, federation.num_clients, seed)
+
+    def size(self, number: int) -> int:
+        """Return the number of clients that are wanted in a round."""
+        return sum(count for _, count in self._strata(number, self._sampling.cohort_size))
+
+    def draw(
+        self, number: int, repeat: int, time: float, count: int, busy: Set[int] = frozenset()
+    ) -> np.ndarray:
+        """Draw clients that are available and not busy, ascending; fewer than `count` if there are fewer.
+
+        Args:
+            number: of the round; if all its clients are free, the first draw is that of `sample_clients`.
+            repeat: number of earlier draws of this round.
+            time: simulated seconds.
+            count: clients wanted, by `sampling`; 0: all.
+            busy: clients that cannot begin.
+        """
+        again = (Stream.CLOCK_DRAWS, number, repeat) if repeat else (number,)
+        rng = np.random.default_rng((self._seed, *again))
+
+        def is_free(clients: np.ndarray) -> np.ndarray:
+            is_idle = np.array([client not in busy for client in clients.tolist()], bool)
+            return is_idle & (self.availability.until(clients, time) > time)
+
+        strata = self._strata(number, count)
+        found = [draw_free(rng, pool, wanted, is_free) for pool, wanted in strata]
+        return np.sort(np.concatenate(found))
+
+    def ends(self, clients: np.ndarray, number: int, time: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return when clients that begin now finish, and when they are lost if that is earlier."""
+        finish = time + self.seconds(clients, number)
+        lost = self.availability.until(clients, time)
+        if self.clock.deadline:
+            lost = np.minimum(lost, time + self.clock.deadline)
+        return finish, lost
+
+    def seconds(self, clients: np.ndarray, number: int) -> np.ndarray:
+        """Return the simulated seconds that each client takes in a round."""
+        part = self._federation.partition
+        kinds = part[:1] if self._needs_labels(number) else part
+        held = [sum(len(kind[client]) for kind in kinds) for client in clients.tolist()]
+        examples = np.array([self._work.examples(each) for each in held], np.float64)
+        return seconds_of(self.clock, self._seed, clients, examples)
+
+    def nobody(self, number: int) -> UsageError:
+        """Return the error for a round in which nobody finishes."""
+        limits = [
+            f"{name}={value!r}"
+            for name, value in (
+                ("deadline", self.clock.deadline),
+                ("availability", self.clock.availability),
+            )
+            if value not in (0, "always")
+        ]
+        return UsageError(
+            f"nobody finishes round {number} in {MOST_DRAWS} draws, with {', '.join(limits)}",
+            key="seconds_per_example",
+            owner="Clock",
+            value=self.clock.seconds_per_example,
+            allowed="allow more time or fewer seconds",
+        )
+
+    def _strata(self, number: int, count: int) -> list[tuple[int | np.ndarray, int]]:
+        sampling = self._sampling._replace(cohort_size=count)
+        return strata_of(sampling, self._federation, needs_labels=self._needs_labels(number))

@@ -1,0 +1,100 @@
+"""Settings of simulated time: the section `clock` of a config, and asynchronous rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, NamedTuple
+
+from jaxfed.errors import UsageError
+from jaxfed.rules import NOT_NEGATIVE, Rule, at_least, check_values
+
+CONCURRENCY = at_least(0, ", 0 is synchronous rounds")
+BUILT_IN = ("always", "diurnal")  # availability without a table
+STALENESS_EXPONENT = 0.5  # FedBuff's 1 / sqrt(1 + staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Speeds and availability of clients, and the server's waiting; off without `seconds_per_example`.
+
+    Attributes:
+        seconds_per_example: simulated seconds a training example of the median client; 0: no simulated time.
+        seconds_per_round: simulated seconds of the median client for the messages of a round.
+        speed_spread: sigma of the lognormal distribution of both over clients; 0: all alike.
+        availability: 'always', 'diurnal' (a window of each day), or a CSV file of client,from,to in seconds.
+        online_share: share of the day in which a client is available with availability='diurnal'.
+        over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first count.
+        deadline: simulated seconds after which a client's work of a round is lost; 0: none.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "seconds_per_example": NOT_NEGATIVE,
+        "seconds_per_round": NOT_NEGATIVE,
+        "speed_spread": NOT_NEGATIVE,
+        "availability": Rule(str, "'always', 'diurnal' or a CSV file", bool),
+        "online_share": Rule(float, "numbers above 0 and up to 1", lambda value: 0 < value <= 1),
+        "over_selection": Rule(float, "numbers from 1 on", lambda value: 1 <= value < float("inf")),
+        "deadline": NOT_NEGATIVE,
+    }
+
+    seconds_per_example: float = 0.0
+    seconds_per_round: float = 0.0
+    speed_spread: float = 0.0
+    availability: str = "always"
+    online_share: float = 0.5
+    over_selection: float = 1.0
+    deadline: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`; without `seconds_per_example` they have their defaults.
+
+        Raises:
+            UsageError: the first field that is not allowed.
+        """
+        check_values("Clock", self.rules, vars(self))
+        changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        if changed and not self.is_on:
+            raise UsageError(
+                "there is no simulated time with seconds_per_example=0",
+                key=changed[0],
+                owner="Clock",
+                value=getattr(self, changed[0]),
+                allowed="set seconds_per_example, such as 0.01",
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """True if time is simulated."""
+        return self.seconds_per_example > 0
+
+
+class Work(NamedTuple):
+    """Examples that a client trains on in a round: `epochs` times its own, or steps of batches.
+
+    Fields:
+        epochs: passes over a client's examples.
+        local_steps: number of batches in place of passes; 0: passes.
+        batch_size: largest batch; 0: all examples.
+    """
+
+    epochs: int = 1
+    local_steps: int = 0
+    batch_size: int = 0
+
+    def examples(self, held: int) -> int:
+        """Return the number of examples that a client with `held` of them computes."""
+        batch = min(self.batch_size, held) if self.batch_size else held
+        return self.local_steps * batch if self.local_steps else self.epochs * held
+
+
+class Asynchrony(NamedTuple):
+    """Asynchronous rounds (FedBuff); a round is the server's step from the first `cohort_size` arrivals.
+
+    Fields:
+        concurrency: number of clients that train at a time; 0: synchronous rounds.
+        exponent: a change counts (1 + staleness) ** -exponent times.
+    """
+
+    concurrency: int = 0
+    exponent: float = STALENESS_EXPONENT

@@ -1,0 +1,262 @@
+"""An array [M, ...] of which few rows change at a time: rows are written in place, versions stay readable.
+
+    table = RowTable(num_rows, first)            every row is `first`
+    rows = table[places]                         NumPy rows [K, ...], a copy
+    after = table.replaced(places, rows)         a new version; `table` still reads as before
+
+Versions of a table share one array. The newest one reads it as it is; an older one stores the rows that have
+changed since, and no more. A version that nobody holds costs nothing. So a state that contains tables is a
+value like any other, and its round copies the rows of a cohort instead of all clients'.
+
+The array lies in memory, whose pages are allocated as rows are written, or in a file without a name in a
+folder. The disk reserves the whole file at the first write, so that it cannot become full later; the file
+ends with the process. A table of typed PRNG keys contains their words.
+
+Cost: `replaced` copies the K old rows and writes K new ones, for any M. Reading an old version takes a search
+in the rows that have changed since.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_MERGED_FROM = 4096  # rows of patches that are merged at least
+_ALIGNED = 16  # bytes
+_BLOCK = 2**24  # bytes of rows that are read at a time
+
+_Patch = tuple[np.ndarray, np.ndarray]  # places int64 [K], rows [K, ...]
+
+
+class RowTable:
+    """One version of the rows; a leaf of a state.
+
+    Attributes:
+        shape: M and the shape of a row.
+        dtype: of the rows; a key type for typed keys.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        first: Any,
+        folder: Path | None = None,
+        beside: Interleaved | None = None,
+    ) -> None:
+        """Make a table with `first` in every row; with a folder its array will be a file there.
+
+        Tables with the same `beside` lie in one array or file, which has M rows and a folder of its own.
+        """
+        self.dtype = first.dtype
+        self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
+        self._impl = jax.random.key_impl(first) if self.is_keys else None
+        words = np.asarray(jax.random.key_data(first) if self.is_keys else first)
+        self.shape = (num_rows, *first.shape)
+        self._array = _Array(num_rows, words, folder, beside)
+        self._version, self._patches, self._merged = 0, list[_Patch](), _MERGED_FROM
+
+    @classmethod
+    def of(cls, rows: Any, folder: Path | None = None) -> RowTable:
+        """Make a table with these rows [M, ...]; one copy."""
+        return cls(len(rows), rows[0], folder).replaced(np.arange(len(rows)), rows)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def first(self) -> np.ndarray:
+        """The row that is in all places nobody has written; the words of a key."""
+        return self._array.first
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, places: Any) -> Any:
+        """Return the rows of an integer or of an array of integers, as indexing an array does."""
+        places = np.asarray(places)
+        rows = self.words(places.reshape(-1))
+        rows = rows.reshape(*places.shape, *rows.shape[1:])
+        return self.from_words(rows)
+
+    def from_words(self, words: np.ndarray) -> Any:
+        """Return rows as typed keys if those of the table are, given the words of keys."""
+        return (
+            jax.random.wrap_key_data(jnp.asarray(words), impl=self._impl) if self.is_keys else words
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All rows, a copy; the words of keys."""
+        del copy
+        return self.words(np.arange(len(self))).astype(dtype or self.first.dtype, copy=False)
+
+    def words(self, places: np.ndarray) -> np.ndarray:
+        """Return the rows of an array of places [K], the words of keys."""
+        with self._array.lock:
+            rows = self._array.read(places)
+            for patched, old in reversed(self._patches):
+                order = np.argsort(patched, kind="stable")
+                found = np.minimum(np.searchsorted(patched, places, sorter=order), len(patched) - 1)
+                is_there = patched[order[found]] == places
+                rows[is_there] = old[order[found[is_there]]]
+        return rows
+
+    def replaced(self, places: Any, rows: Any) -> RowTable:
+        """Return the version with other rows [K, ...] in these places, int [K]."""
+        places = np.asarray(places, np.int64)
+        rows = np.asarray(jax.random.key_data(rows) if self.is_keys else rows)
+        after = object.__new__(RowTable)
+        after.__dict__ |= self.__dict__
+        array = self._array
+        if not len(places):
+            return self
+        with array.lock:
+            if self._version == array.version:
+                after._patches, after._merged = [], _MERGED_FROM
+                before = places, array.read(places)
+                array.older.add(self)
+                for version in array.older:
+                    version._add(before)
+                array.write(places, rows)
+                after._version = array.version
+            else:  # a second future of the same state
+                after._version, after._patches = -1, [(places, rows), *self._patches]
+                after._merge()
+                array.older.add(after)
+        return after
+
+    def changed(self) -> np.ndarray:
+        """Return the places that may differ from `first`, ascending, int64 [W]."""
+        with self._array.lock:
+            return np.unique(
+                np.concatenate([*self._array.written, *(places for places, _ in self._patches)])
+            )
+
+    def blocks(self, places: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield places and rows, some MB at a time; the table may be written meanwhile."""
+        size = rows_at_once(self.first)
+        for start in range(0, len(places), size):
+            part = places[start : start + size]
+            yield part, self.words(part)
+
+    def anew(self, first: np.ndarray) -> RowTable:
+        """Return a table of this form with `first` (the words of a key) in every row."""
+        return RowTable(len(self), self.from_words(first), self._array.folder)
+
+    def _add(self, patch: _Patch) -> None:
+        self._patches.append(patch)
+        self._merge()
+
+    def _merge(self) -> None:
+        """Keep one row of each place, the first, once there are twice as many as after the last time."""
+        if len(self._patches) == 1 or sum(len(places) for places, _ in self._patches) < (
+            self._merged
+        ):
+            return
+        places, rows = (np.concatenate(part) for part in zip(*self._patches, strict=True))
+        places, index = np.unique(places, return_index=True)
+        self._patches = [(places, rows[index])]
+        self._merged = max(_MERGED_FROM, 2 * len(places))
+
+
+def rows_at_once(row: np.ndarray) -> int:
+    """Number of such rows that are read or written at a time: some MB."""
+    return max(1, _BLOCK // max(1, row.nbytes))
+
+
+class Interleaved:
+    """Memory of several tables, in which their rows of one place lie side by side.
+
+    A row of all tables then takes few pages in the memory, or reads of a disk.
+    """
+
+    def __init__(self, num_rows: int, folder: Path | None) -> None:
+        self._num_rows, self._folder, self._stride = num_rows, folder, 0
+
+    def reserved(self, num_bytes: int) -> int:
+        """Reserve so many bytes of each row before any is written; return their offset."""
+        offset, self._stride = self._stride, self._stride + -(-num_bytes // _ALIGNED) * _ALIGNED
+        return offset
+
+    def rows(self, offset: int, first: np.ndarray) -> np.ndarray:
+        """Return the array [M, ...] of the table with this offset and first row."""
+        shape, strides = (
+            (self._num_rows, *first.shape),
+            (self._stride, *np.empty_like(first, order="C").strides),
+        )
+        return np.ndarray(shape, first.dtype, self._bytes, offset, strides)
+
+    @cached_property
+    def _bytes(self) -> np.ndarray:
+        return _allocated((self._num_rows, self._stride), np.dtype(np.uint8), self._folder)
+
+
+class _Array:
+    """The array that versions share."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        first: np.ndarray,
+        folder: Path | None,
+        beside: Interleaved | None,
+    ) -> None:
+        self.shape, self.first, self.folder = (num_rows, *first.shape), first, folder
+        self.beside, self.offset = beside, 0 if beside is None else beside.reserved(first.nbytes)
+        self.rows: np.ndarray | None = None
+        self.is_written = np.zeros(0, bool)
+        self.written = [np.zeros(0, np.int64)]
+        self.version = 0
+        self.older: weakref.WeakSet[RowTable] = weakref.WeakSet()
+        self.lock = threading.Lock()
+
+    def read(self, places: np.ndarray) -> np.ndarray:
+        rows = np.repeat(self.first[None], len(places), axis=0)
+        if self.rows is not None:  # and no page is touched before it is written
+            is_there = self.is_written[places]
+            rows[is_there] = self.rows[places[is_there]]
+        return rows
+
+    def write(self, places: np.ndarray, rows: np.ndarray) -> None:
+        if self.rows is None:
+            if self.beside is None:
+                self.rows = _allocated(self.shape, self.first.dtype, self.folder)
+            else:
+                self.rows = self.beside.rows(self.offset, self.first)
+            self.is_written = np.zeros(self.shape[0], bool)
+        new = np.unique(places[~self.is_written[places]])
+        self.rows[places] = rows
+        if len(new):
+            self.is_written[new] = True
+            self.written.append(new)
+        self.version += 1
+
+
+def _allocated(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
+    """Return an array whose pages exist once they are written, or one in a file.
+
+    Raises:
+        OSError: the disk has too little room.
+    """
+    num_bytes = max(1, prod(shape) * dtype.itemsize)
+    if folder is None:
+        # NumPy asks for huge pages, and a round would clear 2 MiB for each new row.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        return np.ndarray(shape, dtype, mmap.mmap(-1, num_bytes, flags=flags))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)

@@ -1,0 +1,192 @@
+"""The section `clock` and `concurrency`: mistakes in one line, methods that can be asynchronous."""
+
+import pytest
+from invoking import invoke
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import clock, methods
+from jaxfed.config import file as config_file
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks.check import check
+from jaxfed.config.checks.unread import check_given
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.settings import Clock
+from jaxfed.testing.method_checks import arranged, has_learners, trains
+from jaxfed.training.needs import needs_of
+
+CONFIG = "ml_collections_configs/federated_optimization.py"
+TIMED = "clock.seconds_per_example=0.01"
+AT_SERVER = "ml_collections_configs/labels_at_server.py:smoke"
+
+
+def loaded(*overrides, config=CONFIG):
+    return config_file.load(config, overrides)
+
+
+def refusal(*overrides, config=CONFIG):
+    with pytest.raises(UsageError) as caught:
+        check(loaded(*overrides, config=config))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_it_is_off_by_default_and_whole_where_it_is_on():
+    assert clock.clock_of(loaded()) == Clock()
+    assert not Clock().is_on
+    config = loaded(config=f"{CONFIG}:clock")
+    check(config)
+    assert clock.clock_of(config).is_on
+    own = methods.with_own_training(config, "fedbuff").training
+    assert (own.concurrency, own.staleness_exponent) == (10, 0.5)
+    assert methods.with_own_training(config, "fedprox").training.concurrency == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["clock.deadline=9"], "config.clock.deadline=9.0: there is no simulated time"),
+        ([TIMED, "clock.deadline=-1"], "config.clock.deadline=-1.0: use numbers from 0 on"),
+        (
+            [TIMED, "clock.over_selection=0.9"],
+            "config.clock.over_selection=0.9: use numbers from 1",
+        ),
+        (
+            [TIMED, "clock.over_selection=2", "cohort_size=20"],
+            "config.clock.over_selection=2.0: all clients take part already; set a smaller cohort_size",
+        ),
+        ([TIMED, "clock.availability=no.csv"], "config.clock.availability='no.csv': No such file"),
+        (
+            [TIMED, "sampling=groups"],
+            "config.sampling='groups': clients of a fixed turn may be away",
+        ),
+        (
+            ["training.concurrency=9", "baselines=()"],
+            "config.training.concurrency=9: there is no simulated time; set clock.seconds_per_example",
+        ),
+        (
+            [TIMED, "fedadam.training.concurrency=4"],
+            "config.fedadam.training.concurrency=4: the server's step takes 5 arrivals; use 5 to 20",
+        ),
+        (
+            [TIMED, "fedprox.training.concurrency=21"],
+            "config.fedprox.training.concurrency=21: the server's step takes 5 arrivals; use 5 to 20",
+        ),
+        (
+            [TIMED, "training.concurrency=9"],
+            "config.training.concurrency=9: the server of 'scaffold' averages more than model changes",
+        ),
+        (
+            [TIMED, "feddyn.training.concurrency=9"],
+            "config.feddyn.training.concurrency=9: the server of 'feddyn' averages more",
+        ),
+        (
+            [TIMED, "training.concurrency=9", "algorithm=fedavg_network", "baselines=()"],
+            "config.training.concurrency=9: 'fedavg_network' labels examples by the server's newest model",
+        ),
+        (
+            [TIMED, "fedprox.training.concurrency=9", "sampling=proportional"],
+            "config.sampling='proportional': concurrency=9 replaces clients one by one; use 'uniform'",
+        ),
+        (
+            [TIMED, "fedprox.training.concurrency=9", "training.batch_statistics=static"],
+            "config.fedprox.training.concurrency=9: training.batch_statistics='static' is of the newest",
+        ),
+        (
+            [TIMED, "algorithm=dp_fedavg", "baselines=()", "clock.deadline=9"],
+            "config.clock: the privacy guarantee of 'dp_fedavg' counts on cohorts that are drawn from all",
+        ),
+        (
+            [TIMED, "training.concurrency=-1"],
+            "config.training.concurrency=-1: use integers from 0 on",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(overrides, line):
+    assert refusal(*overrides).startswith(line)
+
+
+def test_labels_at_the_server_are_refused():
+    overrides = [TIMED, "algorithm=fedavg", "baselines=()", "training.concurrency=10"]
+    line = refusal(*overrides, "cohort_size=5", config=AT_SERVER)
+    assert "config.training.concurrency=10: a server that trains on labels of its own" in line
+
+
+def test_a_table_is_read_before_anything_runs(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("client,from,to\n0,0,9\n20,0,9\n")
+    arguments = [f"--config={CONFIG}:smoke", f"--workdir={tmp_path / 'w'}", f"--config.{TIMED}"]
+    status, err = invoke([*arguments, f"--config.clock.availability={table}"])
+    assert status == 2
+    assert err == (
+        f"jaxfed: config.clock.availability='{table}': line 3: client 20 is unknown; use 0 to 19\n"
+    )
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_deadline_that_nobody_meets_leaves_nothing_behind(tmp_path):
+    arguments = [f"--config={CONFIG}:clock,smoke", f"--workdir={tmp_path / 'w'}"]
+    status, err = invoke([*arguments, "--config.clock.deadline=0.1"])
+    assert status == 2
+    assert err.splitlines()[-1].startswith(
+        "jaxfed: config.clock.deadline=0.1: no client of 'fedavg' finishes a round by then, the fastest "
+    )
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
+    """A changed table under an unfinished run is refused as changed data are."""
+    table = tmp_path / "t.csv"
+    sums = []
+    for end in (9, 8):
+        table.write_text(f"client,from,to\n0,0,{end}\n")
+        config = loaded(TIMED, f"clock.availability={table}", config=f"{CONFIG}:smoke")
+        sums.append(Simulation(config).data_checksums()["clock.availability"])
+    assert sums[0] != sums[1]
+    table.unlink()
+    with pytest.raises(UsageError, match=r"config\.clock\.availability='.*t\.csv': no such file"):
+        Simulation(config).data_checksums()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["training.staleness_exponent=1"], "nothing reads it with training.concurrency=0"),
+        ([TIMED, "clock.online_share=0.3"], "nothing reads it with clock.availability='always'"),
+    ],
+)
+def test_keys_without_effect_are_refused(overrides, line):
+    with pytest.raises(UsageError, match=line):
+        check_given(lambda given: loaded("baselines=()", *given), overrides)
+    in_effect = [
+        TIMED,
+        "clock.speed_spread=1",
+        "training.concurrency=9",
+        "training.staleness_exponent=1",
+    ]
+    check_given(lambda given: loaded("baselines=()", *given), in_effect)
+
+
+AVERAGING = [
+    name
+    for name in ALGORITHMS
+    if trains(name)
+    and not has_learners(name)
+    and name not in ("semifl", "fl2", "fedcon")  # need labels at the server
+]
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_what_a_method_declares_is_what_it_does(name):
+    """A method that declares to average changes alone has no other part in its round, and no other does."""
+    config, _, algorithm = arranged(name, "auto", ("training.strong_augmentation=('cutout:2',)",))
+    needed = needs_of(ALGORITHMS[name], methods.all_keywords(config, name))
+    declares = needed.averages and needed.pseudo_label in ("none", "unlabeled")
+    assert declares == (algorithm.with_arrivals is not None)
+
+
+@pytest.mark.parametrize("place", ["local", "static"])
+def test_statistics_that_are_no_mean_make_it_synchronous(place):
+    config = loaded(f"training.batch_statistics={place}", config=f"{CONFIG}:smoke")
+    federation = Simulation(config).federation(0)
+    assert make_algorithm(config, "fedavg", federation).with_arrivals is None

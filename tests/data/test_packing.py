@@ -1,0 +1,320 @@
+"""A federation in a folder is the one in memory; a folder that is not whole is refused in one line."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from invoking import ROOT
+
+import jaxfed
+from jaxfed.data import Dataset, load, mapped_rows, pack
+from jaxfed.data.mapped_rows import is_mapped
+from jaxfed.data.packing import _Column
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.kernels.devices.padding import rows_at_once
+
+RNG = np.random.default_rng(0)
+
+
+def pair(count, labeled=1.0, dtype=np.uint8):
+    x = RNG.integers(0, 255, (count, 3, 2)).astype(dtype)
+    y = RNG.integers(0, 4, count)
+    return x, np.where(RNG.random(count) < labeled, y, -1)
+
+
+CLIENTS = [pair(count, 0.5) for count in (5, 0, 9, 1, 4)]
+OTHERS = {
+    "test": pair(6),
+    "validation": pair(3),
+    "new": [pair(count) for count in (2, 0, 0, 3, 1)],
+    "server": pair(4),
+    "public": pair(7),
+}
+
+
+def same(packed, other):
+    """Each side numbers its rows by itself: what a method sees of them is equal."""
+    assert is_mapped(packed.x)
+    for field in fields(Federation):
+        mine, theirs = getattr(packed, field.name), getattr(other, field.name)
+        if field.name in ("validation", "test", "server", "public"):
+            np.testing.assert_array_equal(packed.x[mine], other.x[theirs])
+            np.testing.assert_array_equal(packed.y[mine], other.y[theirs])
+        elif field.name not in ("x", "y", "partition"):
+            np.testing.assert_array_equal(mine, theirs)
+    for mine, theirs in zip(packed.cohort(), other.cohort(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for client in range(other.num_clients):
+        np.testing.assert_array_equal(
+            packed.y[packed.points(client)], other.y[other.points(client)]
+        )
+    np.testing.assert_array_equal(packed.partition.sizes, other.partition.sizes)
+    np.testing.assert_array_equal(packed.normalization, other.normalization)
+
+
+@pytest.mark.parametrize("others", [(), ("test",), ("new",), tuple(OTHERS)])
+def test_clients_are_those_of_memory(tmp_path, others):
+    given = {name: OTHERS[name] for name in others}
+    if "public" in given:
+        given["public_labeled"] = True
+    place = pack(iter(CLIENTS), tmp_path / "clients", **given)
+    same(Federation.open_packed(place), Federation.from_clients(CLIENTS, **given))
+    assert os.listdir(tmp_path) == ["clients"]
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_some_at_a_time(tmp_path, monkeypatch, size):
+    """A million clients do not wait for the last one in memory."""
+    monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", size)
+    whole = Federation.from_clients(CLIENTS, **OTHERS)
+    same(Federation.open_packed(pack(iter(CLIENTS), tmp_path / "one", **OTHERS)), whole)
+    same(Federation.open_packed(pack(whole, tmp_path / "other")), whole)
+
+
+def test_clients_are_read_one_after_another(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", 60)
+    read, written, append = [], [], _Column.append
+
+    def clients():
+        for client in CLIENTS * 3:
+            read.append(client)
+            yield client
+
+    monkeypatch.setattr(
+        _Column, "append", lambda self, x: (written.append(len(read)), append(self, x))
+    )
+    pack(clients(), tmp_path / "clients")
+    assert written[0] < 5 < len(read) == 15
+    assert len(set(written)) > 3
+
+
+def test_a_federation_whose_labels_are_hidden(tmp_path):
+    """Classes of unlabeled examples are known to a simulation, which measures by them."""
+    whole = Federation.from_clients([pair(9), pair(5)], public=pair(3), test=pair(2))
+    part = whole.partition
+    hidden = replace(
+        whole,
+        partition=part._replace(
+            labeled=[rows[3:] for rows in part.labeled],
+            unlabeled=[rows[2::-1] for rows in part.labeled],
+        ),
+        public_labels=np.array([6, 1, 5], np.int32),
+        num_public_classes=7,
+    )
+    packed = Federation.open_packed(pack(hidden, tmp_path / "clients"))
+    same(packed, hidden)
+    assert (packed.y >= 0).all()
+    assert (packed.cohort().y[:, -3:] == -1).all()
+    same(Federation.open_packed(pack(packed, tmp_path / "again")), hidden)
+
+
+def data_set(**changes):
+    x, y = pair(20, 0.7)
+    x_test, y_test = pair(6)
+    clients = RNG.integers(0, 3, 26).astype(np.int32)
+    given = {"name": "made", "x": x, "y": y.astype(np.int32), "x_test": x_test}
+    given |= {"y_test": y_test.astype(np.int32), "num_classes": 4, "class_names": tuple("abcd")}
+    return Dataset(**given | {"client_id": clients[:20], "client_id_test": clients[20:]} | changes)
+
+
+def test_a_data_set_with_clients(tmp_path):
+    """What readers of LEAF's files and of tables return."""
+    data = data_set()
+    packed = Federation.open_packed(pack(data, tmp_path / "clients"))
+    rows = [np.flatnonzero(data.client_id == client) for client in range(3)]
+    clients = [(data.x[own], data.y[own]) for own in rows]
+    same(packed, Federation.from_clients(clients, test=(data.x_test, data.y_test), num_classes=4))
+    read = load(tmp_path / "clients")
+    assert is_mapped(read.x)
+    assert read.class_names == data.class_names
+    order = np.lexsort((data.y < 0, data.client_id))
+    for name in ("x", "y", "client_id"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(data, name)[order])
+    for name in ("x_test", "y_test", "client_id_test"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(data, name))
+
+
+def test_new_points_are_a_configs_test_split(tmp_path):
+    place = pack(CLIENTS, tmp_path / "clients", new=OTHERS["new"])
+    read = load(place)
+    np.testing.assert_array_equal(read.client_id_test, np.repeat([0, 3, 4], [2, 3, 1]))
+    assert read.client_id.tolist() == np.repeat([0, 2, 3, 4], [5, 9, 1, 4]).tolist()
+    for others in ({"server": OTHERS["server"]}, {n: OTHERS[n] for n in ("new", "test")}):
+        other = pack(CLIENTS, tmp_path / "-".join(others), **others)
+        with pytest.raises(UsageError, match=r"a config draws these .*open_packed"):
+            load(other)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clients": []}, "one client is needed at least"),
+        ({"clients": [(np.zeros((2, 3, 2)), [0, 1])], "test": OTHERS["test"]}, "uint8"),
+        ({"clients": [*CLIENTS, pair(3)[0]]}, "a client is ndarray; use a pair"),
+        ({"clients": [*CLIENTS, (pair(2)[0], [0.5, 1])]}, "pack: labels are a quantity"),
+        (
+            {"clients": [(np.full((2, 1), np.nan), [0, 1])]},
+            "pack: examples have values that are nan",
+        ),
+        ({"clients": [*CLIENTS, (pair(2)[0][:, :2], [0, 1])]}, "one shape are needed"),
+        ({"clients": [*CLIENTS, (pair(2)[0][:, :2], np.arange(2))]}, "one shape are needed"),
+        (
+            {"clients": [*CLIENTS, (pair(3)[0], np.arange(2))]},
+            r"labels of shape \(2,\), .* 3 examples",
+        ),
+        ({"num_classes": 3}, r"pack: labels -1..3 with num_classes=3"),
+        ({"new": OTHERS["new"][:3]}, "5 clients and 3 of their new points"),
+        ({"server": pair(9, 0.0)}, "every example of the server needs its label"),
+        ({"public": OTHERS["public"][0], "public_labeled": True}, "every public example needs"),
+        ({"clients": data_set(), "test": OTHERS["test"]}, "leave out test"),
+        ({"clients": data_set(client_id=None)}, "names no clients; load it with client_key"),
+        (
+            {"clients": [(np.zeros((2, 1), np.float32), [0, 1]), (np.zeros((2, 1)), [0, 1])]},
+            "float32 and some float64",
+        ),
+    ],
+)
+def test_bad_input_leaves_nothing(tmp_path, given, words, monkeypatch):
+    monkeypatch.setattr("jaxfed.data.packing._AT_ONCE", 1)
+    with pytest.raises(UsageError, match=words) as caught:
+        pack(**{"clients": CLIENTS, "folder": tmp_path / "clients", **given})
+    assert len(str(caught.value).splitlines()) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_side_of_a_network_and_features_are_not_packed(tmp_path):
+    whole = Federation.from_clients(CLIENTS)
+    for change in ({"census": whole.counted()}, {"predicted": whole.y}):
+        with pytest.raises(UsageError, match=f"`{next(iter(change))}`, which a folder cannot hold"):
+            pack(replace(whole, **change), tmp_path / "clients")
+
+
+def test_an_existing_folder_stays(tmp_path):
+    place = pack(CLIENTS, tmp_path / "clients")
+    with pytest.raises(UsageError, match="it exists; give a new folder"):
+        pack(CLIENTS[:2], place)
+    assert Federation.open_packed(place).num_clients == 5
+
+
+def edited(change):
+    def edit(folder):
+        header = json.loads((folder / "packed.json").read_text())
+        change(header)
+        (folder / "packed.json").write_text(json.dumps(header))
+
+    return edit
+
+
+def cut(name):
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size - 1)
+
+
+def flip(folder):
+    content = bytearray((folder / "y.npy").read_bytes())
+    content[-1] ^= 1
+    (folder / "y.npy").write_bytes(content)
+
+
+def flattened(folder):
+    np.save(folder / "x.npy", np.load(folder / "x.npy").reshape(-1, 6))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (shutil.rmtree, "no such folder"),
+        (lambda folder: (folder / "packed.json").unlink(), "no packed.json in it"),
+        (cut("packed.json"), "packed.json is no header"),
+        (lambda folder: (folder / "packed.json").write_text("[]"), "packed.json is no header"),
+        (edited(lambda header: header.update(format=2)), "format 2, and this version .* reads 1"),
+        (edited(lambda header: header.pop("rows")), "cannot be read"),
+        (edited(lambda header: header["rows"].update(own=3)), "do not fit together"),
+        (edited(lambda header: header.update(num_classes=2)), "do not fit together"),
+        (cut("x.npy"), "x.npy has bytes .*, and was written with"),
+        (cut("y.npy"), "y.npy has size and checksum"),
+        (flip, "y.npy has size and checksum"),
+        (lambda folder: (folder / "counts.npy").unlink(), "counts.npy is missing"),
+        (flattened, "do not fit together"),
+    ],
+)
+def test_a_folder_that_is_not_whole(tmp_path, damage, words):
+    place = pack(CLIENTS, tmp_path / "clients", test=OTHERS["test"])
+    damage(place)
+    with pytest.raises(UsageError, match=words) as caught:
+        Federation.open_packed(place)
+    assert str(place) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+KILLED = """
+import sys, time, numpy as np
+from jaxfed.data import pack
+def clients():
+    for _ in range(3):
+        yield np.zeros((2**12, 2**10), np.float32), np.arange(2**12) % 2
+    print("writing", flush=True)
+    time.sleep(60)
+pack(clients(), sys.argv[1])
+"""
+
+
+def test_a_kill_leaves_no_folder_and_the_next_call_tidies_up(tmp_path):
+    place = tmp_path / "clients"
+    command = [sys.executable, "-c", KILLED, str(place)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGKILL)
+    assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == []
+    (left,) = tmp_path.rglob("x.npy")
+    assert left.stat().st_size > 2**24
+    with pytest.raises(UsageError, match="no such folder"):
+        Federation.open_packed(place)
+    pack(CLIENTS, place)
+    assert os.listdir(tmp_path) == ["clients"]
+
+
+def network():
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.last = nnx.Linear(6, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(x.reshape(len(x), -1))
+
+    return jaxfed.from_flax(Net, (3, 2))
+
+
+def test_fedavg_has_the_same_bits(tmp_path, monkeypatch):
+    """And reads no more at a time than a cohort or a batch."""
+    read, taken = mapped_rows._read, []
+
+    def counted(opened, x, rows):
+        taken.append(len(rows))
+        return read(opened, x, rows)
+
+    monkeypatch.setattr(mapped_rows, "_read", counted)
+    clients = [pair(6, 0.8) for _ in range(8)]
+    others = {"test": pair(300), "validation": pair(9)}
+    pack(clients, tmp_path / "clients", **others)
+    results = []
+    for federation in (
+        Federation.from_clients(clients, **others),
+        Federation.open_packed(tmp_path / "clients"),
+    ):
+        fedavg = jaxfed.algorithms.fedavg(training=jaxfed.Training(network()))
+        result = jaxfed.simulate(fedavg, federation, rounds=3, cohort_size=4, evaluate_every=1)
+        records = [dict(record, seconds=0) for record in result.records]
+        results.append((records, result.metrics, result.predictions()))
+    assert results[0][:2] == results[1][:2]
+    np.testing.assert_array_equal(results[0][2].confidence, results[1][2].confidence)
+    assert max(taken) == rows_at_once()
+    assert sum(taken) >= 3 * 24 + 300

@@ -1,0 +1,171 @@
+"""Runs on clients whose examples stay on disk: the numbers of memory, in the memory of a cohort."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from invoking import ROOT, invoke
+
+import jaxfed
+from jaxfed.config import file
+from jaxfed.config.data.preprocessing import check_copies
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.data import load, pack
+from jaxfed.data.mapped_rows import is_mapped
+from jaxfed.errors import UsageError
+
+NATURAL = {
+    "federation__partition": "natural",
+    "federation__num_clients": 0,
+    "federation__labeled_fraction": 0.5,
+    "federation__test": "central",
+    "preprocessing__kind": "images",
+    "model__name": "mlp",
+    "cohort_size": 4,
+    "num_repeats": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The same images of 12 clients as arrays in memory and on disk."""
+    place = tmp_path_factory.mktemp("sets")
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 160)
+    x = (60 * y[:, None, None, None] + rng.integers(0, 60, (160, 8, 8, 1))).astype(np.uint8)
+    clients = {"client_id": np.repeat(np.arange(12), 10), "client_id_test": np.arange(40) % 12}
+    np.savez(place / "a.npz", x=x[:120], y=y[:120], x_test=x[120:], y_test=y[120:], **clients)
+    pack(load(place / "a.npz"), place / "packed")
+    return place / "a.npz", place / "packed"
+
+
+def same_runs(sets, tmp_path, **settings):
+    for name, place in zip(("memory", "disk"), sets, strict=True):
+        jaxfed.run(
+            "fedavg_xclp:smoke",
+            workdir=tmp_path / name,
+            progress=False,
+            dataset__name=str(place),
+            **NATURAL | settings,
+        )
+    for name in ("partition.json", "data.json"):
+        memory, disk = ((tmp_path / place / name).read_bytes() for place in ("memory", "disk"))
+        assert memory == disk
+    memory, disk = (
+        [
+            {**json.loads(line), "seconds": 0}
+            for line in (tmp_path / place / "metrics.jsonl").read_text().splitlines()
+        ]
+        for place in ("memory", "disk")
+    )
+    assert memory == disk
+    results = [
+        json.loads((tmp_path / place / "summary.json").read_text())["algorithms"]
+        for place in ("memory", "disk")
+    ]
+    for methods in results:
+        for metrics in methods.values():
+            del metrics["seconds"]
+    assert results[0] == results[1]
+
+
+def test_a_run_has_the_same_bits(sets, tmp_path):
+    same_runs(sets, tmp_path, algorithm="fedavg", baselines=(), rounds=1)
+
+
+@pytest.mark.slow
+def test_runs_have_the_same_bits(sets, tmp_path):
+    same_runs(sets, tmp_path, algorithm="fixmatch", baselines=("fedavg", "scaffold"), rounds=3)
+
+
+def settings_of(place, *more):
+    given = [f"{key.replace('__', '.')}={value}" for key, value in NATURAL.items()]
+    return file.load("fedavg_xclp:smoke", [*given, f"dataset.name={place}", *more])
+
+
+@pytest.mark.parametrize("test", ["central", "clients"])
+def test_examples_stay_on_disk(sets, test):
+    simulation = Simulation(settings_of(sets[1], f"federation.test={test}"))
+    simulation.check()
+    assert is_mapped(simulation.federation(0).x)
+
+
+def test_vectors_stay_on_disk_and_bytes_become_numbers(tmp_path):
+    y = np.arange(30) % 3
+    for name, x in (("float", np.eye(30, dtype=np.float32)), ("bytes", np.eye(30, dtype=np.uint8))):
+        place = pack([(x[:15], y[:15]), (x[15:], y[15:])], tmp_path / name, test=(x, y))
+        settings = settings_of(place, "preprocessing.kind=identity", "cohort_size=0")
+        simulation = Simulation(settings)
+        simulation.check()
+        federation = simulation.federation(0)
+        assert is_mapped(federation.x) == (name == "float")
+        assert federation.x.dtype == np.float32
+        np.testing.assert_array_equal(np.asarray(federation.x)[:30], np.eye(30))
+
+
+def test_copies_beyond_memory_are_refused(sets, monkeypatch):
+    monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 29_000)
+    settings = settings_of(sets[1], "preprocessing.kind=identity")
+    with pytest.raises(UsageError, match=r"kind='identity': a float32 copy of all .* 30.8 kB"):
+        check_copies(load(sets[1]), settings)
+    check_copies(load(sets[1]), settings_of(sets[1]))
+
+
+def test_a_damaged_folder_is_one_line(sets, tmp_path):
+    pack(load(sets[0]), tmp_path / "packed")
+    (tmp_path / "packed" / "y.npy").unlink()
+    arguments = ["--config=ml_collections_configs/fedavg_xclp.py:smoke"]
+    arguments += [f"--workdir={tmp_path / 'run'}", f"--config.dataset.name={tmp_path / 'packed'}"]
+    status, errors = invoke(arguments)
+    assert status == 2
+    (line,) = errors.strip().splitlines()
+    assert "y.npy is missing; it is damaged or half copied" in line
+
+
+def test_partition_json_has_some_of_very_many_clients(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxfed.config.data.simulation._MOST_COUNTED", 4)
+    clients = [(np.full((k + 1, 2), k, np.float32), np.full(k + 1, k % 3)) for k in range(9)]
+    pack(clients, tmp_path / "packed", test=clients[2])
+    settings = settings_of(tmp_path / "packed", "dataset.validation_fraction=0")
+    settings.federation.labeled_fraction = 1.0
+    counts = Simulation(settings).class_counts(Simulation(settings).federation(0))
+    assert counts["every"] == 3
+    assert counts["labeled"].tolist() == [[1, 0, 0], [4, 0, 0], [7, 0, 0]]
+
+
+PEAK = """
+import sys
+import jaxfed
+from jaxfed.experiment.run.environment import peak_memory_bytes
+
+jaxfed.run("fedavg_xclp:smoke", progress=False, dataset__name=sys.argv[1], **eval(sys.argv[2]))
+print(peak_memory_bytes())
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_a_cohort(tmp_path):
+    """From start to summary, on 400 MB; test_mapped_rows.py has the passes themselves."""
+    rng = np.random.default_rng(0)
+
+    def clients(number):
+        for _ in range(number):
+            y = rng.integers(0, 3, 512)
+            noise = np.frombuffer(rng.bytes(512 * 12_288), np.uint8).reshape(-1, 64, 64, 3)
+            yield noise // 2 + 60 * y.astype(np.uint8)[:, None, None, None], y
+
+    settings = NATURAL | {"algorithm": "fixmatch", "baselines": ("fedavg",), "rounds": 3}
+    settings["model__hidden"] = (8,)
+    peaks = []
+    for number in (4, 64):
+        (test,) = clients(1)
+        place = pack(clients(number), tmp_path / str(number), test=test, num_classes=3)
+        command = [sys.executable, "-c", PEAK, place, repr(settings)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout))
+    size = (place / "x.npy").stat().st_size
+    assert size > 4e8
+    assert peaks[1] - peaks[0] < size / 2

@@ -1,0 +1,135 @@
+"""Asynchronous rounds in simulated time, against a simulation of plain Python, and by hand."""
+
+import numpy as np
+import pytest
+from plain_fedbuff import arrivals
+
+import jaxfed
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.asynchronous import slots_of
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.schedule import Timed
+from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.sampling import Sampling, sample_clients
+
+
+def federation(sizes):
+    made = [(np.zeros((n, 2), np.float32), [0] * n) for n in sizes]
+    return jaxfed.Federation.from_clients(made, num_classes=2)
+
+
+def scheduled(sizes, size, concurrency, rounds, clock=None):
+    clock = clock or Clock(seconds_per_example=1.0)
+    options = {"needs_labels": lambda number: False, "asynchrony": Asynchrony(concurrency)}
+    return schedule_of(clock, Sampling(size), federation(sizes), 5, rounds, **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("sizes", [(2, 3, 7, 13), (3, 5, 11, 17, 29), (4, 9, 10, 21, 33, 55)])
+def test_against_clients_in_plain_python(sizes, size):
+    schedule = scheduled(sizes, size, len(sizes), 30)
+    found = [(one.clients, one.seconds, one.version) for one in schedule.rounds]
+    assert found == arrivals(sizes, size, 30)
+    steps = [
+        number - version for number, one in enumerate(schedule.rounds) for version in one.version
+    ]
+    assert (max(steps) > 0) == (size < len(sizes))
+    number = (
+        int(np.argmax([one.version != (i,) * size for i, one in enumerate(schedule.rounds)])) + 1
+    )
+    one = schedule.rounds[number - 1]
+    assert schedule.metrics(number)["staleness"] == number - 1 - np.mean(one.version)
+
+
+def test_equal_speeds_and_as_many_as_arrive_are_synchronous_rounds():
+    schedule = scheduled([4] * 9, 3, 3, 5)
+    drawn = [tuple(sample_clients(Sampling(3), federation([4] * 9), 5, n)) for n in range(1, 6)]
+    assert [one.clients for one in schedule.rounds] == drawn
+    assert [one.seconds for one in schedule.rounds] == [4.0, 8.0, 12.0, 16.0, 20.0]
+    assert [set(one.version) for one in schedule.rounds] == [{0}, {1}, {2}, {3}, {4}]
+    assert max(schedule.slots) == 0  # one model at a time
+
+
+def test_arrivals_of_one_instant_come_before_anybody_begins():
+    """Four of equal speed in steps of two: the second step of an instant has the first one's model."""
+    schedule = scheduled([4] * 4, 2, 4, 4)
+    found = [(one.clients, one.seconds, one.version) for one in schedule.rounds]
+    assert found == [
+        ((0, 1), 4.0, (0, 0)),
+        ((2, 3), 4.0, (0, 0)),
+        ((0, 1), 8.0, (2, 2)),
+        ((2, 3), 8.0, (2, 2)),
+    ]
+
+
+def test_as_many_train_at_a_time_as_is_said():
+    """Ends and starts of all clients, from the schedule alone, with speeds drawn by lot."""
+    clock = Clock(seconds_per_example=1.0, speed_spread=1.0)
+    schedule = scheduled([4] * 40, 3, 10, 200, clock)
+    ends = [one.seconds for one in schedule.rounds]
+    for one in schedule.rounds:
+        assert len(set(one.clients)) == 3
+        assert all(version <= len(ends) for version in one.version)
+    begun = [one.seconds for one in schedule.rounds[:100]]
+    # Little's law: arrivals a second times the mean time of training is the number that train.
+    durations = [
+        one.seconds - (ends[version - 1] if version else 0.0)
+        for one in schedule.rounds
+        for version in one.version
+    ]
+    assert 3 * len(ends) / ends[-1] * np.mean(durations) == pytest.approx(10, rel=0.25)
+    assert begun == sorted(begun)
+
+
+def test_lost_work_frees_a_place(tmp_path):
+    (tmp_path / "t.csv").write_text("client,from,to\n0,0,100\n1,0,3\n2,0,100\n")
+    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
+    schedule = scheduled((2, 7, 2), 1, 2, 40, clock)
+    arrived = {client for one in schedule.rounds for client in one.clients}
+    assert arrived == {0, 2}  # client 1 takes 7 seconds and has 3
+    assert sum(one.ended for one in schedule.rounds) > 40
+    lost = next(n for n, one in enumerate(schedule.rounds, 1) if one.ended > 1)
+    assert schedule.metrics(lost)["lost_share"] == 0.5
+
+
+def test_a_deadline_gives_a_client_up():
+    clock = Clock(seconds_per_example=1.0, deadline=5.0)
+    schedule = scheduled((2, 3, 50), 1, 2, 30, clock)
+    assert {client for one in schedule.rounds for client in one.clients} == {0, 1}
+    assert sum(one.ended - 1 for one in schedule.rounds) > 0
+
+
+def test_who_is_away_is_waited_for(tmp_path):
+    (tmp_path / "t.csv").write_text("client,from,to\n0,10,20\n1,13,30\n")
+    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
+    schedule = scheduled((4, 2), 2, 2, 1, clock)
+    assert schedule.rounds == [Timed((0, 1), 15.0, 2, (0, 0))]
+
+
+def test_nobody_ever_is_one_line():
+    with pytest.raises(
+        UsageError, match=r"nobody finishes round 1 in 1000 draws, with deadline=1\.0"
+    ):
+        scheduled((4, 4, 4), 1, 2, 3, Clock(seconds_per_example=1.0, deadline=1.0))
+
+
+def test_models_are_stored_while_somebody_needs_them():
+    """Rounds by hand: each reads the slot that its clients' models were written to, and not since."""
+    versions = [(0, 0), (1, 0), (1, 2), (0, 3), (4, 4), (1, 5)]
+    timed = [Timed((0, 1), 1.0, 2, version) for version in versions]
+    slots = slots_of(timed)
+    assert slots == [0, 1, 2, 2, 0, 0]
+    held = {}
+    for number, version in enumerate(versions):
+        held[slots[number]] = number  # the model before this round, if somebody begins with it
+        assert [held[slots[one]] for one in version] == list(version)
+
+
+def test_fewer_models_are_stored_than_clients_train():
+    clock = Clock(seconds_per_example=1.0, speed_spread=0.5)
+    schedule = scheduled([4] * 60, 10, 40, 100, clock)
+    held = {}
+    for number, one in enumerate(schedule.rounds):
+        held[schedule.slots[number]] = number
+        assert [held[schedule.slots[version]] for version in one.version] == list(one.version)
+    assert 4 <= max(schedule.slots) + 1 < 25

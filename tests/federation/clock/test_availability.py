@@ -1,0 +1,126 @@
+"""Windows of clients: tables by hand, the day's draws against chance, and tables that are wrong."""
+
+import numpy as np
+import pytest
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.availability import DAY, Diurnal, availability_of, read_trace
+from jaxfed.federation.clock.settings import Clock
+
+AWAY = -np.inf
+TABLE = "client,from,to\n2,0,5\n0,10,20\n0,30,40\n1,0,100\n2,60,100\n"
+
+
+def trace(tmp_path, text=TABLE, num_clients=4):
+    (tmp_path / "t.csv").write_text(text)
+    return read_trace(str(tmp_path / "t.csv"), num_clients)
+
+
+@pytest.mark.parametrize(
+    ("time", "ends"),
+    [
+        (0.0, [AWAY, np.inf, 5.0, AWAY]),  # client 1 has the whole table, client 3 none of it
+        (5.0, [AWAY, np.inf, AWAY, AWAY]),
+        (10.0, [20.0, np.inf, AWAY, AWAY]),
+        (25.0, [AWAY, np.inf, AWAY, AWAY]),
+        (30.0, [40.0, np.inf, AWAY, AWAY]),
+        (70.0, [AWAY, np.inf, 105.0, AWAY]),  # goes on in the repetition
+        (100.0, [AWAY, np.inf, 105.0, AWAY]),
+        (1015.0, [1020.0, np.inf, AWAY, AWAY]),  # the tenth repetition
+    ],
+)
+def test_windows_of_a_table_by_hand(tmp_path, time, ends):
+    assert trace(tmp_path).until(np.arange(4), time).tolist() == ends
+    assert trace(tmp_path).until(np.array([2, 0]), time).tolist() == [ends[2], ends[0]]
+
+
+def test_the_next_window_of_a_table(tmp_path):
+    own = trace(tmp_path, "client,from,to\n0,10,20\n1,30,40\n")
+    assert [own.next_start(time) for time in (0, 10, 29, 30, 65)] == [10, 30, 30, 50, 70]
+    for time in (12345.6, 1e7 / 3):  # a window has begun when it is said to begin
+        start = own.next_start(time)
+        assert (own.until(np.arange(2), start) > start).any()
+
+
+def test_a_day_is_drawn_as_it_is_said():
+    """Availability at every hour against its probability: triangular hours, windows around them."""
+    num_clients, share = 200_000, 0.3
+    own = Diurnal(num_clients, share, seed=3)
+    clients = np.arange(num_clients)
+
+    def below(hour):  # of the triangular distribution on [0, 1]
+        hour = np.clip(hour, 0, 1)
+        return np.where(hour < 0.5, 2 * hour**2, 1 - 2 * (1 - hour) ** 2)
+
+    for hour in np.arange(0, 24, 3.0):
+        ends = own.until(clients, 5 * DAY + hour * 3600)
+        day = (hour / 24 + 0.5) % 1  # since noon
+        chance = sum(
+            below(day + turn + share / 2) - below(day + turn - share / 2) for turn in (-1, 0, 1)
+        )
+        deviation = np.sqrt(chance * (1 - chance) / num_clients)
+        assert abs(np.isfinite(ends).mean() - chance) < 5 * deviation
+        left = ends[np.isfinite(ends)] - 5 * DAY - hour * 3600
+        assert left.min() > 0
+        assert left.max() <= share * DAY + 0.01
+
+
+def test_a_window_of_a_day_is_a_clients_own():
+    own, others = Diurnal(50, 0.4, seed=3), Diurnal(50, 0.4, seed=4)
+    clients = np.arange(50)
+    first = own.until(clients, 1000.0)
+    np.testing.assert_allclose(own.until(clients, 1000.0 + 7 * DAY), first + 7 * DAY)
+    assert own.until(clients[::-1], 1000.0).tolist() == first[::-1].tolist()
+    assert others.until(clients, 1000.0).tolist() != first.tolist()
+    assert np.isinf(Diurnal(50, 1.0, seed=3).until(clients, 7.0)).all()
+
+
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_the_next_window_of_a_day(num_clients):
+    own, time = Diurnal(num_clients, 0.05, seed=1), 0.0
+    for _ in range(20):
+        start = own.next_start(time)
+        assert time < start <= time + DAY
+        assert (own.until(np.arange(num_clients), start) > start).any()
+        time = start
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "the first line of a table is client,from,to"),
+        ("0,1,2\n", "the first line of a table is client,from,to"),
+        ("client,from,to\n", "no window, so no client is ever available"),
+        ("client,from,to\n0,1,2\n4,1,2\n", "line 3: client 4 is unknown; use 0 to 3"),
+        ("client,from,to\n-1,1,2\n", "line 2: client -1 is unknown; use 0 to 3"),
+        ("client,from,to\n0,5,2\n", "line 2: from=5, to=2; use 0 or more, and to above from"),
+        ("client,from,to\n0,5,5\n", "line 2: from=5, to=5"),
+        ("client,from,to\n0,-1,5\n", "line 2: from=-1, to=5"),
+        ("client,from,to\n0,nan,5\n", "line 2: from=nan, to=5"),
+        ("client,from,to\n0,1,inf\n", "line 2: from=1, to=inf"),
+        ("client,from,to\n0,1\n", "line 2: '0,1'; use a client's number and two numbers"),
+        ("client,from,to\n0.5,1,2\n", "line 2: '0.5,1,2'; use a client's number"),
+        ("client,from,to\n0,4,9\n1,0,1\n0,1,5\n", "line 2: client 0 has a window until 5 already"),
+    ],
+)
+def test_a_wrong_table_is_one_line(tmp_path, text, line):
+    with pytest.raises(UsageError) as caught:
+        trace(tmp_path, text)
+    assert str(caught.value).startswith(f"Clock.availability='{tmp_path}/t.csv': {line}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("missing.csv", "No such file or directory; use 'always', 'diurnal' or a CSV file"),
+        (".", "Is a directory; use 'always'"),
+        ("binary", "no text in UTF-8; use 'always'"),
+        ("\0", "no text in UTF-8; use 'always'"),
+    ],
+)
+def test_a_missing_table_is_one_line(tmp_path, monkeypatch, name, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=line):
+        availability_of(Clock(seconds_per_example=1.0, availability=name), 4, 0)

@@ -1,0 +1,89 @@
+"""Draws that belong to clients: speeds against chance, and sets of free clients, all equally likely."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from jaxfed.federation.clock import draws
+from jaxfed.federation.clock.draws import draw_free, normal, seconds_of, uniform
+from jaxfed.federation.clock.settings import Clock
+from jaxfed.random_streams import Stream
+
+MANY = np.arange(100_000)
+
+
+def test_uniform_draws_are_uniform_and_independent():
+    first, second = (uniform(MANY, 5, Stream.CLOCK_SPEEDS, i) for i in range(2))
+    counts, _ = np.histogram(first, 20, (0, 1))
+    chi2 = ((counts - 5000) ** 2 / 5000).sum()
+    assert chi2 < 43.8  # 19 degrees of freedom, one in a thousand
+    for other in (second, np.roll(first, 1), uniform(MANY, 6, Stream.CLOCK_SPEEDS, 0)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 5 / np.sqrt(len(MANY))
+    assert first.min() > 0
+    assert first.max() < 1
+
+
+def test_a_clients_draws_are_its_own():
+    some = np.array([7, 99_999, 0])
+    assert normal(some, 5, Stream.CLOCK_SPEEDS, 1).tolist() == (
+        normal(MANY, 5, Stream.CLOCK_SPEEDS, 1)[some].tolist()
+    )
+
+
+def test_speeds_are_lognormal():
+    clock = Clock(seconds_per_example=0.02, speed_spread=0.7)
+    logs = np.log(seconds_of(clock, 5, MANY, np.full(len(MANY), 10.0)))
+    assert abs(np.median(logs) - np.log(0.2)) < 5 * 1.2533 * 0.7 / np.sqrt(len(MANY))
+    assert abs(logs.std() / 0.7 - 1) < 5 / np.sqrt(2 * len(MANY))
+    scaled = (logs - logs.mean()) / logs.std()
+    assert abs((scaled**4).mean() - 3) < 5 * np.sqrt(96 / len(MANY))
+
+
+def test_seconds_by_hand():
+    clock = Clock(seconds_per_example=0.5, seconds_per_round=2.0)
+    assert seconds_of(clock, 0, np.arange(3), np.array([0, 1, 4])).tolist() == [2.0, 2.5, 4.0]
+
+
+@pytest.mark.parametrize("tries", [0, 16])
+@pytest.mark.parametrize("pool", [6, np.array([1, 3, 4, 5, 8, 9])])
+def test_all_sets_of_free_clients_are_equally_likely(monkeypatch, tries, pool):
+    """With few free clients, some sets come from the first draw, some from later ones."""
+    monkeypatch.setattr(draws, "_TRIES", tries)
+    everybody = np.arange(6) if isinstance(pool, int) else pool
+    free = everybody[[0, 2, 3, 5]]
+    rng, number = np.random.default_rng(0), 6000
+    found = Counter(
+        tuple(sorted(draw_free(rng, pool, 2, lambda c: np.isin(c, free)).tolist()))
+        for _ in range(number)
+    )
+    assert set(found) == set(combinations(free.tolist(), 2))
+    expected = number / 6
+    assert sum((n - expected) ** 2 / expected for n in found.values()) < 20.5  # 5 degrees, 0.1 %
+
+
+def test_with_everybody_free_the_draw_is_that_of_the_generator():
+    mine, plain = (np.random.default_rng(3) for _ in range(2))
+    drawn = draw_free(mine, 50, 7, lambda c: np.full(len(c), True))
+    assert drawn.tolist() == plain.choice(50, 7, replace=False).tolist()
+
+
+@pytest.mark.parametrize("free", [[], [4], [1, 4]])
+def test_all_that_are_free_if_they_are_fewer(free):
+    rng = np.random.default_rng(0)
+    drawn = draw_free(rng, 9, 3, lambda c: np.isin(c, free))
+    assert sorted(drawn.tolist()) == free
+
+
+def test_a_draw_looks_at_few_of_many_clients():
+    looked = []
+
+    def half(clients):
+        looked.append(len(clients))
+        return clients % 2 == 0
+
+    drawn = draw_free(np.random.default_rng(0), 10**6, 100, half)
+    assert len(set(drawn.tolist())) == 100
+    assert (drawn % 2 == 0).all()
+    assert sum(looked) < 1000

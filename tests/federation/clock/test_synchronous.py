@@ -1,0 +1,193 @@
+"""Synchronous rounds in simulated time, by hand: client j takes j + 1 seconds."""
+
+import numpy as np
+import pytest
+
+import jaxfed
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
+from jaxfed.federation.sampling import Sampling, sample_clients
+
+SECOND = Clock(seconds_per_example=1.0)
+
+
+def federation(number=6, labels=0):
+    """Client j has j + 1 examples, the first with a label from client `labels` on."""
+    made = [
+        (np.zeros((j + 1, 2), np.float32), [0 if j >= labels else -1, *[-1] * j])
+        for j in range(number)
+    ]
+    return jaxfed.Federation.from_clients(made, num_classes=2)
+
+
+def scheduled(clock, size=0, rounds=3, number=6, sampling="uniform", **options):
+    clients = options.pop("federation", None) or federation(number)
+    options = {"needs_labels": lambda number: False, **options}
+    return schedule_of(clock, Sampling(size, sampling), clients, 5, rounds, **options)
+
+
+def timed(tmp_path, text, **settings):
+    (tmp_path / "t.csv").write_text("client,from,to\n" + text)
+    return Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"), **settings)
+
+
+def rounds_of(schedule):
+    return [(one.clients, one.seconds, one.ended) for one in schedule.rounds]
+
+
+def test_without_seconds_there_is_no_schedule():
+    assert scheduled(Clock()) is None
+
+
+def test_the_slowest_ends_a_round_of_the_usual_clients():
+    schedule = scheduled(SECOND, 3)
+    drawn = [sample_clients(Sampling(3), federation(), 5, number) for number in (1, 2, 3)]
+    assert [list(schedule.clients(number)) for number in (1, 2, 3)] == drawn
+    ends = np.cumsum([max(clients) + 1 for clients in drawn])
+    assert [one.seconds for one in schedule.rounds] == ends.tolist()
+    assert schedule.metrics(2) == {"simulated_seconds": ends[1], "lost_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds"),
+    [(None, 6.0), (Work(epochs=3), 18.0), (Work(local_steps=4, batch_size=2), 8.0)],
+)
+def test_seconds_are_those_of_the_examples_of_a_round(work, seconds):
+    assert scheduled(SECOND, rounds=1, work=work).rounds[0].seconds == seconds
+
+
+def test_rounds_on_labels_alone_take_their_time():
+    options = {"needs_labels": lambda number: number == 1, "federation": federation(6, labels=2)}
+    schedule = scheduled(SECOND, rounds=2, **options)
+    assert [one.seconds for one in schedule.rounds] == [
+        1.0,
+        7.0,
+    ]  # one label each; then all examples
+
+
+def test_the_first_of_an_over_selection_count():
+    schedule = scheduled(Clock(seconds_per_example=1.0, over_selection=1.6), 3)
+    time = 0.0
+    for number in (1, 2, 3):
+        drawn = sample_clients(Sampling(5), federation(), 5, number)
+        time += drawn[2] + 1
+        one = schedule.rounds[number - 1]
+        assert (one.clients, one.seconds, one.ended) == (tuple(drawn[:3]), time, 5)
+    assert schedule.metrics(1)["lost_share"] == pytest.approx(2 / 5)
+
+
+def test_a_deadline_ends_a_round_with_those_who_have_finished():
+    schedule = scheduled(Clock(seconds_per_example=1.0, deadline=3.0), rounds=2)
+    assert rounds_of(schedule) == [((0, 1, 2), 3.0, 6), ((0, 1, 2), 6.0, 6)]
+    assert schedule.metrics(1)["lost_share"] == 0.5
+    early = scheduled(Clock(seconds_per_example=1.0, deadline=9.0), rounds=2)
+    assert [one.seconds for one in early.rounds] == [6.0, 12.0]  # nobody is waited for
+
+
+def test_a_round_that_nobody_finishes_is_drawn_again():
+    """One client of three: only client 0 meets the deadline, each other draw costs it."""
+    schedule = scheduled(Clock(seconds_per_example=1.0, deadline=1.5), 1, rounds=20, number=3)
+    time = 0.0
+    for one in schedule.rounds:
+        assert one.clients == (0,)
+        time += 1.5 * (one.ended - 1) + 1.0
+        assert one.seconds == time
+    draws = sum(one.ended for one in schedule.rounds)
+    assert 30 < draws < 110  # 60 on average
+    firsts = [sample_clients(Sampling(1), federation(3), 5, n) == [0] for n in range(1, 21)]
+    assert [one.ended == 1 for one in schedule.rounds] == firsts
+
+
+def test_only_the_available_are_drawn_and_who_leaves_is_lost(tmp_path):
+    clock = timed(tmp_path, "0,0,100\n2,0,2\n4,0,100\n5,90,100\n")
+    (one,) = scheduled(clock, rounds=1).rounds
+    assert one.clients == (0, 4)  # client 2 takes 3 seconds and has 2
+    assert (one.seconds, one.ended) == (5.0, 3)
+
+
+def test_without_a_deadline_the_last_who_leaves_ends_a_round(tmp_path):
+    clock = timed(tmp_path, "0,0,100\n5,0,4\n")
+    assert rounds_of(scheduled(clock, rounds=1)) == [((0,), 4.0, 2)]
+
+
+def test_the_server_waits_until_the_deadline_for_who_has_left(tmp_path):
+    clock = timed(tmp_path, "0,0,100\n5,0,4\n", deadline=50.0)
+    assert rounds_of(scheduled(clock, rounds=1)) == [((0,), 50.0, 2)]
+
+
+def test_with_nobody_there_time_goes_on_to_the_next_window(tmp_path):
+    clock = timed(tmp_path, "1,10,13\n2,20,24\n")
+    found = rounds_of(scheduled(clock, rounds=3))
+    assert found == [((1,), 12.0, 1), ((2,), 23.0, 2), ((1,), 36.0, 2)]
+    # In 12..13 client 1 is there once more, and lost; in 23..24 client 2.
+
+
+def test_as_many_as_are_there_are_enough(tmp_path):
+    clock = timed(tmp_path, "1,0,50\n2,0,50\n", over_selection=2.0)
+    assert rounds_of(scheduled(clock, 3, rounds=1)) == [((1, 2), 3.0, 2)]
+
+
+def test_clients_with_labels_are_drawn_as_elsewhere():
+    clients, labeled = federation(6, labels=4), (4, 5)
+    options = {"sampling": "proportional", "federation": clients, "rounds": 30}
+    schedule = scheduled(SECOND, 3, **options)
+    drawn = [sample_clients(Sampling(3, "proportional"), clients, 5, n) for n in range(1, 31)]
+    assert [list(one.clients) for one in schedule.rounds] == drawn
+    options["needs_labels"] = lambda number: True
+    assert {one.clients for one in scheduled(SECOND, 3, **options).rounds} == {labeled}
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"deadline": 0.5},
+            "Clock.seconds_per_example=1.0: nobody finishes round 1 in 1000 draws, with deadline=0.5; allow",
+        ),
+        ({"deadline": -1.0}, "Clock.deadline=-1.0: use numbers from 0 on"),
+        ({"over_selection": 0.5}, "Clock.over_selection=0.5: use numbers from 1 on"),
+        ({"over_selection": 2.0}, "Clock.over_selection=2.0: all clients take part already"),
+        ({"online_share": 0.0}, "Clock.online_share=0.0: use numbers above 0"),
+        ({"speed_spread": float("nan")}, "Clock.speed_spread=nan: use numbers from 0 on"),
+        ({"availability": ""}, "Clock.availability='': use 'always', 'diurnal' or a CSV file"),
+        (
+            {"seconds_per_example": 0.0, "deadline": 3.0},
+            "Clock.deadline=3.0: there is no simulated time with seconds_per_example=0; set",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(settings, line):
+    with pytest.raises(UsageError) as caught:
+        scheduled(Clock(**{"seconds_per_example": 1.0, **settings}))
+    assert str(caught.value).startswith(line)
+
+
+def test_windows_that_are_too_short_are_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"nobody finishes round 1 .* availability='.*t\.csv'"):
+        scheduled(timed(tmp_path, "1,10,11\n"))
+
+
+def test_clients_of_a_fixed_turn_may_be_away():
+    with pytest.raises(UsageError, match="sampling='groups': clients of a fixed turn may be away"):
+        scheduled(SECOND, 3, sampling="groups")
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "size", "sampling", "line"),
+    [
+        (2, 3, "uniform", "concurrency=2: the server's step takes 3 arrivals; use 3 to 6 clients"),
+        (7, 3, "uniform", "concurrency=7: the server's step takes 3 arrivals; use 3 to 6 clients"),
+        (5, 0, "uniform", "concurrency=5: the server's step takes 6 arrivals; use 6 to 6 clients"),
+        (
+            4,
+            3,
+            "proportional",
+            "sampling='proportional': concurrency=4 replaces clients one by one",
+        ),
+    ],
+)
+def test_concurrency_that_does_not_fit_is_one_line(concurrency, size, sampling, line):
+    with pytest.raises(UsageError) as caught:
+        scheduled(SECOND, size, sampling=sampling, asynchrony=Asynchrony(concurrency))
+    assert str(caught.value).startswith(line)

@@ -1,0 +1,178 @@
+import os
+import tracemalloc
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxfed.host import row_table
+from jaxfed.host.checkpoint import Checkpoints, copied_leaves
+from jaxfed.host.row_table import Interleaved, RowTable
+
+NUM, FIRST = 50, np.float32([1, 2, 3])
+
+
+def plain(table):
+    return np.asarray(table)
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("merged_from", [1, 4096])
+def test_every_version_stays_a_value(tmp_path, monkeypatch, on_disk, merged_from):
+    """Versions of a tree of futures, drawn at random, beside arrays that are copied whole."""
+    monkeypatch.setattr(row_table, "_MERGED_FROM", merged_from)
+    rng = np.random.default_rng(0)
+    start = RowTable(NUM, FIRST, tmp_path if on_disk else None)
+    versions = [(start, np.tile(FIRST, (NUM, 1)))]
+    for step in range(60):
+        is_newest = rng.random() < 0.7
+        table, array = versions[-1 if is_newest else rng.integers(len(versions))]
+        places = rng.choice(NUM, size=rng.integers(0, 8), replace=False)
+        rows = rng.normal(size=(len(places), 3)).astype(np.float32)
+        array = array.copy()
+        array[places] = rows
+        versions.append((table.replaced(places, rows), array))
+        if step % 20 == 19:
+            del versions[rng.integers(len(versions) - 1)]
+    for table, array in versions:
+        np.testing.assert_array_equal(plain(table), array)
+        np.testing.assert_array_equal(table[[7, 7, 3]], array[[7, 7, 3]])
+        np.testing.assert_array_equal(table[4], array[4])
+        unchanged = np.setdiff1d(np.arange(NUM), table.changed())
+        np.testing.assert_array_equal(array[unchanged], np.tile(FIRST, (len(unchanged), 1)))
+    assert os.listdir(tmp_path) == []  # the file has no name
+
+
+def test_rows_are_written_in_place_and_nobody_keeps_what_nobody_holds():
+    table = RowTable(NUM, FIRST).replaced([0], FIRST[None])
+    place, size = table._array.rows.ctypes.data, []
+    for number in range(100):
+        table = table.replaced([number % NUM], np.full((1, 3), number, np.float32))
+        assert table._array.rows.ctypes.data == place
+        size.append(len(table._array.older))
+    assert set(size) == {0}
+    assert not table._patches
+
+
+def test_a_version_keeps_no_more_than_the_rows_that_changed_since(monkeypatch):
+    monkeypatch.setattr(row_table, "_MERGED_FROM", 1)
+    best = table = RowTable(NUM, FIRST).replaced([0], FIRST[None])
+    for number in range(400):
+        table = table.replaced([number % 5], np.full((1, 3), number, np.float32))
+    assert sum(len(places) for places, _ in best._patches) <= 10
+    np.testing.assert_array_equal(plain(best), np.tile(FIRST, (NUM, 1)))
+
+
+def test_a_change_allocates_no_more_in_a_large_table():
+    peaks = []
+    for num_rows in (1_000, 200_000):
+        table = RowTable(num_rows, np.zeros(100, np.float32))
+        table = table.replaced(np.arange(10), np.ones((10, 100), np.float32))
+        tracemalloc.start()
+        for number in range(10):
+            table = table.replaced(np.arange(number, number + 10), table[np.arange(10)] + 1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] < 200_000
+
+
+def test_typed_keys():
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 5)
+    table = RowTable.of(keys)
+    assert (table.shape, table.dtype) == (keys.shape, keys.dtype)
+    assert jax.random.key_impl(table[[1]]) == jax.random.key_impl(keys)
+    after = table.replaced([2], keys[:1])
+    for there, wanted in ((table, keys), (after, keys.at[2].set(keys[0]))):
+        np.testing.assert_array_equal(plain(there), jax.random.key_data(wanted))
+
+
+def checkpointed(state, template, tmp_path):
+    Checkpoints(tmp_path / "a").save(1, state, {})
+    return Checkpoints(tmp_path / "a").latest().state(template=template)
+
+
+@pytest.mark.parametrize("block", [1, 2**24])
+@pytest.mark.parametrize("first", [FIRST, jnp.bfloat16([1, 2]), np.int8(3)], ids=str)
+@pytest.mark.parametrize("forms", ["tt", "ta", "at"])
+def test_a_checkpoint_has_the_changed_rows(tmp_path, monkeypatch, block, first, forms):
+    """Tables and arrays are read from each other's checkpoints: their limit may have changed."""
+    monkeypatch.setattr(row_table, "_BLOCK", block)
+    start = RowTable(NUM, first)
+    table = start.replaced([7, 3], np.zeros((2, *first.shape), first.dtype))
+    arrays = {"t": lambda table: table, "a": lambda table: jnp.asarray(plain(table))}
+    state, template = (
+        {"w": arrays[form](each)} for form, each in zip(forms, (table, start), strict=True)
+    )
+    restored = checkpointed(state, template, tmp_path)["w"]
+    assert isinstance(restored, RowTable) == (forms[1] == "t")
+    assert restored.dtype == table.dtype
+    np.testing.assert_array_equal(plain(restored), plain(table))
+    np.testing.assert_array_equal(plain(start), np.repeat(np.asarray(first)[None], NUM, 0))
+    if forms == "tt":
+        np.testing.assert_array_equal(restored.changed(), [3, 7])
+        with np.load(next((tmp_path / "a").iterdir())) as saved:
+            assert saved["state/w"].shape == (2, *first.shape)
+
+
+def test_a_checkpoint_of_keys(tmp_path):
+    table = RowTable.of(jax.random.split(jax.random.key(3), 4))
+    restored = checkpointed(table, RowTable.of(jax.random.split(jax.random.key(4), 4)), tmp_path)
+    np.testing.assert_array_equal(plain(restored), plain(table))
+
+
+def test_the_row_of_the_others_is_the_saved_one(tmp_path):
+    table = RowTable(NUM, FIRST).replaced([1], FIRST[None] + 1)
+    restored = checkpointed(table, RowTable(NUM, FIRST + 5), tmp_path)
+    np.testing.assert_array_equal(plain(restored), plain(table))
+
+
+def test_a_save_in_the_background_copies_no_table_and_has_its_version(tmp_path):
+    table = RowTable(NUM, FIRST).replaced([1], FIRST[None] + 1)
+    before = plain(table)
+    leaves = copied_leaves({"w": table})
+    assert leaves[0][1] is table
+    table.replaced([1, 2], np.zeros((2, 3), np.float32))  # the run goes on
+    Checkpoints(tmp_path).write(1, leaves, {})
+    restored = Checkpoints(tmp_path).latest().state(template={"w": RowTable(NUM, FIRST)})["w"]
+    np.testing.assert_array_equal(plain(restored), before)
+
+
+def test_a_disk_without_room_says_so_before_a_row_is_written(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        RowTable(NUM, FIRST, tmp_path).replaced([0], FIRST[None])
+
+
+def test_memory_is_that_of_the_rows_that_were_written():
+    """Pages in use of a table of 400 MB, with a row of 4 kB on each."""
+
+    def in_use():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    table = RowTable(100_000, np.zeros(1_000, np.float32))
+    before = in_use()
+    places = np.arange(0, 100_000, 1_000)
+    table = table.replaced(places, np.ones((100, 1_000), np.float32))
+    np.testing.assert_array_equal(table[[0, 1]].sum(axis=1), [1_000, 0])
+    assert in_use() - before < 20e6
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_tables_beside_each_other_do_not_touch(tmp_path, on_disk):
+    folder = tmp_path if on_disk else None
+    beside = Interleaved(NUM, folder)
+    firsts = [FIRST, np.int8(3), np.zeros((0, 2), np.float32), jnp.bfloat16([[1, 2], [3, 4]])]
+    tables = [RowTable(NUM, first, folder, beside) for first in firsts]
+    places = np.array([0, 7, NUM - 1])
+    new = [np.full((3, *np.shape(first)), 9 - i, first.dtype) for i, first in enumerate(firsts)]
+    after = [table.replaced(places, rows) for table, rows in zip(tables, new, strict=True)]
+    for first, table, rows in zip(firsts, after, new, strict=True):
+        expected = np.repeat(np.asarray(first)[None], NUM, axis=0)
+        expected[places] = rows
+        np.testing.assert_array_equal(plain(table), expected)
+    assert after[0]._array.rows.base is after[1]._array.rows.base

@@ -1,0 +1,279 @@
+"""Sums among k neighbors: exact whoever leaves, with bytes that do not grow, and uploads that are noise."""
+
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_sums_parties import exact, matrices
+from scipy import stats
+from server_owned_sums import recorded_uploads
+
+from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.secure import class_means, cross_steps, vote_sums
+from jaxfed.secure.primitives import packed_counts
+from jaxfed.secure.row_sums import server_sums, sparse
+from jaxfed.secure.session.channel import Presence
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.neighborhoods import Promise, neighborhood
+from jaxfed.secure.session.parties import Session
+
+WEAK = Promise(0.0, 0.25, 4, 4)
+STAGES = [
+    *(("receive", kind) for kind in ("invite", "roster", "start", "mask_keys", "partners")),
+    *(("receive", kind) for kind in ("secrets", "survivors", "sums")),
+    *(("send", kind) for kind in ("hello", "mask_key", "secrets", "upload", "shares")),
+]
+
+
+def marks_of(number, seed=0):
+    return dict(enumerate(np.random.default_rng(seed).integers(0, 2, (number, 7, 3))))
+
+
+def sparse_session(number, presence=None, promise=WEAK, seed=None):
+    random = {} if seed is None else {"random_bytes": np.random.default_rng(seed).bytes}
+    size = neighborhood(number, 0, promise).size
+    assert size < number - 1
+    return Session(number, mask_partners=size, promise=promise, presence=presence, **random)
+
+
+def leaving(plan):
+    presence = Presence()
+    for client, (action, kind), after in plan:
+        presence.lose_when(client, action, kind, after=after)
+    return presence
+
+
+@pytest.mark.parametrize(("action", "kind"), STAGES)
+def test_nobody_uploads_twice_whoever_leaves(action, kind):
+    """What arrived counts, and everybody who stays is in the sum."""
+    marks = marks_of(24)
+    session = sparse_session(24, leaving([(c, (action, kind), 0) for c in (3, 11)]))
+    sums = vote_sums.vote_histogram(session, marks, is_resilient=True)
+    counted = session.contributors
+    np.testing.assert_array_equal(sums, sum(marks[j] for j in counted))
+    is_late = kind in ("survivors", "shares", "sums")  # server-owned rows: nobody reads "sums"
+    assert set(range(24)) - set(counted) == (set() if is_late else {3, 11})
+    uploads = [route for route in session.channel.volumes if route.kind.startswith("upload")]
+    assert len(uploads) == len({route.sender for route in uploads})
+
+
+def check_any_dropouts(number, data):
+    """The sum over exactly the contributors, entry for entry; or no sum at all, if too many left."""
+    gone = data.draw(st.lists(st.integers(0, number - 1), unique=True, max_size=number // 3))
+    plan = [(c, data.draw(st.sampled_from(STAGES)), data.draw(st.integers(0, 2))) for c in gone]
+    marks = marks_of(number)
+    session = sparse_session(number, leaving(plan), seed=data.draw(st.integers(0, 2**31)))
+    sums = vote_sums.vote_histogram(session, marks, is_resilient=True)
+    if sums is not None:
+        assert set(range(number)) - set(gone) <= set(session.contributors)
+        np.testing.assert_array_equal(sums, sum(marks[j] for j in session.contributors))
+    else:
+        assert gone
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(16, 30), st.data())
+def test_sum_equals_the_plaintext_under_any_dropouts(number, data):
+    check_any_dropouts(number, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(st.integers(16, 60), st.data())
+def test_sum_equals_the_plaintext_under_many_dropouts(number, data):
+    check_any_dropouts(number, data)
+
+
+@pytest.mark.parametrize("kind", ["start", "mask_keys", "partners", "survivors", "sums"])
+def test_rows_of_clients(kind):
+    """Each client that stays gets its rows, as by complete double masks, bit for bit."""
+    values, rows = matrices([2] * 20, num_classes=2)
+    presence = leaving([(c, ("receive", kind), 0) for c in (3, 11)])
+    session = Session(20, presence=presence)
+    sums = cross_steps.sums_of_rows(
+        session, dict(enumerate(values)), rows, resilient=True, mask_partners=8, promise=WEAK
+    )
+    stay = [j for j in range(20) if j not in (3, 11)]
+    assert sorted(sums) == stay
+    contributors = list(range(20)) if kind in ("survivors", "sums") else stay
+    for client, got in sums.items():
+        np.testing.assert_array_equal(got, exact(values, rows, contributors, client))
+    assert {route.kind for route in session.channel.volumes} >= {"partners/0"}
+
+
+def test_means_of_classes():
+    """Two sums in one session; a client that left after the first is gone in the second."""
+    rng = np.random.default_rng(0)
+    shown = {j: class_means.Shown(rng.normal(size=(2, 3)), rng.random(2) < 0.9) for j in range(20)}
+    session = sparse_session(20, leaving([(5, ("receive", "classes"), 0)]))
+    means = class_means.class_means(session, shown, is_resilient=True)
+    stay = [own for j, own in shown.items() if j != 5]
+    count = sum(own.is_there for own in stay)
+    center = sum(np.where(own.is_there[:, None], own.center, 0) for own in stay) / count[:, None]
+    np.testing.assert_array_equal(means.contributors, count)
+    np.testing.assert_allclose(means.center, center, atol=1e-9)
+
+
+def traffic(session, client):
+    """Payload bytes by kind that one client sends and receives."""
+    total = Counter()
+    for route, volume in session.channel.volumes.items():
+        if client in (route.sender, route.receiver):
+            total[route.kind.partition("/")[0]] += volume.payload_bytes
+    return total
+
+
+@pytest.mark.parametrize("numbers", [(40, 80), pytest.param((200, 400), marks=pytest.mark.slow)])
+def test_bytes_of_a_client_do_not_grow(numbers):
+    """Equal for the same k, payload by payload the cost function's, and for every client."""
+    size, whole = 36, []
+    promise = Promise(0.0, 0.1, 8, 8)
+    for number in numbers:
+        marks = {j: own.astype(np.int64) for j, own in marks_of(number).items()}
+        session = Session(number, mask_partners=size, promise=promise)
+        sums = server_sums.server_sums(session, marks, is_resilient=True)
+        np.testing.assert_array_equal(sums, sum(marks.values()))
+        expected = sparse.client_bytes(size, others_rows=7, num_classes=3)
+        for client in (0, 17, number - 1):
+            counted = traffic(session, client)
+            assert counted == {**expected, "invite": 0, "hello": 32, "roster": 32 + 36 * (size + 1)}
+        volumes = session.channel.volumes.items()
+        whole.append(sum(v.num_bytes for r, v in volumes if 0 in (r.sender, r.receiver)))
+    assert whole[0] == whole[1]
+
+
+def test_bytes_of_votes():
+    """Counts of the cost function without running: 100,000 clients."""
+    counted = vote_sums.client_bytes(100_000, 10_000, 10)
+    elements = packed_counts.num_elements(100_000, 100_000)
+    assert counted["upload"] == 8 * elements
+    assert counted["secrets"] == 4 * 66 * 100
+    assert sum(counted.values()) - counted["upload"] == 4 * 66 * 100 + 66 * 100 + 32 + (
+        3600 + 16 + 400 + 2 * 408
+    )
+
+
+def test_bytes_of_votes_are_those_sent():
+    session = sparse_session(30)
+    vote_sums.vote_histogram(session, marks_of(30), is_resilient=True)
+    expected = vote_sums.client_bytes(30, 7, 3, promise=WEAK)
+    counted = traffic(session, 4)
+    assert {kind: counted[kind] for kind in expected} == expected
+
+
+@pytest.mark.parametrize("mask_partners", [0, 11, 12, 100])
+def test_complete_graph_has_the_messages_of_today(mask_partners):
+    """From k = n - 1 on: the same kinds, routes and bytes as without the option."""
+    volumes = []
+    for given_k in (0, mask_partners):
+        session = Session(12, mask_partners=given_k)
+        vote_sums.vote_histogram(session, marks_of(12), is_resilient=True)
+        volumes.append(dict(session.channel.volumes))
+        assert session.graph is None
+    assert volumes[0] == volumes[1]
+
+
+def test_too_few_partners_are_refused_before_anybody_is_asked():
+    with pytest.raises(UsageError, match=r"^mask_partners=8: too few, or odd, for 24 clients"):
+        Session(24, mask_partners=8)
+    values, rows = matrices([1] * 24)
+    session = Session(24)
+    for wrong in ({"resilient": True}, {"resilient": True, "signed": True}, {}):
+        with pytest.raises(UsageError, match="mask_partners=8"):
+            cross_steps.sums_of_rows(
+                session, dict(enumerate(values)), rows, mask_partners=8, **wrong
+            )
+    assert not any(route.kind.startswith("start") for route in session.channel.volumes)
+    with pytest.raises(UsageError, match="is_resilient=True"):
+        vote_sums.vote_histogram(sparse_session(24), marks_of(24), is_resilient=False)
+
+
+def test_a_sum_is_given_up_where_too_many_leave(caplog):
+    """One warning, no sum, and the session goes on."""
+    session = sparse_session(24, leaving([(c, ("send", "upload"), 0) for c in range(23)]))
+    with caplog.at_level(logging.WARNING):
+        assert vote_sums.vote_histogram(session, marks_of(24), is_resilient=True) is None
+    assert "a sum of round 0 is given up: client" in caplog.text
+    assert session.contributors == []
+
+
+def test_nobody_left():
+    for action, kind in STAGES[:5]:
+        presence = leaving([(c, (action, kind), 0) for c in range(24)])
+        session = sparse_session(24, presence)
+        assert vote_sums.vote_histogram(session, marks_of(24), is_resilient=True) is None
+
+
+def test_a_liar_is_lost_and_the_sum_is_there(caplog):
+    """One wrong share: the secret fits without it."""
+    session = sparse_session(24)
+    marks = marks_of(24)
+    end = session.endpoints[2]
+    send = end.send
+
+    def lying(receiver, kind, payload):
+        send(receiver, kind, bytes(66) * (len(payload) // 66) if "shares" in kind else payload)
+
+    end.send = lying
+    np.testing.assert_array_equal(
+        vote_sums.vote_histogram(session, marks, is_resilient=True), sum(marks.values())
+    )
+    assert session.presence.gone == {2}
+    assert "client 2 is lost, its shares do not fit the others'" in caplog.text
+
+
+def cut_short(session, client, kind):
+    """Have the client send messages of this kind without their last byte."""
+    end = session.endpoints[client]
+    send = end.send
+    end.send = lambda receiver, name, payload: send(
+        receiver, name, payload[:-1] if name.startswith(kind) else payload
+    )
+
+
+@pytest.mark.parametrize("kind", ["mask_key", "upload", "shares"])
+def test_a_malformed_message_loses_its_sender_alone(kind):
+    session, marks = sparse_session(24), marks_of(24)
+    cut_short(session, 2, kind)
+    sums = vote_sums.vote_histogram(session, marks, is_resilient=True)
+    assert session.presence.gone == {2}
+    assert set(session.contributors) == set(range(24)) - (set() if kind == "shares" else {2})
+    np.testing.assert_array_equal(sums, sum(marks[j] for j in session.contributors))
+
+
+@pytest.mark.parametrize("kind", ["start", "mask_keys", "secrets", "partners", "survivors"])
+def test_a_client_refuses_a_malformed_message(kind):
+    session = sparse_session(24)
+    cut_short(session, 2 if kind == "secrets" else SERVER, kind)
+    with pytest.raises(ProtocolError):
+        vote_sums.vote_histogram(session, marks_of(24), is_resilient=True)
+
+
+def test_uploads_are_noise(monkeypatch):
+    """Bytes of one upload, and of the sum of all but one, are uniform: all votes are zero."""
+    session = sparse_session(24)
+    uploads = recorded_uploads(session, monkeypatch)
+    zeros = {j: np.zeros((2000, 1), np.uint64) for j in range(24)}
+    assert not server_sums.ring_sums(session, zeros, is_resilient=True).any()
+    assert len(uploads) == 24
+    for some in (uploads[0], sum(uploads[1:], start=uploads[0] * np.uint64(0)), sum(uploads)):
+        counts = np.bincount(some.view(np.uint8), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_parties_see_what_the_threat_model_says():
+    """By party, the kinds of what it receives; a client nothing but from the server and its neighbors."""
+    session = sparse_session(24)
+    vote_sums.vote_histogram(session, marks_of(24), is_resilient=True)
+    neighbors, kinds = session.graph.neighbors, {SERVER: set()}
+    for route in session.channel.volumes:
+        kinds.setdefault(route.receiver, set()).add(route.kind)
+        if SERVER not in (route.sender, route.receiver):
+            assert route.sender in neighbors[route.receiver]
+            assert route.kind == "secrets/0"  # sealed for the neighbor
+    assert kinds[SERVER] == {"hello", "mask_key", "upload/0", "shares/0"}
+    expected = {"invite", "roster", "start", "mask_keys", "secrets/0", "partners/0", "survivors/0"}
+    assert kinds[0] == {*expected, "sums/0"}

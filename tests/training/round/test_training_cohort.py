@@ -1,0 +1,151 @@
+"""Some clients of a cohort train: which, on which labels, and what the others receive."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from small_training import (
+    KEY,
+    assert_close,
+    assert_same,
+    federation_of,
+    training_of,
+    with_sources,
+)
+
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import arranged
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.round.training_cohort import training_places
+
+SIZES = [6, 5, 4, 7, 6, 3]
+FEDERATION = federation_of(SIZES, num_labeled=2)
+HALF = dataclasses.replace(  # clients 1, 3 and 5 have no labels
+    FEDERATION,
+    partition=FEDERATION.partition._replace(
+        labeled=tuple(
+            own if j % 2 == 0 else own[:0] for j, own in enumerate(FEDERATION.partition.labeled)
+        )
+    ),
+)
+
+
+def training_with(size, **changes):
+    training = training_of(Batches("joint", 4, 1), **changes)
+    return dataclasses.replace(training, training_cohort_size=size)
+
+
+@pytest.mark.parametrize(
+    ("size", "labeled"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (60, 3)]
+)
+def test_clients_with_and_without_labels_train_in_their_shares(size, labeled):
+    cohort = HALF.cohort()
+    drawn = [training_places(cohort, size, jax.random.key(number)) for number in range(20)]
+    for places in drawn:
+        assert len(places) == min(size, 6)
+        assert (np.diff(places) > 0).all()
+        assert np.sum(places % 2 == 0) == labeled
+    assert len({tuple(places) for places in drawn}) == 1 or size < 6
+    assert {*np.concatenate(drawn).tolist()} == {*range(6)} or size == 1
+
+
+def test_only_clients_with_labels_train_where_the_others_have_nothing_to():
+    for size, number in ((2, 2), (60, 3)):
+        places = training_places(HALF.cohort(), size, KEY, needs_labels=True)
+        assert len(places) == number
+        assert np.all(places % 2 == 0)
+    nobody = HALF.cohort()._replace(y=np.full_like(HALF.cohort().y, -1))
+    assert len(training_places(nobody, 2, KEY, needs_labels=True)) == 2
+
+
+def test_neither_order_nor_padding_changes_who_trains():
+    moved = HALF.cohort([4, 0, 5, 1, 3, 2])
+    padded = arranged(HALF.cohort(), 4)
+    for number in range(10):
+        key = jax.random.key(number)
+        expected = training_places(HALF.cohort(), 3, key)
+        assert sorted(moved.client_id[training_places(moved, 3, key)]) == expected.tolist()
+        assert training_places(padded, 3, key).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all(multiple):
+    """The source labels six clients; the new model is that of a round of the three, on the same labels."""
+    seen = []
+
+    def watched(training):
+        network = training.pseudo_labels["network"]
+
+        def label(state, cohort, key, communication):
+            seen.append(np.asarray(cohort.client_id).tolist())
+            return network(state, cohort, key, communication)
+
+        return with_sources(training, network=label)
+
+    few = fedavg(
+        training=watched(training_with(3, clients_multiple=multiple)), pseudo_label="network"
+    )
+    every = fedavg(training=watched(training_with(0)), pseudo_label="network")
+    state = few.init(KEY, HALF)
+    places = training_places(HALF.cohort(), 3, KEY)
+    after, metrics = few.round(state, HALF.cohort(), KEY)
+    expected, alone = every.round(state, HALF.cohort(places.tolist()), KEY)
+    assert seen == [[*range(6)], places.tolist()]
+    assert int(metrics["clients"]) == int(alone["clients"]) == 3
+    assert_same(after.model, expected.model)
+    with_all, _ = every.round(state, HALF.cohort(), KEY)
+    assert not np.array_equal(jax.tree.leaves(with_all.model)[0], jax.tree.leaves(after.model)[0])
+    model = metrics["communication"]["upload"]["parameters"]
+    assert model == alone["communication"]["upload"]["parameters"]
+    assert metrics["communication"]["download"]["parameters"] == 2 * model
+
+
+def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
+    algorithm = fedavg(training=training_with(3), pseudo_label="network")
+    state = algorithm.init(KEY, HALF)
+    padded, _ = algorithm.round(state, HALF.cohort(ragged=False), KEY)
+    ragged, _ = algorithm.round(state, HALF.cohort(ragged=True), KEY)
+    assert_close(ragged.model, padded.model)
+
+
+def test_an_audit_sees_the_models_of_those_that_train():
+    few = fedavg(training=training_with(3), pseudo_label="network")
+    every = fedavg(training=training_with(0), pseudo_label="network")
+    state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
+    places = training_places(HALF.cohort(), 3, KEY)
+    after, _ = few.round(state, cohort, KEY)
+    seen = few.views(state, after, cohort, KEY)[0]
+    expected = every.views(state, after, HALF.cohort(places.tolist()), KEY)[0]
+    assert seen.client.tolist() == expected.client.tolist() == places.tolist()
+    np.testing.assert_array_equal(seen.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
+
+
+def test_without_a_labeling_the_others_receive_nothing():
+    algorithm = fedavg(training=training_with(3))
+    _, metrics = algorithm.round(algorithm.init(KEY, HALF), HALF.cohort(), KEY)
+    sent = metrics["communication"]
+    assert sent["upload"]["parameters"] == sent["download"]["parameters"]
+    assert int(metrics["clients"]) == 3
+
+
+def test_mistakes_are_named():
+    with pytest.raises(UsageError, match=r"training.training_cohort_size=2: on a network all"):
+        fedavg(training=training_with(2)).sides()
+    smoke = "ml_collections_configs/audit.py:dp,smoke"
+    config = file.load(smoke, ["training.training_cohort_size=2"])
+    federation = Simulation(config).federation(0)
+    with pytest.raises(UsageError, match=r"training_cohort_size=2: the privacy of this method"):
+        make_algorithm(config, "dp_fedavg", federation)
+    config = file.load(
+        "ml_collections_configs/fedavg_xclp.py:smoke", ["federation.labels_at=server"]
+    )
+    config.training.training_cohort_size = 2
+    at_server = Simulation(config).federation(0)
+    method = make_algorithm(config, "fedavg_xclp", at_server)
+    with pytest.raises(UsageError, match=r"training_cohort_size=2: needs labels at clients"):
+        method.init(KEY, at_server)

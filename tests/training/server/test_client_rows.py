@@ -1,0 +1,175 @@
+"""States of many clients: bits, memory and errors, beside the arrays of few."""
+
+import itertools
+from collections import namedtuple
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_training import KEY, federation_of, rounds_of, training_of
+
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.errors import BeyondMemory
+from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.host.row_table import RowTable
+from jaxfed.testing.method_checks import assert_equal
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.server import client_rows
+from jaxfed.training.server.client_rows import (
+    CohortRows,
+    gather,
+    of_cohort,
+    rows_for,
+    scatter,
+    tables_of,
+    took_part,
+    without_tables,
+    written_back,
+)
+
+ONE = {"w": jnp.float32([1, 2]), "n": jnp.int32(3)}
+State = namedtuple("State", "model clients")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Every state of clients is a table."""
+    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+
+
+def test_few_bytes_are_an_array_and_many_a_table():
+    most = client_rows.COPIED_ON_CPU // 12
+    few, many = (rows_for(number, ONE, Execution())["w"] for number in (most, most + 1))
+    assert isinstance(few, jax.Array)
+    assert isinstance(many, RowTable)
+    assert (few.shape, many.shape) == ((most, 2), (most + 1, 2))
+    alone = rows_for(1, jnp.zeros(10**6), Execution())
+    assert isinstance(alone, jax.Array)  # of a client on a network
+    forms = jax.eval_shape(lambda: rows_for(10**6, {"w": jnp.zeros(9)}, Execution()))
+    assert forms["w"].shape == (10**6, 9)
+
+
+@pytest.mark.parametrize("ids", [[4, 0, -1], [-1], [2, 3, 1, -2]])
+def test_a_table_is_read_and_written_as_an_array_and_inside_a_program(small, ids):
+    ids = np.int32(ids)
+    array, table = client_rows.stacked_for(5, ONE), rows_for(5, ONE, Execution())
+    new = {"w": jnp.arange(2.0 * len(ids)).reshape(-1, 2), "n": jnp.arange(len(ids))}
+    after = scatter(array, ids, new)
+    assert_equal(gather(array, ids), gather(table, ids))
+    assert_equal(after, scatter(table, ids, new))
+
+    @jax.jit
+    def program(state):
+        assert len(state.clients["w"]) == 5
+        found = gather(state.clients, ids)
+        return state._replace(clients=scatter(state.clients, ids, new)), found
+
+    state = State((), table)
+    there, found = program(of_cohort(state, ids))
+    assert_equal(found, gather(array, ids))
+    assert isinstance(there.clients["w"], CohortRows)
+    assert_equal(written_back(state, there, ids).clients, after)
+    assert_equal(table, array)  # as before
+    assert set(took_part(written_back(state, there, ids).clients)) == set(ids[ids >= 0])
+
+
+def test_different_states_of_clients(small):
+    rows = {"key": jax.random.split(KEY, 4), "w": jnp.arange(4.0)}
+    table = tables_of(rows, Execution())
+    assert_equal(table, jax.tree.map(lambda leaf: leaf, rows))
+    assert tables_of(rows, Execution())["key"].dtype == rows["key"].dtype
+
+
+def rounds(method, federation, **changes):
+    training = training_of(Batches("joint", 2, 1), **changes)
+    cohorts = itertools.repeat([5, 1, 3])
+    return rounds_of(method(training=training), federation, 3, list(itertools.islice(cohorts, 3)))
+
+
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
+def test_rounds_have_the_bits_of_arrays(monkeypatch, strategy):
+    """SCAFFOLD with kept optimizers and local BatchNorm: a state of each kind."""
+    changes = {"batch_norm": True, "batch_statistics": "local", "client_optimizer": "kept"}
+    found = []
+    for limit in (2**40, 0):
+        monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
+        found.append(rounds(scaffold, federation_of([4] * 7), strategy=strategy, **changes))
+    arrays, tables = found
+    for field in ("clients", "statistics"):
+        assert client_rows.has_tables(getattr(tables[0], field))
+        assert not client_rows.has_tables(getattr(arrays[0], field))
+    for array, table in zip(arrays, tables, strict=True):  # each is still as it was
+        assert_equal(array, table)
+
+
+def told_bytes(num_clients, cohort):
+    """The memory of the compiled part of SCAFFOLD's round, as XLA reports it."""
+    lines = []
+    federation = federation_of([1] * num_clients)
+    training = training_of(Batches("joint", 1, 1), host=Execution(tell=lines.append))
+    rounds_of(scaffold(training=training), federation, 1, [cohort])
+    return [line for line in lines if "training in a round" in line]
+
+
+def test_a_compiled_round_has_the_memory_of_its_cohort(small):
+    """Arguments, results and temporaries: a state of all clients among them would be many times as large."""
+    few, many = (told_bytes(number, [1, 2, 3]) for number in (40, 1_000))
+    assert few == many
+    assert len(few) == 1
+
+
+def test_without_tables_they_grow(monkeypatch):
+    """What the test above measures."""
+    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 2**40)
+    few, many = (told_bytes(number, [1, 2, 3]) for number in (40, 1_000))
+    assert few != many
+
+
+def test_a_round_replaces_no_array_of_all_clients(small):
+    before, *_, after = rounds(scaffold, federation_of([1] * 3_000))
+    for old, new in zip(*map(client_rows.leaves, (before.clients, after.clients)), strict=True):
+        assert old._array is new._array
+        np.testing.assert_array_equal(new.changed(), [1, 3, 5])
+        assert sum(len(places) for places, _ in old._patches) <= 9
+
+
+def test_selection_keeps_the_model_of_a_network_alone(small):
+    federation = federation_of([2] * 6)
+    for method, is_left in ((scaffold, True), (fedavg, False)):
+        training = training_of(Batches("joint", 2, 1))
+        algorithm = method(training=training)
+        state = algorithm.init(KEY, federation)
+        kept = algorithm.evaluated(state)
+        assert (kept.clients == () and kept is not state) is is_left
+        assert algorithm.evaluate(kept, federation) == algorithm.evaluate(state, federation)
+    assert without_tables(state) is state
+
+
+def test_beyond_the_memory_rows_lie_in_the_folder_and_have_the_same_bits(
+    small, monkeypatch, tmp_path
+):
+    federation, map_clients = federation_of([2] * 6), partial(client_map, strategy="map")
+    folder = tmp_path / "new"
+    run = partial(rounds, scaffold, federation, map_clients=map_clients)
+    here = run(host=Execution(folder=folder))
+    assert not folder.exists()
+    monkeypatch.setattr(Execution, "rows_limit", 6 * 268 - 1)
+    there = run(host=Execution(folder=folder))
+    assert folder.exists()
+    assert_equal(here[-1], there[-1])
+
+
+def test_a_population_beyond_memory_and_disk_is_one_line(small, tmp_path):
+    with pytest.raises(BeyondMemory) as caught:
+        rows_for(10**6, ONE, Execution(memory_limit="1 MB"))
+    assert str(caught.value) == (
+        "execution.memory_limit='1 MB': the states of 1,000,000 clients take 12 MB, the memory for them is "
+        "1 MB; use 12000000 bytes or more, or give Execution a folder on a disk"
+    )
+    with pytest.raises(BeyondMemory, match=r"and the disk of .*/a/b has [\d.]+ .B$"):
+        rows_for(10**15, ONE, Execution(memory_limit="1 MB", folder=tmp_path / "a" / "b"))
+    assert isinstance(rows_for(10, ONE, Execution())["w"], RowTable)

@@ -1,0 +1,192 @@
+"""FedBuff against NumPy: changes of models of earlier rounds, their factors, and the server's step."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from plain_fedbuff import arrivals
+
+import jaxfed
+from jaxfed.errors import UsageError
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.sampling import Sampling
+from jaxfed.training.client_execution import ClientExecution
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.server.aggregate import server_optimizer
+from jaxfed.training.server.server_training import ServerTraining
+from jaxfed.training.specification import Training
+
+SECOND = Clock(seconds_per_example=1.0)
+SIZES = (2, 3, 7, 13, 17)
+RATES = (0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+def clients_of(sizes):
+    rng = np.random.default_rng(1)
+    return [
+        (rng.normal(size=(n, 4)).astype(np.float32), rng.integers(0, 3, n).astype(np.int32))
+        for n in sizes
+    ]
+
+
+def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, **parts):
+    """One step of SGD on all of a client's examples, at rates of early rounds that fall."""
+    network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
+    batches = Batches("joint", 64, 1)
+    local = LocalTraining(
+        batches=batches,
+        labeled_batches=batches,
+        learning_rate=lambda count: jax.numpy.asarray(RATES)[
+            jax.numpy.minimum(count, 4).astype(int)
+        ],
+    )
+    server = ServerTraining(aggregate=server_optimizer(optax.sgd(server_rate)))
+    return factory(training=Training(network, local=local, server=server, **parts))
+
+
+def leaves(state):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.model)]
+
+
+def gradient(parameters, x, y):
+    """That of the mean cross-entropy of softmax(x kernel + bias), float64."""
+    bias, kernel = parameters
+    logits = x @ kernel + bias
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    return [p.mean(axis=0), x.T @ p / len(y)]
+
+
+def fedbuff(parameters, clients, size, rounds, exponent, server_rate):
+    """The server's model after `rounds` steps of `size` arrivals; client j takes SIZES[j] seconds."""
+    models = [parameters]
+    for number, (arrived, _, versions) in enumerate(arrivals(SIZES, size, rounds)):
+        total, weights = [0.0, 0.0], 0.0
+        for client, begun in zip(arrived, versions, strict=True):
+            x, y = clients[client]
+            factor = (1 + number - begun) ** -exponent
+            steps = gradient(models[begun], x.astype(np.float64), y)
+            weights += len(y)
+            rate = len(y) * factor * RATES[min(begun, 4)]
+            total = [t - rate * g for t, g in zip(total, steps, strict=True)]
+        models.append(
+            [p + server_rate * t / weights for p, t in zip(models[-1], total, strict=True)]
+        )
+    return models[-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "exponent", "server_rate"),
+    [(2, 0.5, 1.0), (1, 0.5, 0.7), (3, 0.0, 1.0), (2, 2.0, 1.3)],
+)
+def test_fedbuff_against_numpy(size, exponent, server_rate):
+    clients = clients_of(SIZES)
+    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
+    algorithm = method(server_rate=server_rate)
+    rounds, asynchrony = 25, Asynchrony(len(SIZES), exponent)
+    found = jaxfed.simulate(
+        algorithm, federation, rounds=rounds, cohort_size=size, clock=SECOND, asynchrony=asynchrony
+    )
+    first = leaves(algorithm.init(jax.random.fold_in(jax.random.key(0), 0), federation))
+    assert [leaf.shape for leaf in first] == [(3,), (4, 3)]
+    expected = fedbuff(first, clients, size, rounds, exponent, server_rate)
+    for a, b in zip(leaves(found.state), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    assert max(record["staleness"] for record in found.records) > 1
+    assert found.state.stored == ()
+
+
+@pytest.mark.parametrize("cohort_size", [0, 3])
+def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
+    federation = jaxfed.Federation.from_clients(clients_of([6] * 8), num_classes=3)
+    algorithm = method()
+    options = {"rounds": 8, "cohort_size": cohort_size}
+    plain = jaxfed.simulate(algorithm, federation, **options)
+    for asynchrony in (None, Asynchrony(cohort_size or 8)):
+        timed = jaxfed.simulate(
+            algorithm, federation, clock=SECOND, asynchrony=asynchrony, **options
+        )
+        for a, b in zip(leaves(plain.state), leaves(timed.state), strict=True):
+            assert np.array_equal(a, b)
+        assert timed.records[-1]["simulated_seconds"] == 48.0
+        assert ("staleness" in timed.records[-1]) == (asynchrony is not None)
+    assert "simulated_seconds" not in plain.records[-1]
+
+
+@pytest.mark.parametrize("strategy", ["vmap", "shard_map"])
+def test_clients_may_be_computed_at_once(strategy):
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    execution = ClientExecution(map_clients=partial(client_map, strategy=strategy))
+    options = {"rounds": 6, "cohort_size": 2, "clock": SECOND, "asynchrony": Asynchrony(5)}
+    one_by_one, at_once = (
+        jaxfed.simulate(algorithm, federation, **options)
+        for algorithm in (method(), method(execution=execution))
+    )
+    for a, b in zip(leaves(one_by_one.state), leaves(at_once.state), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_lost_clients_leave_no_trace_in_a_round():
+    """A padded round of those before a deadline is the round of these clients alone."""
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    few = jaxfed.Federation.from_clients(clients_of(SIZES)[:3], num_classes=3)
+    clock = Clock(seconds_per_example=1.0, deadline=7.0)
+    timed = jaxfed.simulate(method(), federation, rounds=4, clock=clock)
+    plain = jaxfed.simulate(method(), few, rounds=4)
+    assert [record["clients"] for record in timed.records] == [3] * 4
+    for a, b in zip(leaves(timed.state), leaves(plain.state), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
+    """Each client has one example, many times: the mean of any batch is that example."""
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(4, momentum=0.5, rngs=rngs)
+            self.last = nnx.Linear(4, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(self.norm(x))
+
+    network = jaxfed.from_flax(Net, input_shape=(4,))
+    batches = Batches("joint", 64, 1)
+    local = LocalTraining(batches=batches, labeled_batches=batches)
+    algorithm = jaxfed.algorithms.fedavg(training=Training(network, local=local))
+    clients = [(np.repeat(x[:1], len(y), axis=0), y) for x, y in clients_of(SIZES)]
+    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
+    schedule = schedule_of(
+        *(SECOND, Sampling(1), federation, 0, 12),
+        needs_labels=algorithm.needs_labels,
+        asynchrony=Asynchrony(5, 0.0),
+    )
+    found = jaxfed.simulate(
+        *(algorithm, federation),
+        rounds=12,
+        cohort_size=1,
+        clock=SECOND,
+        asynchrony=Asynchrony(5, 0.0),
+    )
+    means = [np.zeros(4)]  # after each number of steps
+    for number, one in enumerate(schedule.rounds):
+        (client,), (version,) = one.clients, one.version
+        seen = 0.5 * means[version] + 0.5 * clients[client][0].mean(axis=0)
+        means.append(means[number] + seen - means[version])
+    statistics = nnx.split_state(found.state.model, nnx.BatchStat, ...)[0]
+    np.testing.assert_allclose(statistics["norm"]["mean"][...], means[-1], atol=1e-5)
+
+
+def test_a_method_that_averages_more_is_refused():
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    options = {"cohort_size": 2, "asynchrony": Asynchrony(4)}
+    with pytest.raises(UsageError, match="server averages more than model changes"):
+        jaxfed.simulate(method(jaxfed.algorithms.scaffold), federation, clock=SECOND, **options)
+    with pytest.raises(UsageError, match=r"asynchronous rounds need clock=Clock"):
+        jaxfed.simulate(method(), federation, **options)
