@@ -1,4 +1,4 @@
-"""Simulated time of a config: the section `clock`, and `concurrency` of a method's training."""
+"""Simulated time in a config: the section `clock`, and a method's `training.concurrency`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def clock_of(config: ConfigDict) -> Clock:
     """Return the section `clock` as an object.
 
     Raises:
-        UsageError: a value that its rule does not allow, or values that do not go together.
+        UsageError: an invalid value, or incompatible values.
     """
     with section("config.clock", config.clock):
         return Clock(**config.clock)
 
 
 def check(config: ConfigDict) -> None:
-    """Check simulated time against cohorts and methods, and read a table of availability.
+    """Check simulated time against cohorts and methods, and read the availability table.
 
     Raises:
-        UsageError: the first key that does not fit, or a wrong line of the table.
+        UsageError: the first incompatible key, or an invalid line of the table.
     """
     clock = clock_of(config)
     num_clients = config.federation.num_clients
@@ -60,10 +60,10 @@ def check(config: ConfigDict) -> None:
 
 
 def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> None:
-    """Check that some client can meet the deadline, by the fewest examples that it may train on.
+    """Check that some client can meet the deadline if it trains on the fewest examples it may have.
 
     Raises:
-        UsageError: with the seconds of the fastest client.
+        UsageError: no client can; the error gives the fastest client's seconds.
     """
     clock = clock_of(config)
     if not clock.deadline:
@@ -97,14 +97,14 @@ def schedule(
     """Return the schedule of a method's rounds in simulated time; None if the clock is off.
 
     Args:
-        config: as the method sees it (`methods.with_own_training`), with its number of rounds.
+        config: the method's config (`methods.with_own_training`), with its number of rounds.
         name: of the method.
         algorithm: the method.
         federation: the clients.
         seed: of the repeat.
 
     Raises:
-        UsageError: a client of the table that does not exist, or a round that nobody finishes.
+        UsageError: the table has a client that does not exist, or no client finishes a round.
     """
     with _naming(config, name):
         return schedule_of(
@@ -120,7 +120,7 @@ def schedule(
 
 
 def _work(config: ConfigDict, name: str) -> Work:
-    """Return the work of a round; methods with models of their own, or none, compute examples once."""
+    """Return the work of a round; methods without a shared model process each example once."""
     wanted = config.training
     if not methods.trains(config, name) or methods.has_learners(config, name):
         return Work()
@@ -128,7 +128,7 @@ def _work(config: ConfigDict, name: str) -> Work:
 
 
 def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:
-    """Return a method's asynchronous rounds; one that does not train has none."""
+    """Return a method's asynchronous rounds; methods that do not train have none."""
     if not methods.uses_training(config, name):
         return Asynchrony()
     training = methods.with_own_training(config, name).training
@@ -136,7 +136,7 @@ def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:
 
 
 def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
-    """Check that a method averages model changes alone, which come from its clients alone."""
+    """Check that a method's server only averages model changes, and that clients alone compute them."""
     training = methods.with_own_training(config, name).training
     needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
     statistics = methods.training_key(config, name, "batch_statistics")
@@ -172,7 +172,7 @@ def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
 
 
 def _naming(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Name in errors the keys of a config."""
+    """Give errors the config's names of keys."""
     keys = {key: f"clock.{key}" for key in config.clock}
     keys |= {
         "sampling": "sampling",

@@ -1,9 +1,9 @@
-"""Row numbers of the examples that each client holds, stored in arrays, not as an object for each client.
+"""Row numbers of each client's examples, stored in a few arrays instead of an object for each client.
 
     rows = ClientRows.by_owner(points, owner, num_clients)
-    rows[k], rows.sizes, rows.joined        # one client's; all sizes [M]; everybody's, client after client
+    rows[k], rows.sizes, rows.joined        # one client's; all sizes [M]; all rows, client after client
 
-A federation of a million clients takes three arrays in place of three million.
+A federation of a million clients then takes three arrays instead of three million.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 
 class ClientRows(Sequence[np.ndarray]):
-    """A sequence of M int64 arrays: client k's is made when it is asked for.
+    """A sequence of M int64 arrays; client k's array is made when it is indexed.
 
         self[k] = rows[start[k] : start[k] + sizes[k]]
 
     Attributes:
-        start: int64 [M], place of each client's first entry in `rows`.
+        start: int64 [M], position of each client's first entry in `rows`.
         sizes: int64 [M], number of its entries.
-        rows: int64 [n]; None stands for 0, 1, ..., as where each client's examples lie side by side.
+        rows: int64 [n]; None stands for 0, 1, ..., if each client's examples are adjacent.
     """
 
     __slots__ = ("rows", "sizes", "start")
@@ -34,7 +34,7 @@ class ClientRows(Sequence[np.ndarray]):
 
     @classmethod
     def of(cls, clients: Sequence[np.ndarray]) -> ClientRows:
-        """Return the same rows in this form; `clients` itself if it has it."""
+        """Return the same rows as `ClientRows`; `clients` itself if it is one."""
         if isinstance(clients, ClientRows):
             return clients
         arrays = [np.zeros(0, np.int64), *clients]
@@ -44,7 +44,7 @@ class ClientRows(Sequence[np.ndarray]):
     def contiguous(
         cls, sizes: np.ndarray, rows: np.ndarray | None = None, first: int = 0
     ) -> ClientRows:
-        """Return clients whose entries follow each other, from place `first` of `rows` on."""
+        """Return clients with successive entries, from position `first` of `rows` on."""
         sizes = np.asarray(sizes, np.int64)
         return cls(first + np.cumsum(sizes) - sizes, sizes, rows)
 
@@ -55,7 +55,7 @@ class ClientRows(Sequence[np.ndarray]):
 
     @classmethod
     def by_owner(cls, rows: np.ndarray, owner: np.ndarray, num_clients: int) -> ClientRows:
-        """Return the rows of each client, in the order given; `owner` int [n] is each row's client."""
+        """Return the rows of each client, in the given order; `owner` int [n] is the client of each row."""
         order = np.argsort(owner, kind="stable")
         return cls.contiguous(np.bincount(owner, minlength=num_clients), rows[order])
 
@@ -73,11 +73,11 @@ class ClientRows(Sequence[np.ndarray]):
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def mapped(self, number: Callable[[np.ndarray], np.ndarray]) -> ClientRows:
-        """Return the same clients with other numbers for their rows."""
+        """Return the same clients with their row numbers mapped."""
         return ClientRows.contiguous(self.sizes, number(self.joined))
 
     def chosen(self, keep: np.ndarray) -> ClientRows:
-        """Return the same clients with those of the `joined` rows where `keep` is True."""
+        """Return the same clients with only those of the `joined` rows for which `keep` is True."""
         sizes = np.bincount(self.owner[keep], minlength=len(self))
         return ClientRows.contiguous(sizes, self.joined[keep])
 
@@ -113,7 +113,7 @@ class ClientRows(Sequence[np.ndarray]):
 class Partition(NamedTuple):
     """The examples of each client, as indices; every example of the data appears exactly once.
 
-    A part may be any sequence of M arrays. Those that jaxfed makes are `ClientRows`.
+    Each field may be any sequence of M arrays. Partitions that jaxfed makes have `ClientRows`.
 
     Attributes:
         labeled: M int64 arrays, the examples whose label the client knows.

@@ -1,11 +1,11 @@
-"""Examples and labels as a caller gives them, client by client: checked, and joined to arrays.
+"""Examples and labels that a caller gives client by client: checks them and joins them to arrays.
 
     examples = GivenExamples("from_clients")
     for x, y in clients:
         examples.add(x, y, "a client")
     x, y, sizes = examples.joined()
 
-Of arrays as those before, type and shape alone are looked at; values are checked together, in `joined`.
+For an array like earlier ones only type and shape are checked in `add`; values are checked together, in `joined`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxfed.errors import UsageError
 
 
 class Joined(NamedTuple):
-    """Examples [n, ...], their labels int32 [n], -1 if unlabeled, and how many were added each time, [k]."""
+    """Examples [n, ...], labels int32 [n], -1 if unlabeled, and the number of examples of each `add`, [k]."""
 
     x: np.ndarray
     y: np.ndarray
@@ -33,7 +33,7 @@ def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | Non
     """Return C, by default one more than the highest label.
 
     Raises:
-        UsageError: labels that are none of the classes, or a single class.
+        UsageError: a label outside the classes, or a single class.
     """
     classes = highest + 1 if num_classes is None else num_classes
     if highest >= classes or lowest < UNLABELED or classes < 2:
@@ -45,7 +45,7 @@ def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | Non
 
 
 def check_labels_of(asked: str, server: np.ndarray, public: np.ndarray, is_labeled: bool) -> None:
-    """Check the labels of the server's examples, and of public ones if everybody has them.
+    """Check that the server's examples have labels, and public ones if their labels are public.
 
     Raises:
         UsageError: a label is missing.
@@ -63,7 +63,7 @@ class GivenExamples:
     """Examples that were added since the last `joined`."""
 
     def __init__(self, asked: str) -> None:
-        """`asked` names the caller's function in errors."""
+        """`asked` is the name of the caller's function in errors."""
         self._asked = asked
         self._x: list[np.ndarray] = []
         self._y: list[np.ndarray] = []
@@ -76,8 +76,8 @@ class GivenExamples:
         """Add a pair of examples [n, ...] and labels [n]; errors call it `name`.
 
         Raises:
-            UsageError: no pair; examples that are no finite numbers, or of another shape than those before;
-                labels that are no classes.
+            UsageError: not a pair; examples that are not finite numbers, or have another shape than earlier
+                ones; labels that are not classes.
         """
         if not (isinstance(part, tuple | list) and len(part) == 2):
             raise UsageError(
@@ -98,10 +98,10 @@ class GivenExamples:
         self.num_bytes += x.nbytes
 
     def joined(self) -> Joined:
-        """Return all examples added since the last call, and forget them.
+        """Return all examples added since the last call, and clear them.
 
         Raises:
-            UsageError: values that are nan or infinite; nothing was added yet, not even before.
+            UsageError: nan or infinite values; nothing has ever been added.
         """
         if self._first is None:
             raise UsageError(f"{self._asked}: no examples; one client is needed at least")
@@ -123,7 +123,7 @@ class GivenExamples:
         return Joined(x, y, sizes)
 
     def _checked(self, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Return both as arrays; remember their types if others like them need no check."""
+        """Return both as arrays; store their types if arrays like them need no check."""
         if np.ma.is_masked(x):
             raise UsageError(
                 f"{self._asked}: examples are a masked array; fill its gaps first, x.filled(VALUE)"

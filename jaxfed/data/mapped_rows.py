@@ -1,10 +1,11 @@
-"""Examples in a file: an array by its shape and type, whose rows are read where they are needed.
+"""A memory-mapped array of examples, whose rows are read only when needed.
 
     x = mapped(file)                    # np.memmap, read-only
     part = next(gathered(x, [rows]))    # a copy of x[rows]
 
-`x[rows]` alone would map megabytes around each row, which count as this process's memory, and a file that
-another process shortens would end this one. Rows are therefore read, each run of successive ones by one call.
+`x[rows]` would page in megabytes around each row, which count as memory of this process, and would crash it
+if another process truncated the file. Rows are therefore read by file calls, one for each run of successive
+rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _AT_ONCE = 2**24  # bytes of several groups that are read together
 
 
 class _Opened(NamedTuple):
-    """An open file, and the address at which its first byte would be mapped."""
+    """An open file, and the address to which its first byte would be mapped."""
 
     descriptor: int
     origin: int
@@ -37,7 +38,7 @@ def mapped(file: Path) -> np.ndarray:
     """Map the array of an `.npy` file, which stays open as long as an array refers to it.
 
     Raises:
-        ValueError: the file is no such file, or damaged.
+        ValueError: the file is not an `.npy` file, or is damaged.
     """
     with file.open("rb") as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -54,12 +55,12 @@ def mapped(file: Path) -> np.ndarray:
 
 
 def is_mapped(x: np.ndarray) -> bool:
-    """True for an array of `mapped`, or for rows of one that follow each other."""
+    """True for an array of `mapped`, or for successive rows of one."""
     return _opened(x) is not None and x.flags.c_contiguous
 
 
 def parts(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Some rows of x at a time, so that what is computed of all its values takes little memory."""
+    """Blocks of rows of x, so that a computation over all values takes little memory."""
     rows = max(1, 2**20 // max(1, math.prod(x.shape[1:])))
     starts = range(0, len(x), rows)
     if is_mapped(x):
@@ -68,7 +69,7 @@ def parts(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def gathered(x: np.ndarray, groups: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Copies x[rows] for each of these groups of rows, int from 0 on."""
+    """Yield a copy of x[rows] for each of these groups of row numbers."""
     opened, plain = _opened(x) if is_mapped(x) else None, np.asarray(x)
     if opened is None:
         yield from (plain[rows] for rows in groups)
@@ -105,7 +106,7 @@ def _read_together(
 
 
 def _read(opened: _Opened, x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """x[wanted], each run of successive rows by one call."""
+    """x[wanted], with one read call for each run of successive rows."""
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(x):
         raise IndexError(f"rows {wanted.min()}..{wanted.max()} of {len(x)}")
     order = np.argsort(wanted, kind="stable")
@@ -136,7 +137,7 @@ def _fill(descriptor: int, into: memoryview, place: int) -> None:
 
 
 def adjoined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenation of arrays [n_i, ...]; without a copy where they are successive rows of a mapped one."""
+    """Concatenation of arrays [n_i, ...]; without a copy if they are successive rows of a mapped array."""
     first = arrays[0]
     end = first.ctypes.data
     for each in arrays:
@@ -149,7 +150,7 @@ def adjoined(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class MappedRows:
-    """x[indices] [m, ...] of a mapped array, of which rows are read when they are asked for.
+    """Lazy x[indices] [m, ...] of a memory-mapped array: rows are read when they are indexed.
 
     Attributes:
         shape, dtype: of x[indices].

@@ -4,13 +4,14 @@ FOLDER/
   packed.json        format, num_classes, class_names, client_names, clients, example [type, ...],
                      rows {own, new, ...: n}, files {name: size}
   x.npy              examples [n, ...]: each client's labeled and unlabeled ones, client after client; then
-                     clients' new points likewise; then the validation, test, server and public examples
+                     the clients' new points, client after client; then the validation, test, server and
+                     public examples
   y.npy              int32 [n], classes in the same order, -1 if unknown
   counts.npy         int64 [3, M], each client's numbers of labeled, unlabeled and new examples
-  test_client.npy    int32 [n_test], the client of each test example, where the source names it
-  public_labels.npy  int32 [n_u], where everybody has the public examples' labels
+  test_client.npy    int32 [n_test], the client of each test example, if the source has it
+  public_labels.npy  int32 [n_u], labels of the public examples, if they are public as well
 
-`x` is mapped, not read; only its size and shape are checked. The others are checked by their checksums.
+`x` is memory-mapped, not read; only its size and shape are checked. The other files have checksums.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ class Packed(NamedTuple):
     """Contents of such a folder.
 
     Fields:
-        x: [n, ...], mapped and read-only.
+        x: [n, ...], memory-mapped and read-only.
         y: int32 [n].
         partition: each client's rows.
         num_classes: C.
         class_names: C names.
         client_names: M names, or none.
-        apart: name -> int64, rows of the validation, test, server and public examples.
+        apart: name -> int64, row numbers of the validation, test, server and public examples.
         test_client: int32 [n_test], or None.
         public_labels: int32 [n_u], or None.
-        num_public_classes: their number of classes, or 0.
+        num_public_classes: number of classes of the public labels, or 0.
     """
 
     x: np.ndarray
@@ -77,7 +78,7 @@ def opened(folder: str | os.PathLike[str]) -> Packed:
     """Open a folder that `pack` wrote.
 
     Raises:
-        UsageError: no such folder; one that is damaged, half copied or of another version.
+        UsageError: the folder does not exist, or is damaged, half copied or of another version.
     """
     place = location(folder, "folder")
     if not recognizes(place):
@@ -88,13 +89,13 @@ def opened(folder: str | os.PathLike[str]) -> Packed:
 
 
 def read(folder: Path) -> Dataset:
-    """Return clients' examples as a data set with a client of each example; x stays on disk.
+    """Return the clients' examples as a data set with a client for each example; x stays on disk.
 
-    A config deals labels by `federation.labeled_fraction`, among all examples whose class is known. Test
-    examples, or else clients' new points, are the test split.
+    A config distributes labels by `federation.labeled_fraction` among all examples whose class is known. The
+    test split is the test examples or, without any, the clients' new points.
 
     Raises:
-        UsageError: as `opened`; the folder has examples that a config draws itself.
+        UsageError: as for `opened`, or the folder has examples that a config draws itself.
     """
     packed = opened(folder)
     labeled, unlabeled, new = packed.partition.sizes
@@ -166,7 +167,7 @@ def _opened(folder: Path) -> Packed:
 
 
 def _header(folder: Path) -> dict[str, Any]:
-    """The header, once versions, sizes and checksums are right."""
+    """Return the header after checking version, sizes and checksums."""
     try:
         header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
         version = header["format"]

@@ -1,10 +1,10 @@
-"""Write a federation to a folder once, so that its examples stay on disk from then on.
+"""Write a federation to a folder, from which its examples are read as needed.
 
     pack(((x_of(k), y_of(k)) for k in range(10**6)), "clients", test=(x_test, y_test))
     federation = Federation.open_packed("clients")
 
-`jaxfed.data.packed` describes the folder. Clients are written as they come: memory holds some of them at a
-time, and the numbers of examples of all.
+`jaxfed.data.packed` describes the folder. Clients are written one after another: memory holds a few of them at
+a time, and the numbers of examples of all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AT_ONCE = 2**24  # bytes of examples in memory
 
 
 class Held(Protocol):
-    """A `Federation`, by those of its attributes that are written."""
+    """The attributes of a `Federation` that are written."""
 
     x: np.ndarray
     y: np.ndarray
@@ -64,23 +64,23 @@ def pack(
 ) -> Path:
     """Write a federation to a new folder.
 
-    A killed process leaves no folder of this name, only a hidden one beside it, which the next call removes.
+    A killed process leaves no folder of this name, only a hidden one next to it that the next call removes.
 
     Args:
-        clients: each client's examples [n_j, ...] and labels, -1 for unlabeled, read once, one after
-            another; or a `Federation`; or a `Dataset` with a client of each row, such as `load` reads from
-            LEAF's files or a table with a `client_key`, whose test split becomes `test`. Only the first kind
-            is followed by other arguments.
-        folder: a path where nothing is.
+        clients: an iterable of each client's examples [n_j, ...] and labels, -1 for unlabeled, which is read
+            once; or a `Federation`; or a `Dataset` with a client for each row, such as `load` returns for
+            LEAF's files or for a table with a `client_key`; its test split becomes `test`. Arguments after
+            `folder` are allowed only with an iterable.
+        folder: a path that does not exist.
         test, validation, new, server, public, public_labeled, num_classes: as for `Federation.from_clients`.
 
     Returns:
         The folder.
 
     Raises:
-        UsageError: the folder exists; arguments that `Federation.from_clients` refuses; examples of a type
-            that the first client's cannot hold.
-        OSError: the disk is full, for example; nothing is left behind.
+        UsageError: the folder exists; arguments that `Federation.from_clients` refuses; examples whose type
+            does not convert to that of the first client's.
+        OSError: for example, the disk is full; nothing is left behind.
     """
     place = location(folder, "folder")
     if place.exists():
@@ -110,7 +110,7 @@ def pack(
 
 
 class _Column:
-    """An `.npy` file whose rows are appended."""
+    """An `.npy` file to which rows are appended."""
 
     def __init__(self, file: Path, like: np.ndarray, stack: ExitStack) -> None:
         self._stream = stack.enter_context(file.open("wb"))
@@ -169,14 +169,14 @@ class _Writer:
         self.rows[section] += len(y)
 
     def copy(self, section: str, x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> None:
-        """Write these rows of x and y, some at a time."""
+        """Write these rows of x and y, in parts."""
         size = max(1, _AT_ONCE // max(1, x[:1].nbytes))
         groups = [rows[start : start + size] for start in range(0, len(rows), size)]
         for group, part in zip(groups, gathered(x, groups), strict=True):
             self.append(section, part, y[group])
 
     def finish(self) -> None:
-        """Write what is left, the header last."""
+        """Write the remaining files, the header last."""
         if self._x is None or not any(self.rows.values()):
             raise UsageError("pack: the clients have no examples")
         self._x.finish()

@@ -1,19 +1,20 @@
-"""An array [M, ...] of which few rows change at a time: rows are written in place, versions stay readable.
+"""A versioned array [M, ...]: updates write a few rows in place, and older versions stay readable.
 
     table = RowTable(num_rows, first)            every row is `first`
     rows = table[places]                         NumPy rows [K, ...], a copy
     after = table.replaced(places, rows)         a new version; `table` still reads as before
 
-Versions of a table share one array. The newest one reads it as it is; an older one stores the rows that have
-changed since, and no more. A version that nobody holds costs nothing. So a state that contains tables is a
-value like any other, and its round copies the rows of a cohort instead of all clients'.
+All versions of a table share one array. The newest version is the array itself; an older one stores only the
+old values of rows that have changed since. A version without references costs nothing. A state that contains
+tables is therefore immutable like any other, but a round copies the rows of its cohort, not those of all
+clients.
 
-The array lies in memory, whose pages are allocated as rows are written, or in a file without a name in a
-folder. The disk reserves the whole file at the first write, so that it cannot become full later; the file
-ends with the process. A table of typed PRNG keys contains their words.
+The array lies in memory, whose pages are allocated as rows are written, or in an unnamed file in a folder.
+The whole file is reserved on the disk at the first write, so that later writes cannot fill the disk. The file
+disappears with the process. A table of typed PRNG keys stores their words.
 
-Cost: `replaced` copies the K old rows and writes K new ones, for any M. Reading an old version takes a search
-in the rows that have changed since.
+Cost: `replaced` copies K old rows and writes K new ones, for any M. Reading an old version searches the rows
+that have changed since.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RowTable:
 
     Attributes:
         shape: M and the shape of a row.
-        dtype: of the rows; a key type for typed keys.
+        dtype: type of the rows; a key type for typed keys.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class RowTable:
         folder: Path | None = None,
         beside: Interleaved | None = None,
     ) -> None:
-        """Make a table with `first` in every row; with a folder its array will be a file there.
+        """Make a table with `first` in every row; with a folder its array is a file there.
 
-        Tables with the same `beside` lie in one array or file, which has M rows and a folder of its own.
+        Tables with the same `beside` share one array or file, which has its own M rows and folder.
         """
         self.dtype = first.dtype
         self.is_keys = jnp.issubdtype(first.dtype, jax.dtypes.prng_key)
@@ -69,7 +70,7 @@ class RowTable:
 
     @classmethod
     def of(cls, rows: Any, folder: Path | None = None) -> RowTable:
-        """Make a table with these rows [M, ...]; one copy."""
+        """Make a table with these rows [M, ...], copied once."""
         return cls(len(rows), rows[0], folder).replaced(np.arange(len(rows)), rows)
 
     @property
@@ -79,7 +80,7 @@ class RowTable:
 
     @property
     def first(self) -> np.ndarray:
-        """The row that is in all places nobody has written; the words of a key."""
+        """The row in all places that have not been written; for keys, its words."""
         return self._array.first
 
     def __len__(self) -> int:
@@ -93,18 +94,18 @@ class RowTable:
         return self.from_words(rows)
 
     def from_words(self, words: np.ndarray) -> Any:
-        """Return rows as typed keys if those of the table are, given the words of keys."""
+        """Return rows of words as typed keys if the table has typed keys, else the rows."""
         return (
             jax.random.wrap_key_data(jnp.asarray(words), impl=self._impl) if self.is_keys else words
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All rows, a copy; the words of keys."""
+        """All rows, a copy; for keys, their words."""
         del copy
         return self.words(np.arange(len(self))).astype(dtype or self.first.dtype, copy=False)
 
     def words(self, places: np.ndarray) -> np.ndarray:
-        """Return the rows of an array of places [K], the words of keys."""
+        """Return the rows at places [K]; for keys, their words."""
         with self._array.lock:
             rows = self._array.read(places)
             for patched, old in reversed(self._patches):
@@ -146,14 +147,14 @@ class RowTable:
             )
 
     def blocks(self, places: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield places and rows, some MB at a time; the table may be written meanwhile."""
+        """Yield places and rows in blocks of 16 MiB; the table may be written meanwhile."""
         size = rows_at_once(self.first)
         for start in range(0, len(places), size):
             part = places[start : start + size]
             yield part, self.words(part)
 
     def anew(self, first: np.ndarray) -> RowTable:
-        """Return a table of this form with `first` (the words of a key) in every row."""
+        """Return a table of the same form with `first` (of keys, the words) in every row."""
         return RowTable(len(self), self.from_words(first), self._array.folder)
 
     def _add(self, patch: _Patch) -> None:
@@ -161,7 +162,7 @@ class RowTable:
         self._merge()
 
     def _merge(self) -> None:
-        """Keep one row of each place, the first, once there are twice as many as after the last time."""
+        """Merge patches, keeping the first row of each place, if they have doubled since the last merge."""
         if len(self._patches) == 1 or sum(len(places) for places, _ in self._patches) < (
             self._merged
         ):
@@ -173,21 +174,21 @@ class RowTable:
 
 
 def rows_at_once(row: np.ndarray) -> int:
-    """Number of such rows that are read or written at a time: some MB."""
+    """Number of such rows that are read or written at a time: 16 MiB of them."""
     return max(1, _BLOCK // max(1, row.nbytes))
 
 
 class Interleaved:
-    """Memory of several tables, in which their rows of one place lie side by side.
+    """Storage of several tables in which their rows of one place are adjacent.
 
-    A row of all tables then takes few pages in the memory, or reads of a disk.
+    One client's rows of all tables then take few memory pages, or few disk reads.
     """
 
     def __init__(self, num_rows: int, folder: Path | None) -> None:
         self._num_rows, self._folder, self._stride = num_rows, folder, 0
 
     def reserved(self, num_bytes: int) -> int:
-        """Reserve so many bytes of each row before any is written; return their offset."""
+        """Reserve bytes of each row, before any row is written; return their offset."""
         offset, self._stride = self._stride, self._stride + -(-num_bytes // _ALIGNED) * _ALIGNED
         return offset
 
@@ -205,7 +206,7 @@ class Interleaved:
 
 
 class _Array:
-    """The array that versions share."""
+    """The array that all versions share."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _Array:
 
 
 def _allocated(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
-    """Return an array whose pages exist once they are written, or one in a file.
+    """Return an array whose pages are allocated when written, or one in a file.
 
     Raises:
         OSError: the disk has too little room.

@@ -1,4 +1,5 @@
 """Simulated time: availability and speeds of clients, rounds with a deadline, asynchronous arrivals.
 
-No model is here and no data, only client numbers and seconds. `jaxfed.federation.rounds` plays a schedule.
+This package has no models and no data, only client numbers and seconds. `jaxfed.federation.rounds` runs the
+rounds of a schedule.
 """

@@ -4,8 +4,8 @@
     round t ends with the cohort_size-th arrival since round t - 1:  w <- w + mean_k s_k p_k delta_k
     s_k = (1 + staleness_k) ** -exponent,  staleness_k = server steps since client k began
 
-A client that has arrived or is lost is replaced at once by a free one, which begins with the server's current
-model. All arrivals of one instant come before replacements of that instant. A client whose change waits in
+A client that has arrived or is lost is replaced immediately by a free one, which begins with the server's
+current model. Arrivals of one instant are processed before its replacements. A client whose change waits in
 the buffer cannot begin again before the server's step.
 """
 
@@ -41,7 +41,7 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
     """Return the schedule of asynchronous rounds.
 
     Raises:
-        UsageError: a round that nobody finishes.
+        UsageError: a round in which no client finishes.
     """
     size, time = plan.size(1), 0.0
     training: list[Event] = []
@@ -80,7 +80,7 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
 
 
 def _events(plan: Plan, clients: np.ndarray, number: int, time: float) -> list[Event]:
-    """Return the ends of clients that begin now, in round `number`."""
+    """Return the end of the work of each client that begins now, in round `number`."""
     finish, lost = plan.ends(clients, number, time)
     ends = np.minimum(finish, lost)
     return [
@@ -90,9 +90,9 @@ def _events(plan: Plan, clients: np.ndarray, number: int, time: float) -> list[E
 
 
 def slots_of(timed: list[Timed]) -> list[int]:
-    """Return the slot in which the model of each number of server steps is stored; -1: not stored.
+    """Return, for each number of server steps, the slot in which the model is stored; -1: not stored.
 
-    As few slots as there are models in use at a time: a slot is free after the last round that needs it.
+    A slot is reused after the last round that needs it, so there are as few slots as models in use at a time.
     """
     last = {version: number for number, one in enumerate(timed, 1) for version in one.version}
     slots, until = [], list[int]()

@@ -1,7 +1,7 @@
-"""Times at which clients are available: always, a window of each day, or as a table says.
+"""Times at which clients are available: always, in a window of each day, or in the windows of a table.
 
-A client that leaves before its work is done loses it. Nothing is drawn round by round: a client's windows
-depend on its number and the seed alone, so a question about K clients costs O(K).
+The work of a client that leaves before it is done is lost. Nothing is drawn round by round: a client's
+windows depend only on its number and the seed, so a query about K clients costs O(K).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Availability(Protocol):
     """Windows of all clients."""
 
     def until(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """Return the end of each client's window at a time, float64 [K]; -inf for a client that is away."""
+        """Return the end of each client's window at a time, float64 [K]; -inf for an unavailable client."""
         ...
 
     def next_start(self, time: float) -> float:
-        """Return a time after this one at which some client's window begins; inf without any."""
+        """Return a later time at which some client's window begins; inf if there is none."""
         ...
 
 
@@ -50,10 +50,10 @@ class Always:
 
 
 class Diurnal:
-    """A window of every day, `share` of it long, around an hour that is a client's own.
+    """A window in every day, of the length `share`, around an hour of the client's own.
 
-    Second 0 is midnight. From noon to noon, the hour is the mean of two uniform draws: most clients are there
-    at midnight, when devices idle and charge, and fewest at noon.
+    Second 0 is midnight. The hour is the mean of two uniform draws from noon to noon: most clients are
+    available at midnight, when devices idle and charge, and fewest at noon.
     """
 
     def __init__(self, num_clients: int, share: float, seed: int) -> None:
@@ -79,12 +79,12 @@ class Diurnal:
 
 
 class Trace:
-    """Windows of a table, which repeats after its last end. A client without a row is never available."""
+    """Windows from a table, which repeats after its last end. A client without a row is never available."""
 
     def __init__(self, client: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Prepare rows by ascending client and start, without overlap: int64 [n], float64 [n] seconds.
+        """Store rows sorted by client and start, without overlaps: int64 [n], float64 [n] seconds.
 
-        A window at the end of the table goes on where its client has one at second 0.
+        A window at the end of the table continues in the client's window at second 0, if it has one.
         """
         self._client, self._start, self._period = client, start, float(end.max())
         first = np.searchsorted(client, client)  # each client's first row
@@ -115,10 +115,10 @@ class Trace:
 
 
 def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
-    """Return the availability that a clock names.
+    """Return the availability that a clock specifies.
 
     Raises:
-        UsageError: the table is missing, or wrong in some line.
+        UsageError: the table is missing, or has an invalid line.
     """
     if clock.availability == "always":
         return Always()
@@ -135,7 +135,7 @@ def read_trace(path: str, num_clients: int = 0) -> Trace:
         num_clients: M, to check clients' numbers; 0: unknown.
 
     Raises:
-        UsageError: the file is missing or empty; a line that is wrong, by its number.
+        UsageError: the file is missing or empty, or has an invalid line, whose number is given.
     """
 
     def refused(wrong: str, line: int = 0) -> UsageError:

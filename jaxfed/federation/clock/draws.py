@@ -1,6 +1,7 @@
-"""Random numbers that belong to clients' numbers, and sets of clients that are free.
+"""Per-client random numbers, and random sets of free clients.
 
-A client's number alone determines its draws, so those of K clients cost O(K) of any number of clients.
+A client's draws depend only on its number and the seed, so draws for K clients cost O(K), however many there
+are in all.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _TRIES, _MORE = 16, 4  # rounds of further draws, and their number for each clie
 
 
 def uniform(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:
-    """Return each client's draw from (0, 1), float64 [K].
+    """Return a uniform draw from (0, 1) for each client, float64 [K].
 
-    SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) at the counter of the client's number.
+    SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) with the client's number as the counter.
 
     Args:
         clients: int [K], their numbers.
         seed: of the repeat.
         stream: purpose of the draw.
-        number: of the draw, from 0.
+        number: number of the draw, from 0.
     """
     z = _key(seed, stream, number) + (np.asarray(clients).astype(np.uint64) + np.uint64(1)) * _STEP
     z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -42,7 +43,7 @@ def _key(seed: int, stream: Stream, number: int) -> np.ndarray:
 
 
 def normal(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:
-    """Return each client's standard normal draw, float64 [K]; arguments as `uniform`."""
+    """Return a standard normal draw for each client, float64 [K]; arguments as for `uniform`."""
     radius, angle = (uniform(clients, seed, stream, 2 * number + i) for i in range(2))
     return np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
 
@@ -52,13 +53,13 @@ def seconds_of(clock: Clock, seed: int, clients: np.ndarray, examples: np.ndarra
 
         seconds_per_example exp(sigma z_1) examples + seconds_per_round exp(sigma z_2)
 
-    z_1 and z_2 are a client's own in all rounds.
+    z_1 and z_2 are fixed for each client, in all rounds.
 
     Args:
         clock: the settings.
         seed: of the repeat.
         clients: int [K], their numbers.
-        examples: [K], the examples that they compute.
+        examples: [K], the number of examples that each processes.
     """
     slowness = [
         np.exp(clock.speed_spread * normal(clients, seed, Stream.CLOCK_SPEEDS, i)) for i in range(2)
@@ -73,15 +74,15 @@ def draw_free(
     count: int,
     is_free: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Draw `count` different free clients of a pool, all sets equally likely; all that are free if fewer.
+    """Draw `count` distinct free clients from a pool, uniformly; all free clients if there are fewer.
 
     Args:
-        rng: the generator; if nobody is away, the draw is `rng.choice(pool, count, replace=False)`.
+        rng: the generator; if every client is free, the draw is `rng.choice(pool, count, replace=False)`.
         pool: numbers of clients, or the number of all clients.
         count: clients wanted.
         is_free: clients int [K] -> bool [K].
 
-    Cost: O(count) where many are free, else one question about the whole pool.
+    Cost: O(count) if many are free, else one call of `is_free` for the whole pool.
     """
     first = rng.choice(pool, count, replace=False)
     chosen = first[is_free(first)].tolist()

@@ -1,4 +1,4 @@
-"""From settings to the schedule of a run."""
+"""Make the schedule of a run from its settings."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def schedule_of(
         federation: the clients.
         seed: of the repeat.
         rounds: their number.
-        needs_labels: number of a round -> True if its clients train on their labeled examples alone.
-        work: examples that a client computes in a round; None: its own, once.
-        asynchrony: with a concurrency above 0 rounds are asynchronous.
+        needs_labels: number of a round -> True if its clients train only on their labeled examples.
+        work: examples that a client processes in a round; None: its own, once.
+        asynchrony: rounds are asynchronous if its concurrency is above 0.
 
     Raises:
-        UsageError: settings that do not go together, a wrong table, or a round that nobody finishes.
+        UsageError: incompatible settings, an invalid table, or a round in which no client finishes.
     """
     if not clock.is_on:
         return None
@@ -54,10 +54,10 @@ def schedule_of(
 
 
 def check_clock(clock: Clock, sampling: Sampling, asynchrony: Asynchrony, num_clients: int) -> None:
-    """Check settings of a clock against those of cohorts; `num_clients` is 0 if it is unknown.
+    """Check a clock's settings against the sampling of cohorts; `num_clients` is 0 if unknown.
 
     Raises:
-        UsageError: the first that does not fit.
+        UsageError: the first incompatible setting.
     """
     size, concurrency = sampling.cohort_size or num_clients, asynchrony.concurrency
     if sampling.sampling == "groups" or (concurrency and sampling.sampling != "uniform"):

@@ -1,4 +1,4 @@
-"""Answers to a schedule's questions: clients that can begin at a time, and when each of them ends."""
+"""Draws of available clients at a simulated time, and the end of each one's work."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Plan:
         needs_labels: Callable[[int], bool],
         work: Work,
     ) -> None:
-        """Keep the settings; arguments as those of `schedule_of`."""
+        """Store the settings; arguments as for `schedule_of`."""
         self.clock, self._sampling, self._federation = clock, sampling, federation
         self._seed, self._needs_labels, self._work = seed, needs_labels, work
         self.availability: Availability = availability_of(clock, federation.num_clients, seed)
 
     def size(self, number: int) -> int:
-        """Return the number of clients that are wanted in a round."""
+        """Return the number of clients to draw in a round."""
         return sum(count for _, count in self._strata(number, self._sampling.cohort_size))
 
     def draw(
         self, number: int, repeat: int, time: float, count: int, busy: Set[int] = frozenset()
     ) -> np.ndarray:
-        """Draw clients that are available and not busy, ascending; fewer than `count` if there are fewer.
+        """Draw clients that are available and not busy, ascending; fewer than `count` if not enough are.
 
         Args:
-            number: of the round; if all its clients are free, the first draw is that of `sample_clients`.
+            number: number of the round; if every client is free, its first draw is `sample_clients`'s.
             repeat: number of earlier draws of this round.
             time: simulated seconds.
             count: clients wanted, by `sampling`; 0: all.
@@ -62,7 +62,7 @@ class Plan:
         return np.sort(np.concatenate(found))
 
     def ends(self, clients: np.ndarray, number: int, time: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return when clients that begin now finish, and when they are lost if that is earlier."""
+        """Return the times at which clients that begin now finish, and at which their work is lost."""
         finish = time + self.seconds(clients, number)
         lost = self.availability.until(clients, time)
         if self.clock.deadline:
@@ -70,7 +70,7 @@ class Plan:
         return finish, lost
 
     def seconds(self, clients: np.ndarray, number: int) -> np.ndarray:
-        """Return the simulated seconds that each client takes in a round."""
+        """Return the simulated duration of each client's work in a round, in seconds."""
         part = self._federation.partition
         kinds = part[:1] if self._needs_labels(number) else part
         held = [sum(len(kind[client]) for kind in kinds) for client in clients.tolist()]
@@ -78,7 +78,7 @@ class Plan:
         return seconds_of(self.clock, self._seed, clients, examples)
 
     def nobody(self, number: int) -> UsageError:
-        """Return the error for a round in which nobody finishes."""
+        """Return the error for a round in which no client finishes."""
         limits = [
             f"{name}={value!r}"
             for name, value in (

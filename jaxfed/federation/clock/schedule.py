@@ -1,7 +1,7 @@
 """Simulated time of a run: the clients that count in each round, and the second at which it ends.
 
-A schedule depends on the settings, the seed and the clients' sizes alone, not on a model. It is made before
-the first round, so a resumed run has it again and a checkpoint stores no time.
+A schedule depends only on the settings, the seed and the clients' sizes, not on a model. It is computed
+before the first round: a resumed run computes it again, and checkpoints store no time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Timed(NamedTuple):
     """One round of a schedule.
 
     Fields:
-        clients: those that count, ascending.
+        clients: the clients that count, ascending.
         seconds: simulated time at which the round ends.
         ended: number of clients that have finished or been lost in it.
-        version: of an asynchronous round, the number of server steps before each client began; else ().
+        version: in asynchronous rounds, the number of server steps before each client began; else ().
     """
 
     clients: tuple[int, ...]
@@ -30,15 +30,15 @@ class Timed(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Changes that arrive in a round, and the stored models that they began with.
+    """Model changes that arrive in a round, and the stored models that their clients began with.
 
     Fields:
         client: int32 [K], their clients.
         slot: int32 [K], the stored model that each began with.
-        staleness: int32 [K], server steps since then.
-        store: slot of the model before this round; -1: nobody begins with it.
+        staleness: int32 [K], number of server steps since then.
+        store: slot for the model before this round; -1: no client begins with it.
         num_slots: number of stored models.
-        exponent: a change counts (1 + staleness) ** -exponent times.
+        exponent: changes are multiplied by (1 + staleness) ** -exponent.
     """
 
     client: np.ndarray
@@ -56,8 +56,8 @@ class Schedule:
     Attributes:
         rounds: round t is `rounds[t - 1]`.
         cohort_size: largest number of clients in a round, to which cohorts are padded.
-        exponent: of staleness, in asynchronous rounds; None: rounds are synchronous.
-        slots: the stored model of each server step that some client begins with.
+        exponent: staleness exponent of asynchronous rounds; None: rounds are synchronous.
+        slots: for each server step, the slot of its stored model, if some client begins with it.
     """
 
     rounds: Sequence[Timed]
@@ -66,11 +66,11 @@ class Schedule:
     slots: Sequence[int] = ()
 
     def clients(self, number: int) -> tuple[int, ...]:
-        """Return the clients of a round, from 1, ascending."""
+        """Return the clients of a round, ascending; rounds count from 1."""
         return self.rounds[number - 1].clients
 
     def metrics(self, number: int) -> dict[str, float]:
-        """Return simulated time, the share of clients whose work was lost, and the mean staleness."""
+        """Return the simulated time, the share of clients whose work was lost, and the mean staleness."""
         timed = self.rounds[number - 1]
         lost = (timed.ended - len(timed.clients)) / timed.ended
         found = {"simulated_seconds": timed.seconds, "lost_share": lost}
@@ -79,23 +79,23 @@ class Schedule:
         return found
 
     def stored_at_first(self, algorithm: Any, state: Any) -> Any:
-        """Return the stored models before the first round, all of them that of `state`; () if synchronous."""
+        """Return the stored models before the first round, all that of `state`; () if synchronous."""
         if self.exponent is None:
             return ()
         return algorithm.with_arrivals(state, (), self._arrivals(0)).stored
 
     def started(self, algorithm: Any, state: Any, stored: Any, number: int) -> Any:
-        """Return the state that a round begins with: in asynchronous ones with its arrivals."""
+        """Return the state that a round begins with, in asynchronous rounds with its arrivals."""
         if self.exponent is None:
             return state
         return algorithm.with_arrivals(state, stored, self._arrivals(number))
 
     def ended(self, state: Any) -> tuple[Any, Any]:
-        """Return the state after a round without stored models, and these."""
+        """Return the state after a round without its stored models, and the stored models."""
         return (state, ()) if self.exponent is None else (state._replace(stored=()), state.stored)
 
     def _arrivals(self, number: int) -> Arrivals:
-        """Return the arrivals of a round; round 0 has those of the first."""
+        """Return the arrivals of a round; round 0 has those of round 1."""
         assert self.exponent is not None
         timed = self.rounds[max(number, 1) - 1]
         version = np.array(timed.version, np.int32)

@@ -16,15 +16,16 @@ STALENESS_EXPONENT = 0.5  # FedBuff's 1 / sqrt(1 + staleness)
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Speeds and availability of clients, and the server's waiting; off without `seconds_per_example`.
+    """Speeds and availability of clients, over-selection and deadline; off if `seconds_per_example` is 0.
 
     Attributes:
-        seconds_per_example: simulated seconds a training example of the median client; 0: no simulated time.
-        seconds_per_round: simulated seconds of the median client for the messages of a round.
-        speed_spread: sigma of the lognormal distribution of both over clients; 0: all alike.
+        seconds_per_example: simulated seconds of the median client for an example; 0: no simulated time.
+        seconds_per_round: simulated seconds of the median client for the communication of a round.
+        speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
         availability: 'always', 'diurnal' (a window of each day), or a CSV file of client,from,to in seconds.
         online_share: share of the day in which a client is available with availability='diurnal'.
-        over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first count.
+        over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first
+            cohort_size that finish count.
         deadline: simulated seconds after which a client's work of a round is lost; 0: none.
     """
 
@@ -47,10 +48,10 @@ class Clock:
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`; without `seconds_per_example` they have their defaults.
+        """Check the fields by `rules`; if `seconds_per_example` is 0 they must have their defaults.
 
         Raises:
-            UsageError: the first field that is not allowed.
+            UsageError: the first invalid field.
         """
         check_values("Clock", self.rules, vars(self))
         changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
@@ -70,11 +71,11 @@ class Clock:
 
 
 class Work(NamedTuple):
-    """Examples that a client trains on in a round: `epochs` times its own, or steps of batches.
+    """Examples that a client processes in a round: `epochs` times its own, or `local_steps` batches.
 
     Fields:
         epochs: passes over a client's examples.
-        local_steps: number of batches in place of passes; 0: passes.
+        local_steps: number of batches, in place of `epochs`; 0: use `epochs`.
         batch_size: largest batch; 0: all examples.
     """
 
@@ -83,17 +84,17 @@ class Work(NamedTuple):
     batch_size: int = 0
 
     def examples(self, held: int) -> int:
-        """Return the number of examples that a client with `held` of them computes."""
+        """Return the number of examples that a client with `held` of them processes."""
         batch = min(self.batch_size, held) if self.batch_size else held
         return self.local_steps * batch if self.local_steps else self.epochs * held
 
 
 class Asynchrony(NamedTuple):
-    """Asynchronous rounds (FedBuff); a round is the server's step from the first `cohort_size` arrivals.
+    """Asynchronous rounds (FedBuff); a round is one server step after `cohort_size` arrivals.
 
     Fields:
         concurrency: number of clients that train at a time; 0: synchronous rounds.
-        exponent: a change counts (1 + staleness) ** -exponent times.
+        exponent: changes are multiplied by (1 + staleness) ** -exponent.
     """
 
     concurrency: int = 0

@@ -1,9 +1,9 @@
 """Synchronous rounds in simulated time, with over-selection and a deadline.
 
-The server draws cohort_size * over_selection clients out of those that are available. The first `cohort_size`
-that finish count, and the last of them ends the round. With fewer, the round ends at the deadline; without
-one, when all drawn clients have finished or left. If nobody has finished then, the server draws again in the
-same round. If nobody is available, time goes on to the next window.
+The server draws cohort_size * over_selection of the available clients. The first `cohort_size` that finish
+count, and the last of them ends the round. If fewer finish, the round ends at the deadline; without a
+deadline it ends when all drawn clients have finished or left. If no client has finished by then, the server
+draws again in the same round. If no client is available, time advances to the next window.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jaxfed.federation.clock.schedule import Schedule, Timed
 
 
 def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
-    """Return the schedule of synchronous rounds, as the module's docstring has them.
+    """Return the schedule of synchronous rounds, as the module's docstring describes.
 
     Raises:
-        UsageError: a round that nobody finishes.
+        UsageError: a round in which no client finishes.
     """
     timed, time, most = [], 0.0, 1
     for number in range(1, rounds + 1):
@@ -45,7 +45,7 @@ def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
 def _finishers(
     plan: Plan, clients: np.ndarray, number: int, time: float, wanted: int
 ) -> tuple[tuple[int, ...], float]:
-    """Return those of the drawn clients that count, ascending, and the end of the round."""
+    """Return the drawn clients that count, ascending, and the end of the round."""
     finish, lost = plan.ends(clients, number, time)
     in_time = np.flatnonzero(finish <= lost)
     first = in_time[np.lexsort((clients[in_time], finish[in_time]))][:wanted]

@@ -1,11 +1,11 @@
-"""States of all clients, [M, ...]: small ones are arrays, large ones tables of which a round reads few rows.
+"""Per-client states [M, ...]: arrays if small, else tables of which a round reads and writes few rows.
 
-    a round on the host          state with `RowTable`s
-    its compiled program         state with `CohortRows`, the K rows of its cohort         (`of_cohort`)
-    after it                     the K rows are written to the tables                      (`written_back`)
+    before a round, on the host     state with `RowTable`s
+    in the compiled round           state with `CohortRows`, the K rows of the cohort      (`of_cohort`)
+    after the round                 the K rows are written to the tables                   (`written_back`)
 
-`gather` and `scatter` read and write all of these forms, so a method never tells them apart. An array is
-copied whole whenever rows change. A table is written in place (`jaxfed.host.row_table`).
+`gather` and `scatter` read and write all of these forms, so methods need not distinguish them. An array is
+copied as a whole if rows change; a table is updated in place (`jaxfed.host.row_table`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CohortRows:
     """The rows [K, ...] of a cohort, in place of those of all M clients.
 
     Attributes:
-        rows: in the cohort's order; row 0 of the table for a place without a client.
+        rows: in the cohort's order; row 0 of the table for a padding client.
         num_clients: M.
     """
 
@@ -56,7 +56,7 @@ def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def leaves(stacked: Any) -> list[Any]:
-    """Arrays, tables and cohorts' rows of a tree; `len` of each is M."""
+    """Leaves of a tree: arrays, tables and cohorts' rows; `len` of each is M."""
     return jax.tree.leaves(stacked, is_leaf=_is_rows)
 
 
@@ -66,10 +66,10 @@ def stacked_for(num_clients: int, state: Any) -> Any:
 
 
 def rows_for(num_clients: int, state: Any, host: Execution) -> Any:
-    """The same state for each of M clients; a table if that takes more memory than is quickly copied.
+    """The same state for each of M clients; tables if that takes more memory than is quickly copied.
 
     Raises:
-        BeyondMemory: the states fit neither into the memory nor, without a folder or room in it, on a disk.
+        BeyondMemory: the states exceed the memory limit, and there is no folder or its disk is full.
     """
     every = jax.tree.leaves(state)
     num_bytes = num_clients * sum(map(_bytes_of, every))
@@ -93,7 +93,7 @@ def alike(stacked: Any, state: Any) -> Any:
 
 
 def tables_of(stacked: Any, host: Execution) -> Any:
-    """States [M, ...] that differ between clients, as `rows_for` keeps them; they are copied once."""
+    """States [M, ...] that differ between clients, stored as `rows_for` stores them; copies them once."""
     every = jax.tree.leaves(stacked)
     if not every or len(every[0]) < 2:
         return stacked
@@ -108,9 +108,9 @@ def tables_of(stacked: Any, host: Execution) -> Any:
 
 
 def gather(stacked: Any, client_id: Array) -> Any:
-    """The cohort's rows of states [M, ...]; a padding client (id -1) gets client 0's.
+    """The cohort's rows of states [M, ...]; a padding client (id -1) gets row 0.
 
-    A client that holds its own state alone, [1, ...], has it in row 0 whatever its number is.
+    If a client holds only its own state, [1, ...], this is row 0 for every number.
     """
 
     def taken(leaf: Any) -> Any:
@@ -141,7 +141,7 @@ def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
 
 
 def of_cohort(tree: Any, client_id: Array) -> Any:
-    """The tree with its tables' rows of the cohort, as an argument of a compiled program."""
+    """The tree with the cohort's rows in place of its tables, as an argument of a compiled program."""
 
     def taken(leaf: Any) -> Any:
         return (
@@ -152,7 +152,7 @@ def of_cohort(tree: Any, client_id: Array) -> Any:
 
 
 def written_back(before: Any, after: Any, client_id: Array) -> Any:
-    """The named tuple `after` a program that received `of_cohort(before)`, with tables again."""
+    """The named tuple `after`, returned by a program for `of_cohort(before)`, with tables again."""
 
     def put(table: Any, found: Any) -> Any:
         if isinstance(table, RowTable):
@@ -179,14 +179,14 @@ def has_tables(tree: Any) -> bool:
 
 
 def without_tables(state: Any, names: Collection[str] | None = None) -> Any:
-    """The named tuple without those of these fields that have tables; None: of all fields."""
+    """The named tuple with those of these fields emptied that have tables; None: all fields."""
     names = state._fields if names is None else names
     large = [name for name in names if has_tables(getattr(state, name))]
     return state._replace(**dict.fromkeys(large, ())) if large else state
 
 
 def took_part(stacked: Any) -> np.ndarray:
-    """Numbers of the clients whose rows may have changed, ascending: all of an array's."""
+    """Numbers of the clients whose rows may have changed, ascending; for an array, all clients."""
     leaf = leaves(stacked)[0]
     return leaf.changed() if isinstance(leaf, RowTable) else np.arange(len(leaf))
 

@@ -2,10 +2,10 @@
 
     delta_k = w_k - w^(v),   w <- w + mean_k p_k (1 + t - v)^-a delta_k
 
-with v server steps before client k began, and t before this one.
+with v the number of server steps before client k began, and t the number before this step.
 
-FedBuff (Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, AISTATS 2022): a stale change is made smaller,
-its weight p_k stays. Running statistics go the same way as parameters.
+FedBuff (Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, AISTATS 2022): a stale change is scaled
+down, and its weight p_k is not. Running statistics are treated like parameters.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """One client's start, or the starts [K] of a round's clients.
+    """The stored model and staleness of one client's work, or of a round's clients [K].
 
     Fields:
         slot: int32, the stored model that it begins with.
-        staleness: int32, server steps since then.
-        scale: float32, factor of its change.
+        staleness: int32, number of server steps since then.
+        scale: float32, factor of its model change.
     """
 
     slot: jax.Array
@@ -39,10 +39,10 @@ class Start(NamedTuple):
 
 
 class StoredModels(NamedTuple):
-    """Models in use by clients, and the starts of a round's clients.
+    """Models that clients train from, and the starts of a round's clients.
 
     Fields:
-        models: [V, ...], as many as are in use at a time.
+        models: [V, ...], V the largest number in use at a time.
         client: int32 [K], the clients that arrive in the round.
         start: their starts, [K].
     """
@@ -55,7 +55,7 @@ class StoredModels(NamedTuple):
 def with_arrivals(
     state: ServerState, stored: StoredModels | tuple[()], arrivals: Arrivals
 ) -> ServerState:
-    """Return the state that an asynchronous round begins with: its model stored, its arrivals known."""
+    """Return the state that an asynchronous round begins with: its model stored, its arrivals set."""
     if not stored:
         models = stacked_for(arrivals.num_slots, state.model)
     else:
@@ -68,14 +68,14 @@ def with_arrivals(
 
 @jax.jit
 def _with_model(models: nnx.State, model: nnx.State, slot: jax.Array) -> nnx.State:
-    """Return the stored models with this one in a slot; a slot that does not exist changes nothing."""
+    """Return the stored models with this one in a slot; a slot out of range changes nothing."""
     return jax.tree.map(lambda rows, leaf: rows.at[slot].set(leaf, mode="drop"), models, model)
 
 
 def starts_of(state: ServerState, client_id: Array) -> Start | None:
     """Return the starts of a cohort's clients, [K]; None in synchronous rounds.
 
-    A padding client (id -1) has that of some other.
+    A padding client (id -1) gets that of some other client.
     """
     if not state.stored:
         return None
@@ -89,7 +89,7 @@ def model_at(models: nnx.State, start: Start) -> nnx.State:
 
 
 def scaled(deltas: nnx.State, start: Start | None) -> nnx.State:
-    """Return the clients' changes [K, ...], the smaller the staler they are."""
+    """Return the clients' model changes [K, ...], scaled by their staleness."""
     if start is None:
         return deltas
     return jax.tree.map(lambda rows: jax.vmap(jnp.multiply)(start.scale, rows), deltas)
