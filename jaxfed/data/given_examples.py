@@ -5,7 +5,7 @@
         examples.add(x, y, "a client")
     x, y, sizes = examples.joined()
 
-For an array like earlier ones only type and shape are checked in `add`; values are checked together, in `joined`.
+For an array like earlier ones `add` checks only type and shape; `joined` checks all values together.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     pack(((x_of(k), y_of(k)) for k in range(10**6)), "clients", test=(x_test, y_test))
     federation = Federation.open_packed("clients")
 
-`jaxfed.data.packed` describes the folder. Clients are written one after another: memory holds a few of them at
-a time, and the numbers of examples of all.
+`jaxfed.data.packed` describes the folder. Clients are written one after another: memory holds a few of them
+at a time, and the numbers of examples of all.
 """
 
 from __future__ import annotations

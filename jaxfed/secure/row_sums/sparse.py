@@ -1,9 +1,9 @@
-"""SecureRowSums among neighbors: `resilient` on a sparse graph, for many clients.
+"""SecureRowSums on a sparse graph of clients: `resilient` for many clients.
 
 After Bell et al. (CCS 2020, semi-honest). Each client has k neighbors and a threshold t
-(`jaxfed.secure.session.neighborhoods`). It shares pairwise masks with them alone, and its secrets b_j and c_j
-among them alone, t of k. Nothing that a client sends or receives grows with the number n of clients, but its
-rows:
+(`jaxfed.secure.session.neighborhoods`). It has pairwise masks only with its neighbors, and only they get
+shares of its secrets b_j and c_j, t of k. Except for rows, the messages of a client grow with the number n of
+clients only through k:
 
     start      server -> each      round, n, t, neighbors                   16 + 4 k bytes
     mask_key   each -> server      c_j G                                    32 bytes
@@ -15,21 +15,22 @@ rows:
     shares     each -> server      of b_j for these, c_j for other partners 66 k bytes
     sums       server -> each      hat Z[R_j]                               8 n_j C bytes
 
-A client that leaves at any point is one that its neighbors do without; no round starts again. Before each
-step the server checks that every client in it keeps t neighbors, and before it asks for shares that the
-survivors are connected in the graph. If not, the sum is given up with a warning, and what was uploaded stays
-masked for ever. A client checks k and t against the promise that it was built with, that it keeps t
-neighbors, that it is asked about its partners alone, and that it answers once.
+If a client leaves, at any point, its neighbors go on without it; no round starts again. Before each step the
+server checks that every remaining client keeps t neighbors. Before it requests shares it also checks that the
+survivors are connected in the graph. If a check fails, the sum is abandoned with a warning, and uploads stay
+masked for ever. A client checks k and t against the promise that it was built with, and that it keeps t
+neighbors. It reveals shares of its partners only, and once.
 
-As in `resilient`, clients own rows, and the sum on R_m must stay hidden if m leaves. Here m's neighbors alone
-cover R_m with a stream that m removes: t of them upload, and fewer than t collude.
+As in `resilient`, clients own rows, and the sum on R_m must stay hidden if m leaves. Here only m's neighbors
+cover R_m with a stream that m removes: at least t of them upload, and fewer than t collude.
 
-The server draws the graph, so the promise is one against a server that follows the protocol. A server that
+The server draws the graph, so this protects only against a server that follows the protocol. A server that
 chose a client's neighbors among its accomplices would open that client's secrets (docs/threat-model.md).
 
-Cost: a client expands k + 1 streams over its rows, k short ones, agrees on k seeds twice (35 us each) and
+Cost: a client expands k + 1 streams over its rows and k short ones, agrees on k seeds twice (35 us each), and
 shares two secrets with 2 k t multiplications of 521 bits (0.3 us each). The server expands s streams for s
-survivors, and one for each pair of a survivor and a partner that left, and puts together s + d secrets.
+survivors and one for each pair of a survivor and a partner that left, and reconstructs s + d secrets, d the
+number of partners that left.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ def run(
     first_round: int = 0,
     progress: masked.UploadsDone | None = None,
 ) -> RowSums:
-    """Sums for all clients that stay, over all whose upload arrived; arguments as `resilient.run`.
+    """Sums over all clients whose upload arrived, for all that stay; arguments as for `resilient.run`.
 
     Returns:
         Z[R_j] of every client that stayed to the end, float64 [n_j, C], None for one in another process;
-        empty if too few stayed for the threshold, or they are not connected.
+        empty if fewer stayed than the threshold needs, or if they are not connected.
 
     Raises:
-        ProtocolError: an unexpected message at a client, or secrets that do not fit together.
+        ProtocolError: an unexpected message at a client, or inconsistent secrets.
     """
     present = sorted(parties.clients if members is None else members)
     server.start(first_round)
@@ -101,10 +102,10 @@ def run(
 def graph_of(
     session: Session, clients: Sequence[int], mask_partners: int, promise: Promise | None
 ) -> Graph | None:
-    """A graph of these clients of a session between all pairs; None if it is complete.
+    """A graph of these clients for a session between all pairs; None if it is complete.
 
     Raises:
-        UsageError: too few partners for the promise among all that the session invited.
+        UsageError: too few partners for the promise among all invited clients of the session.
     """
     promise = promise or PROMISE
     check_partners(session.num_clients, mask_partners, promise)
@@ -117,7 +118,7 @@ def graph_of(
 def client_bytes(
     size: int, num_rows: int = 0, others_rows: int = 1, num_classes: int = 1
 ) -> dict[str, int]:
-    """Payload bytes by kind that one client sends and receives in a round in which nobody leaves.
+    """Payload bytes, by message, that one client sends and receives in a round in which no client leaves.
 
     Args:
         size: k.

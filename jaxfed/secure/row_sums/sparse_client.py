@@ -30,7 +30,7 @@ class Client:
     Args:
         promise: what its neighborhood must withstand; rounds of fewer neighbors or a lower threshold are
             refused.
-        random_bytes: source of b_j, c_j and the shares; the operating system's unless a test replays it.
+        random_bytes: source of b_j, c_j and the shares: the operating system, or a test's replay.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Client:
         self._number = -1  # no round yet
 
     def announce(self) -> None:
-        """Receive the round's start; draw its secrets and send the public key of its masks.
+        """Receive the round's start; draw the client's secrets and send the public key of its masks.
 
         Raises:
-            ProtocolError: a repeated round, invalid neighbors, or ones too few or a threshold too low for the
-                promise.
+            ProtocolError: a repeated round, invalid neighbors, or fewer neighbors or a lower threshold than
+                the promise needs.
         """
         message = self._endpoint.receive(SERVER, "start")
         number, num_clients, threshold, neighbors = parsed_start(message)
@@ -76,7 +76,7 @@ class Client:
         self._endpoint.send(SERVER, "mask_key", self._mask_keys.public)
 
     def share_secrets(self) -> None:
-        """Send every neighbor that is there its share of b_j and c_j."""
+        """Send every remaining neighbor its share of b_j and c_j."""
         keys = parsed_keys(self._endpoint.receive(SERVER, "mask_keys"))
         self._check_among(list(keys), self._neighbors, "neighbors with keys")
         self._pair_seeds = {
@@ -94,10 +94,10 @@ class Client:
                 self._endpoint.send(partner, f"secrets/{self._number}", b"".join(pair))
 
     def upload(self) -> None:
-        """Receive the partners' shares; send the others' rows under the masks of all partners and the own.
+        """Receive the partners' shares; send the others' rows under all partners' masks and the client's own.
 
         Raises:
-            ProtocolError: partners without keys or too few, or shares of another length.
+            ProtocolError: partners without keys, too few partners, or shares of the wrong length.
         """
         number, partners = masked_row_sums.parsed_start(
             self._endpoint.receive(SERVER, f"partners/{self._number}")
@@ -124,10 +124,10 @@ class Client:
         self._endpoint.send(SERVER, f"upload/{self._number}", layout.upload(masked, self._own))
 
     def reveal(self) -> None:
-        """Send the shares that the server needs: b_j of surviving partners, c_j of the others.
+        """Send the server shares of b_j for surviving partners, and of c_j for the others.
 
         Raises:
-            ProtocolError: survivors that are no partners or too few, or a second list in this round.
+            ProtocolError: survivors that are not partners, too few survivors, or a second list in this round.
         """
         number, survivors = masked_row_sums.parsed_start(
             self._endpoint.receive(SERVER, f"survivors/{self._number}")
@@ -150,13 +150,13 @@ class Client:
         return self._encoding.decode(own)
 
     def abandon(self) -> None:
-        """Give the round up: discard shares that have not been read."""
+        """Abandon the round: discard shares that have not been read."""
         self._endpoint.discard(f"secrets/{self._number}")
 
     def _check_among(
         self, clients: Sequence[int], known: Sequence[int], what: str, number: int | None = None
     ) -> None:
-        """Refuse a list of another round, of others than `known`, or of fewer than t."""
+        """Refuse a list of another round, with clients outside `known`, or of fewer than t clients."""
         if (
             number not in (None, self._number)
             or not set(clients) <= set(known)
@@ -165,13 +165,13 @@ class Client:
             raise ProtocolError(f"{what} {clients}: not of this round, or too few")
 
     def _owner_seed(self, contributor: int, owner: int) -> bytes:
-        """Seed of the mask on `contributor`'s part of `owner`'s rows, known to these two."""
+        """Seed of the mask on `contributor`'s part of `owner`'s rows, known only to these two."""
         partner = owner if contributor == self._own else contributor
         return self._endpoint.pair_seed(partner, owner_label(self._number, contributor, owner))
 
 
 def start_message(number: int, num_clients: int, threshold: int, neighbors: Sequence[int]) -> bytes:
-    """Message with a round's number, the number of clients, the threshold, and one client's neighbors."""
+    """Message with the round's number, the number of clients, the threshold, and one client's neighbors."""
     head = _START.pack(number, num_clients, threshold)
     return head + struct.pack(f"<{len(neighbors)}I", *neighbors)
 
@@ -201,7 +201,7 @@ def parsed_keys(message: bytes) -> dict[int, bytes]:
     """Parse the message of `packed_keys`.
 
     Raises:
-        ProtocolError: another length, or clients not in ascending order.
+        ProtocolError: wrong length, or clients not in ascending order.
     """
     if len(message) % _KEY.size:
         raise ProtocolError(f"mask keys take {_KEY.size} bytes each, got {len(message)}")

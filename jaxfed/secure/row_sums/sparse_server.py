@@ -21,7 +21,7 @@ from jaxfed.secure.session.neighborhoods import Graph, is_connected
 
 
 class GivenUp(Exception):
-    """A round that the server ends, because it would open too little or too much."""
+    """The server abandons the round: a secret could not be opened, or a sum over some survivors could be."""
 
 
 class Server:
@@ -29,7 +29,7 @@ class Server:
 
     Args:
         endpoint: its end of the session.
-        rows: R_k of the graph's clients.
+        rows: rows R_k of each of the graph's clients.
         num_classes: C.
         graph: the neighbors of every client, and t.
         parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
@@ -85,7 +85,7 @@ class Server:
         self._endpoint.send(client, "mask_keys", packed_keys(keys))
 
     def partners_are(self, clients: Iterable[int]) -> list[int]:
-        """Register the clients whose shares were sent; raise `GivenUp` as `check_keys`."""
+        """Register the clients whose shares were sent; raise `GivenUp` as `check_keys` does."""
         present = set(clients)
         self._check_neighborhoods(present)
         self._partners = {
@@ -95,12 +95,12 @@ class Server:
         return list(self._partners)
 
     def send_partners(self, client: int) -> None:
-        """Send one client the neighbors whose shares it has."""
+        """Send one client the list of neighbors whose shares it has."""
         message = masked.start_message(self._number, self._partners[client])
         self._endpoint.send(client, f"partners/{self._number}", message)
 
     def receive_upload(self, client: int) -> None:
-        """Add one client's upload; from here on it is a survivor."""
+        """Add one client's upload, which makes it a survivor."""
         message = self._endpoint.receive(client, f"upload/{self._number}")
         self._layout.add_upload(self._sums, message, client)
         if client in self._parts:
@@ -108,21 +108,21 @@ class Server:
         self._survivors.append(client)
 
     def check_survivors(self) -> list[int]:
-        """The survivors; raise `GivenUp` as `check_keys`, or if they are not connected."""
+        """Return the survivors; raise `GivenUp` as `check_keys` does, or if they are not connected."""
         self._check_neighborhoods(self._survivors)
         if not is_connected(self._graph.neighbors, self._survivors):
             raise GivenUp("the clients that stay are not connected in the graph")
         return list(self._survivors)
 
     def ask(self, client: int) -> None:
-        """Send one survivor those of its partners that are survivors."""
+        """Send one survivor the list of its surviving partners."""
         there = set(self._survivors)
         survivors = [j for j in self._partners[client] if j in there]
         message = masked.start_message(self._number, survivors)
         self._endpoint.send(client, f"survivors/{self._number}", message)
 
     def receive_shares(self, client: int) -> None:
-        """Receive one survivor's shares, of all its partners."""
+        """Receive one survivor's shares of the secrets of all its partners."""
         message, size = self._endpoint.receive(client, f"shares/{self._number}"), shamir.SHARE_BYTES
         partners = self._partners[client]
         if len(message) != size * len(partners):
@@ -135,14 +135,14 @@ class Server:
         self._shares[client] = shares
 
     def unmask(self) -> list[int]:
-        """Remove from the sums the masks of survivors' own seeds, and those shared with dropped partners.
+        """Remove from the sums the masks of survivors' own seeds, and masks shared with partners that left.
 
         Returns:
-            The clients whose shares do not fit those of t others.
+            The clients whose shares are inconsistent with those of t others.
 
         Raises:
-            GivenUp: fewer than t neighbors of a client gave shares.
-            ProtocolError: shares that do not fit together.
+            GivenUp: fewer than t neighbors of a client sent shares.
+            ProtocolError: inconsistent shares.
         """
         survivors, refused = set(self._survivors), set[int]()
         needed = {j for client in survivors for j in self._partners[client]} | survivors
@@ -187,10 +187,10 @@ class Server:
             raise GivenUp("nobody is left")
 
     def _secret(self, client: int, is_survivor: bool, refused: set[int]) -> bytes:
-        """b_j of a survivor, c_j of another; clients whose shares do not fit are added to `refused`.
+        """Reconstruct b_j of a survivor or c_j of another; add clients with inconsistent shares to `refused`.
 
-        A wrong share makes a secret of 521 bits, longer than any. If more than t neighbors gave shares, the
-        secret fits again without the one that lies.
+        With a wrong share the result has 521 bits, more than any secret. If more than t neighbors sent
+        shares, the secret can be reconstructed without the wrong one.
         """
         places = {j: place for place, j in enumerate(self._graph.neighbors[client], 1)}
         held = {

@@ -1,24 +1,23 @@
-"""Sparse graphs of clients: k neighbors each, and a threshold t, from a stated probability of failure.
+"""Sparse graphs of clients: k neighbors each and a threshold t, for a stated probability of failure.
 
 After Bell, Bonawitz, Gascon, Lepoint, Raykova (CCS 2020). Masks and shares between all pairs of n clients
-cost each of them O(n). Between neighbors in a random graph, k = O(log n) for each client, they hide as much
-as long as
+cost each of them O(n). Between the k = O(log n) neighbors in a random graph they hide as much, as long as
 
-    (a) no client has t or more colluders among its neighbors: they could open its secrets;
-    (b) the honest clients that stay are connected: else the server could open a sum over a part of them;
-    (c) every client keeps at least t neighbors that stay: else its masks could not be removed.
+    (a) no client has t or more colluders among its neighbors; they could open its secrets;
+    (b) the honest clients that stay are connected; otherwise the server could open a sum over some of them;
+    (c) every client keeps at least t neighbors that stay; otherwise its masks could not be removed.
 
 The graph is Harary's on a random permutation of the clients: on a ring, each is joined to the k/2 next ones
 on both sides. The neighbors of a client are then a uniform draw of k from the n - 1 others. Any c of the n
-clients collude with the server and any d leave, chosen before the graph is drawn. So
+clients collude with the server and any d leave, chosen before the graph is drawn. Sufficient conditions are
 
     (a)  n P[X >= t] <= 2^-(sigma + 1),         X ~ Hypergeometric(n - 1, c, k)
     (b)  n (n - k - 1) / 2 C(n - k, c + d - k) / C(n, c + d) <= 2^-(sigma + 1)
     (c)  n P[Y < t] <= 2^-eta,                  Y ~ Hypergeometric(n - 1, n - 1 - d, k)
 
-(b): clients that are gone or collude cut the ring in two only if k/2 of them follow each other at two places.
-`neighborhood` finds the smallest even k that has such a t, and the smallest t. The tails are exact up to
-float64's rounding. For 30 % that leave and 5 % that collude, sigma = 40 and eta = 30:
+(b): clients that left or collude cut the ring in two only if k/2 of them are adjacent at two places.
+`neighborhood` finds the smallest even k for which such a t exists, and the smallest t. The tails are exact up
+to float64's rounding. For 30 % that leave and 5 % that collude, sigma = 40 and eta = 30:
 
     n         100   1,000   10,000   10^5   10^6   10^8
     k          28      76       92    100    108    120
@@ -46,12 +45,12 @@ LEAST_CLIENTS = 3  # each with two neighbors
 
 
 class Promise(NamedTuple):
-    """The clients that a graph withstands, and the probabilities with which it does not.
+    """Shares of colluding and leaving clients that a graph must withstand, and probabilities of failure.
 
     Fields:
         colluding: share of the clients that collude with the server, rounded up to whole clients.
-        leaving: share of the clients that leave, at any stage, rounded down.
-        security_bits: sigma; with probability 2^-sigma, more than the sum of all that stay may be opened.
+        leaving: share of the clients that leave, at any stage, rounded down to whole clients.
+        security_bits: sigma; with probability 2^-sigma, more than the sum over all that stay can be opened.
         correctness_bits: eta; with probability 2^-eta there is no sum.
     """
 
@@ -68,14 +67,14 @@ class Promise(NamedTuple):
 
 
 class Neighborhood(NamedTuple):
-    """k, the number of neighbors of a client, and t, the number of shares that open its secrets."""
+    """Number k of neighbors of a client, and number t of shares that open its secrets."""
 
     size: int
     threshold: int
 
 
 class Graph(NamedTuple):
-    """Neighbors by client, ascending, and what was promised when it was drawn."""
+    """Neighbors by client, ascending, and the promise for which the graph was drawn."""
 
     neighbors: Mapping[int, Sequence[int]]
     threshold: int
@@ -87,12 +86,12 @@ PROMISE = Promise()
 
 @lru_cache(maxsize=64)
 def neighborhood(num_clients: int, size: int = 0, promise: Promise = PROMISE) -> Neighborhood:
-    """The smallest k and t that keep the promise among n clients, or the t of a given k.
+    """The smallest k and t that keep the promise among n clients, or the smallest t for a given k.
 
     Args:
         num_clients: n.
-        size: k; 0: the smallest. From n - 1 on, it is the complete graph.
-        promise: what is to be withstood.
+        size: k; 0: the smallest. From n - 1 on the graph is complete.
+        promise: what the graph must withstand.
 
     Raises:
         UsageError: shares outside [0, 1), or a k that is odd or too small for the promise.
@@ -124,7 +123,7 @@ def check_partners(
     """Refuse a k too small for n clients; 0, or n - 1 and more, is the complete graph.
 
     Raises:
-        UsageError: as `neighborhood`, with the owner of the key `mask_partners`.
+        UsageError: as for `neighborhood`, with the key `mask_partners` and its section.
     """
     if 0 < size < num_clients - 1:
         try:
@@ -135,9 +134,9 @@ def check_partners(
 
 
 def enough_partners(num_clients: int, size: int, promise: Promise = PROMISE) -> int:
-    """A k that was checked for more clients, or the least one if these need two more.
+    """The k that was checked for more clients, or the smallest one if fewer clients need a larger k.
 
-    Shares of n are rounded to whole clients, so the least k falls a little as n grows, here and there.
+    The shares of n are rounded to whole clients, so the smallest k sometimes falls by two as n grows.
     """
     if 0 < size < num_clients - 1 and num_clients >= LEAST_CLIENTS:
         return max(size, neighborhood(num_clients, 0, promise).size)
@@ -152,8 +151,8 @@ def drawn_graph(
     Args:
         clients: the clients.
         size: k, as in `neighborhood`.
-        random_bytes: 16 bytes for every client, by which they are sorted.
-        promise: as in `neighborhood`.
+        random_bytes: source of the 16 bytes for every client by which they are sorted.
+        promise: as for `neighborhood`.
 
     Raises:
         UsageError: as `neighborhood`.
@@ -174,7 +173,7 @@ def drawn_graph(
 
 
 def is_connected(neighbors: Mapping[int, Sequence[int]], clients: Iterable[int]) -> bool:
-    """True if these clients reach each other over edges among themselves."""
+    """True if the graph restricted to these clients is connected."""
     unseen = set(clients)
     waiting = [unseen.pop()] if unseen else []
     while waiting:
@@ -209,7 +208,7 @@ def _threshold(n: int, k: int, promise: Promise) -> int:
 def _log_tails(total: int, marked: int, draws: int) -> np.ndarray:
     """log2 of P[X <= x], X ~ Hypergeometric(total, marked, draws), x = 0 ... draws; -inf where it is 0.
 
-    Weights by their ratios from one x to the next, over their sum: no factorial of `total`.
+    Computed from ratios of successive probabilities, normalized by their sum: no factorial of `total`.
     """
     first, last = max(0, draws - (total - marked)), min(draws, marked)
     x = np.arange(first, last, dtype=float)

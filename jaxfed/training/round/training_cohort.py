@@ -1,11 +1,14 @@
-"""The clients of a cohort that train, where `Training.training_cohort_size` is less than the cohort.
+"""The clients of a cohort that train, if `Training.training_cohort_size` is less than the cohort's size.
 
-    T subset of P,  |T| = training_cohort_size,  clients with and without labels in their shares of P;
-    only clients with labels in a round in which the others have nothing to train on
+    T subset of P,  |T| = training_cohort_size
 
-All of P are labeled together: XCLP's graph has their points and labels. Labels of a small graph are bad where
-labels are few, since a class without a label in it is never found; training is what costs a client most. A
-client out of T receives the model and takes part in the labeling, and sends no model.
+P is the cohort, T the clients that train. T has clients with and without labels in the same shares as P. In a
+round in which clients without labels have nothing to train on, T has only clients with labels.
+
+All of P is labeled together: XCLP's graph has the points and labels of all its clients. With few labels, a
+small graph gives bad pseudo-labels, because it cannot find a class of which it has no label. Training costs a
+client more than labeling. A client outside T receives the model, takes part in the labeling, and sends no
+model.
 
 Measured on Fashion-MNIST with 20 labels at 100 clients: `results/fedavg_fashion_mnist/choosing/graphs`.
 """
@@ -36,15 +39,15 @@ def divided(
     model: nnx.State,
     multiple: int = 1,
 ) -> tuple[Cohort, PseudoLabels]:
-    """Return the clients that train, and their labels; the arguments if they are all.
+    """Return the clients that train, and their labels; the arguments unchanged if all train.
 
     Args:
         cohort: the clients that have been labeled, arranged.
         labels: the labels of all of them.
-        places: of the clients that train.
-        communication: the model that the other clients receive is added.
+        places: places of the clients that train.
+        communication: counter to which the model that the other clients receive is added.
         model: this model.
-        multiple: number of devices, to a multiple of which clients are padded.
+        multiple: number of devices; clients are padded to a multiple of it.
     """
     num_others = int(np.sum(np.asarray(cohort.client_id) >= 0)) - len(places)
     if not num_others:
@@ -63,12 +66,12 @@ def divided(
 def training_places(
     cohort: Cohort, size: int, key: jax.Array, *, needs_labels: bool = False
 ) -> np.ndarray:
-    """Places of the clients that train, ascending, `size` of them or all; at least one with labels.
+    """Return the places of the clients that train, ascending: `size` or all, at least one with labels.
 
     Args:
         cohort: the clients that are labeled.
         size: number of clients that train.
-        key: the round's; with a client's number it says whether it trains, whatever the order of clients.
+        key: the round's key; with a client's number it decides if the client trains, in any order of clients.
         needs_labels: True if clients without labels have nothing to train on.
     """
     ids = jnp.asarray(cohort.client_id)

@@ -1,22 +1,23 @@
-"""The client prior fitted to the labels, its strength and its smoothing, by leave-one-out likelihood.
+"""Fit the strength and smoothing of the client prior to the labels, by leave-one-out likelihood.
 
 The class of a labeled point i of client j has the probability
 
     q_ic ~ p_ic^gamma pi_jc / pi_c       (`jaxfed.xclp.steps.client_prior`, beta = 1 / gamma)
 
-with p_i, pi_j and pi without the label y_i. Two likelihoods are summed over all labels, one after the other:
+with p_i, pi_j and pi without the label y_i. Two log-likelihoods are summed over all labels, one after the
+other:
 
     l(s)     = sum_i log pi_j,y_i(s)         how unlike clients are, by their labels alone, without the graph
-    l(gamma) = sum_i log q_i,y_i(gamma, s)   how much scores tell, as in `jaxfed.xclp.steps.calibration`
+    l(gamma) = sum_i log q_i,y_i(gamma, s)   sharpness of scores, as in `jaxfed.xclp.steps.calibration`
 
-s is a value of `PRIOR_LABELS`, gamma one of `SHARPNESS`, grids of equal ratios. The place in the grid is the
-mean of all places with the weights exp(l), rounded. With many labels it is the likeliest value. With few it
-is nearer to the middle, which is a weak prior.
+s is a value of `PRIOR_LABELS`, gamma one of `SHARPNESS`, both geometric grids. The chosen grid index is the
+mean of all indices with weights exp(l), rounded. With many labels it is the most likely value. With few labels
+it is nearer to the middle of the grid, which is a weak prior.
 
-Not better (`results/xclp_prior`): the most hits among a few strengths with s = C, which was done here before;
-three labels a client cannot tell such strengths apart.
+Rejected (`results/xclp_prior`): the strength with the most leave-one-out hits among a few, with s = C. With
+three labels at a client, hits cannot tell such strengths apart.
 
-Each client sums over its own labels and counts them: `len(PRIOR_LABELS) + 1` numbers up, then
+Each client sums over its own labels and counts them. It sends `len(PRIOR_LABELS) + 1` numbers, then
 `len(SHARPNESS) + 1`. The server adds them up, masked if row sums are masked, and announces the pair.
 """
 
@@ -39,7 +40,7 @@ PRIOR_LABELS = tuple(2.0**k for k in range(-3, 10))  # s
 
 
 def priors() -> list[tuple[float, float]]:
-    """All (client_prior, client_prior_labels) that a fit can have, in the order of their numbers."""
+    """All pairs (client_prior, client_prior_labels) that a fit can return, in the order of their indices."""
     return [(1 / gamma, labels) for labels in PRIOR_LABELS for gamma in SHARPNESS]
 
 
@@ -53,7 +54,7 @@ def fitted(
     Args:
         points: leave-one-out data by client with these settings.
         p: the settings.
-        total: sums the clients' numbers; None without clients, or with too few to hide a single one.
+        total: sums the clients' numbers; returns None if there are too few clients to hide one, or none.
     """
     of_labels = total({j: _by_labels(own) for j, own in points.items()})
     if of_labels is None:
@@ -83,7 +84,7 @@ def _by_sharpness(points: Labeled, p: Propagation, labels: float) -> np.ndarray:
 
 
 def _mean_place(sums: np.ndarray) -> int:
-    """Mean place of the likelihoods [G + 1, 1], weighted by them and rounded."""
+    """Mean grid index, weighted by the likelihoods of `sums` [G + 1, 1], rounded."""
     likelihoods = sums[:-1, 0]
     weights = np.exp(likelihoods - likelihoods.max())
     return round(float(weights @ np.arange(len(weights)) / weights.sum()))
