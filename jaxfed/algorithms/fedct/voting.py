@@ -25,8 +25,8 @@ class Voting:
         ties: choice among classes with equally many votes.
         weights: weight of a label in P: one, or the share of clients that vote for it.
         sums: protocol by which the server adds what clients send.
-        mask_partners: with `sums="masked_resilient"`, the number of other clients that a client shares masks
-            and secrets with; 0: all of them. Too few for 5 % that collude and 30 % that leave are refused
+        mask_partners: with `sums="masked_resilient"`, the number of other clients with which a client shares
+            masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and 30 % leave
             (`jaxfed.secure.session.neighborhoods`).
         presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
             (`jaxfed.training.consensus.dropout`).

@@ -149,8 +149,8 @@ EXECUTION = in_section(
         "memory_limit": Setting(
             None,
             memory_limit.RULE,
-            "memory that a step, or clients' states, may take: bytes, or text such as '4 GiB'; "
-            "None: what there is",
+            "limit of a step's device memory, and of per-client states in host memory: bytes, or text "
+            "such as '4 GiB'; None: all there is",
         ),
         "compilation_cache": Setting(
             "auto",

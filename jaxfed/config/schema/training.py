@@ -141,12 +141,12 @@ TRAINING = in_section(
         "concurrency": Setting(
             Asynchrony().concurrency,
             CONCURRENCY,
-            "clients that train at a time in asynchronous rounds (FedBuff), each of cohort_size arrivals",
+            "number of clients that train at a time in asynchronous rounds (FedBuff)",
         ),
         "staleness_exponent": Setting(
             Asynchrony().exponent,
             NOT_NEGATIVE,
-            "a change counts (1 + staleness) ** -staleness_exponent times in asynchronous rounds",
+            "exponent a by which asynchronous rounds scale model changes: (1 + staleness) ** -a",
         ),
         "labeled_only_rounds": Setting(
             Training.labeled_only_rounds,
@@ -156,7 +156,7 @@ TRAINING = in_section(
         "training_cohort_size": Setting(
             Training.training_cohort_size,
             at_least(0, ", 0 is all"),
-            "clients of a cohort that train; the others only take part in the labeling",
+            "number of a cohort's clients that train; the others only take part in the labeling",
         ),
         "initial_model": Setting(
             "",

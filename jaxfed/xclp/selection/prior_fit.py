@@ -11,8 +11,8 @@ other:
     l(gamma) = sum_i log q_i,y_i(gamma, s)   sharpness of scores, as in `jaxfed.xclp.steps.calibration`
 
 s is a value of `PRIOR_LABELS`, gamma one of `SHARPNESS`, both geometric grids. The chosen grid index is the
-mean of all indices with weights exp(l), rounded. With many labels it is the most likely value. With few labels
-it is nearer to the middle of the grid, which is a weak prior.
+mean of all indices with weights exp(l), rounded. With many labels it is the most likely value. With few
+labels it is nearer to the middle of the grid, which is a weak prior.
 
 Rejected (`results/xclp_prior`): the strength with the most leave-one-out hits among a few, with s = C. With
 three labels at a client, hits cannot tell such strengths apart.

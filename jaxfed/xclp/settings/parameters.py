@@ -68,7 +68,7 @@ class SelectionSettings:
     Attributes:
         select: settings to choose by leave-one-out over the labeled points, each as "KEY", with default
             candidates, or as "KEY:VALUE:...". The value that the key has in the config is a candidate, too.
-            "client_prior" has no candidates: it and `client_prior_labels` are estimated.
+            "client_prior" takes no candidates: it and `client_prior_labels` are fitted by likelihood.
         select_measure: quality that `select` compares: "accuracy", the share of labels that leave-one-out
             recovers, or "balanced_accuracy", its mean over classes, for classes of unequal size.
     """
@@ -109,8 +109,9 @@ class Propagation(SolverSettings, SelectionSettings):
             by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
             them. It has no effect with a single client (before line 15 of Algorithm 1).
-        client_prior_labels: number of labels that the cohort's frequencies count as when they smooth a
-            client's own; 0 stands for the number of classes (before line 15 of Algorithm 1).
+        client_prior_labels: smoothing of a client's label frequencies: the number of labels with which the
+            cohort's frequencies are added to its own; 0: the number of classes (before line 15 of
+            Algorithm 1).
         confidence: meaning of confidences: "entropy", 1 minus the scaled entropy of a point's scores
             (Algorithm 1, line 16), or "calibrated", the probability that the label is right, estimated by
             leave-one-out.
@@ -193,9 +194,9 @@ class Parameters(Propagation):
             hides them. "masked_resilient" also survives dropouts without a second upload, and
             "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
             14).
-        mask_partners: with `row_sums="masked_resilient"`, the number of other clients that a client shares
-            masks and secrets with; 0: all of them. Too few for 5 % that collude and 30 % that leave are
-            refused (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
+        mask_partners: with `row_sums="masked_resilient"`, the number of other clients with which a client
+            shares masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and
+            30 % leave (`jaxfed.secure.session.neighborhoods`; Algorithm 1, line 14).
         influence: multiplication of the server's matrix with a client's labels: "labels" sends a client
             nothing of the matrix, "columns" sends the columns of its labeled points, as in the paper
             (Algorithm 1, lines 10 to 13).
