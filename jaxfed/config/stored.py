@@ -7,8 +7,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config import base
-
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
 # Keys that configs of earlier versions have, with the value that is now the only one.
 _GONE = {
@@ -26,6 +24,8 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
     Keys that an older version did not write have their defaults (`jaxfed.config.schema`); in the sections of
     XCLP's baselines they have XCLP's values, as in a config file.
     """
+    from jaxfed.config import base  # methods and their settings; a workdir is read without them
+
     config = base.get_config()
     with config.unlocked(), config.ignore_type():
         _put(config, stored, "")

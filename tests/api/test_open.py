@@ -58,7 +58,7 @@ def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
     assert opened.evaluate_every == 0
     assert opened.per_client_lp.alpha == 0.9
     assert opened.client_knn == trained.config.client_knn
-    assert "decode" not in opened.fedct
+    assert "fedct" not in opened
     assert len(jaxfed.open(place).model("fedavg")(np.zeros((1, *_shape(trained)), np.float32))) == 1
 
 

@@ -12,6 +12,8 @@ from invoking import invoke
 from on_demand import on_demand
 from PIL import Image
 
+from jaxfed.data import pack
+
 
 def page_commands():
     """Name of the data -> arguments, of every command of the page."""
@@ -63,12 +65,20 @@ def write_photos(place):
             Image.fromarray(pixels).save(place / "photos" / name / f"{i}.png")
 
 
+def write_clients(place):
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, 3, 20) for _ in range(40)]
+    clients = [(rng.normal(4 * y[:, None], 1, (20, 8)).astype(np.float32), y) for y in labels]
+    pack(clients, place / "clients", test=clients[0])
+
+
 # name -> what writes it, clients, points of unknown class
 DATA = {
     "patients.csv": (write_patients, 3, 60),
     "patients.parquet": (write_patients_parquet, 3, 60),
     "arrays.npz": (write_arrays, 5, 60),
     "photos": (write_photos, 20, 0),
+    "clients": (write_clients, 40, 0),
 }
 
 
@@ -85,7 +95,9 @@ def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch):
     arguments = [
         argument for argument in page_commands()[name] if not argument.startswith("--workdir=")
     ]
-    smaller = ["--config.num_repeats=1", "--config.xclp.num_bits=64", "--config.baselines="]
+    smaller = ["--config.num_repeats=1", "--config.baselines="]
+    if name != "clients":
+        smaller += ["--config.xclp.num_bits=64"]
     if name == "photos":
         smaller += ["--config.rounds=4", "--config.training.labeled_only_rounds=2"]
         smaller += ["--config.model.channels=4,8"]

@@ -46,6 +46,7 @@ class CoTrainingClient:
         mask_partners: of each client, under masks; 0: all.
         key: typed, of the models before the first round.
         federation: as the client knows it.
+        draw: source of noise.
     """
 
     work: ClientWork
@@ -54,6 +55,7 @@ class CoTrainingClient:
     mask_partners: int
     key: jax.Array
     federation: Federation
+    draw: rr.DrawUniform = rr.from_system
 
     def answer(self, step: str, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Return the client's new state and its reply.
@@ -98,9 +100,7 @@ class CoTrainingClient:
         """Return bytes sent in the clear, or else kept as a summand; and whether labels are missing."""
         work, number = self.work, len(self.work.public)
         if work.privacy.has_noise:
-            marks = released_marks(
-                work.privacy, rows, answers, number, work.num_classes, rr.from_system
-            )
+            marks = released_marks(work.privacy, rows, answers, number, work.num_classes, self.draw)
             if self.sums != "plaintext":
                 return b"", summing_client.tally_bytes(marks.astype(np.int32)), False
             content, abstains = messages.packed_marks(work, marks)
