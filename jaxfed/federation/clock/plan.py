@@ -93,7 +93,8 @@ class Plan:
             key="seconds_per_example",
             owner="Clock",
             value=self.clock.seconds_per_example,
-            allowed="allow more time or fewer seconds" + ", or a smaller cohort_size" * (wanted > 1),
+            allowed="allow more time or fewer seconds"
+            + ", or a smaller cohort_size" * (wanted > 1),
         )
 
     def _strata(self, number: int, count: int) -> list[tuple[int | np.ndarray, int]]:

@@ -109,13 +109,18 @@ def test_who_is_away_is_waited_for(tmp_path):
 def test_fewer_clients_than_a_step_takes_are_one_line(tmp_path):
     (tmp_path / "t.csv").write_text("client,from,to\n0,0,99\n1,0,99\n")
     clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
-    with pytest.raises(UsageError, match="fewer than 3 clients finish round 1 .* smaller cohort_size"):
+    with pytest.raises(
+        UsageError, match=r"fewer than 3 clients finish round 1 .* smaller cohort_size"
+    ):
         scheduled((2, 2, 2, 2), 3, 4, 1, clock)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [((10.5,), "Asynchrony.concurrency=10.5: use integers"), ((10, -1.0), "Asynchrony.exponent=-1.0")],
+    [
+        ((10.5,), "Asynchrony.concurrency=10.5: use integers"),
+        ((10, -1.0), "Asynchrony.exponent=-1.0"),
+    ],
 )
 def test_wrong_settings_are_one_line(given, words):
     with pytest.raises(UsageError, match=words):
