@@ -82,6 +82,7 @@ def check(config: ConfigDict) -> None:
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
+        _check_training_cohort(config, name)
     clock.check(config)
 
 
@@ -134,6 +135,19 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
         if known[key] is AUGMENTATION:
             with section(f"config.{name}.training", {"augmentation": key}):
                 compose(value)
+
+
+def _check_training_cohort(config: ConfigDict, name: str) -> None:
+    """Check that a round has as many clients as are to train."""
+    most = config.cohort_size or config.federation.num_clients
+    size = methods.with_own_training(config, name).training.training_cohort_size
+    if methods.uses_training(config, name) and 0 < most < size:
+        raise UsageError(
+            f"a round has {most} clients",
+            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
+            value=size,
+            allowed=f"use 1 to {most}, and 0 for all",
+        )
 
 
 def _check_together(config: ConfigDict) -> None:
