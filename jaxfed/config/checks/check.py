@@ -150,6 +150,16 @@ def _check_training_cohort(config: ConfigDict, name: str) -> None:
         )
 
 
+def _check_partners(config: ConfigDict) -> None:
+    """Check that sums under masks have enough neighbors among the clients of a round."""
+    num_clients = config.cohort_size or config.federation.num_clients
+    for name in ("xclp", *methods.chosen(config)):
+        if size := config.get(name, {}).get("mask_partners", 0):
+            from jaxfed.secure.session.neighborhoods import check_partners
+
+            check_partners(num_clients, size, owner=f"config.{name}")
+
+
 def _check_together(config: ConfigDict) -> None:
     """Check combinations of keys."""
     federation = config.federation
@@ -193,6 +203,7 @@ def _check_together(config: ConfigDict) -> None:
             allowed="use 0",
         )
     _check_last_round(config)
+    _check_partners(config)
     check_labels_at(config)
     check_public(config)
     check_learner(config)
