@@ -152,6 +152,11 @@ def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
             "use 0, or set it in the sections of other methods alone",
         ),
         (
+            f"each arrival counts, and training_cohort_size={training.training_cohort_size} leaves some out"
+            * (training.training_cohort_size > 0),
+            f"set {methods.training_key(config, name, 'training_cohort_size')}=0",
+        ),
+        (
             f"{statistics}={training.batch_statistics!r} is of the newest model"
             * (training.batch_statistics != "averaged"),
             f"set {statistics}='averaged'",

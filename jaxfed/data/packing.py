@@ -88,8 +88,9 @@ def pack(
     apart = (validation, test, server, public)
     given: dict[str, Any] = {"new": new, **dict(zip(APART, apart, strict=True))}
     is_whole = isinstance(clients, Dataset) or hasattr(clients, "partition")
-    others = [name for name, part in given.items() if part is not None]
-    if is_whole and (others or public_labeled or num_classes):
+    given_too = {**given, "public_labeled": public_labeled or None, "num_classes": num_classes}
+    others = [name for name, part in given_too.items() if part is not None]
+    if is_whole and others:
         kind = type(clients).__name__
         raise UsageError(f"pack: a {kind} has these by itself; leave out {', '.join(others)}")
     with storage.begun_folder(place.absolute()) as begun, ExitStack() as stack:

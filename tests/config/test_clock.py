@@ -69,6 +69,15 @@ def test_it_is_off_by_default_and_whole_where_it_is_on():
             "config.fedadam.training.concurrency=4: the server's step takes 5 arrivals; use 5 to 20",
         ),
         (
+            [TIMED, "fedadam.training.concurrency=9", "training.training_cohort_size=2"],
+            "config.fedadam.training.concurrency=9: each arrival counts, and training_cohort_size=2 "
+            "leaves some out; set training.training_cohort_size=0",
+        ),
+        (
+            ["fedadam.training.training_cohort_size=6"],
+            "config.fedadam.training.training_cohort_size=6: a round has 5 clients; use 1 to 5",
+        ),
+        (
             [TIMED, "fedprox.training.concurrency=21"],
             "config.fedprox.training.concurrency=21: the server's step takes 5 arrivals; use 5 to 20",
         ),

@@ -174,6 +174,7 @@ def test_new_points_are_a_configs_test_split(tmp_path):
         ({"server": pair(9, 0.0)}, "every example of the server needs its label"),
         ({"public": OTHERS["public"][0], "public_labeled": True}, "every public example needs"),
         ({"clients": data_set(), "test": OTHERS["test"]}, "leave out test"),
+        ({"clients": data_set(), "num_classes": 9}, "leave out num_classes"),
         ({"clients": data_set(client_id=None)}, "names no clients; load it with client_key"),
         (
             {"clients": [(np.zeros((2, 1), np.float32), [0, 1]), (np.zeros((2, 1)), [0, 1])]},

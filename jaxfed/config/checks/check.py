@@ -82,6 +82,7 @@ def check(config: ConfigDict) -> None:
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
+        _check_training_cohort(config, name)
     clock.check(config)
 
 
@@ -136,6 +137,29 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
                 compose(value)
 
 
+def _check_training_cohort(config: ConfigDict, name: str) -> None:
+    """Check that a round has as many clients as are to train."""
+    most = config.cohort_size or config.federation.num_clients
+    size = methods.with_own_training(config, name).training.training_cohort_size
+    if methods.uses_training(config, name) and 0 < most < size:
+        raise UsageError(
+            f"a round has {most} clients",
+            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
+            value=size,
+            allowed=f"use 1 to {most}, and 0 for all",
+        )
+
+
+def _check_partners(config: ConfigDict) -> None:
+    """Check that sums under masks have enough neighbors among the clients of a round."""
+    num_clients = config.cohort_size or config.federation.num_clients
+    for name in ("xclp", *methods.chosen(config)):
+        if size := config.get(name, {}).get("mask_partners", 0):
+            from jaxfed.secure.session.neighborhoods import check_partners
+
+            check_partners(num_clients, size, owner=f"config.{name}")
+
+
 def _check_together(config: ConfigDict) -> None:
     """Check combinations of keys."""
     federation = config.federation
@@ -179,6 +203,7 @@ def _check_together(config: ConfigDict) -> None:
             allowed="use 0",
         )
     _check_last_round(config)
+    _check_partners(config)
     check_labels_at(config)
     check_public(config)
     check_learner(config)

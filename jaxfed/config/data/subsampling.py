@@ -98,7 +98,18 @@ def _num_test(config: ConfigDict, num_labeled: int) -> int:
 
 
 def _pooled(dataset: Dataset) -> Dataset:
-    """Append the test split to the training examples."""
+    """Append the test split to the training examples.
+
+    Raises:
+        UsageError: clients hold the training examples, and nobody the test split's.
+    """
+    if dataset.client_id is not None and dataset.client_id_test is None and len(dataset.y_test):
+        raise UsageError(
+            f"the test examples of {dataset.name!r} belong to no client, as the others do",
+            key="config.dataset.pooled",
+            value=True,
+            allowed="use False",
+        )
     columns: dict[str, Any] = {}
     for name in _COLUMNS:
         train, test = getattr(dataset, name), getattr(dataset, f"{name}_test")

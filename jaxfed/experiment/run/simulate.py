@@ -185,6 +185,9 @@ def _schedule(
     seed: int,
     rounds: int,
 ) -> Schedule | None:
+    for name, value, kind in (("clock", clock, Clock), ("asynchrony", asynchrony, Asynchrony)):
+        if not isinstance(value, kind | None):
+            raise UsageError(f"simulate: {name} is a {type(value).__name__}; use {kind.__name__}")
     if asynchrony and asynchrony.concurrency:
         wrong = (
             ""

@@ -41,7 +41,7 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
     """Return the schedule of asynchronous rounds.
 
     Raises:
-        UsageError: a round in which no client finishes.
+        UsageError: a round that too few clients finish.
     """
     size, time = plan.size(1), 0.0
     training: list[Event] = []
@@ -60,7 +60,7 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
                     busy.remove(event.client)
                 continue
             if lost + draws > MOST_DRAWS * asynchrony.concurrency:
-                raise plan.nobody(number)
+                raise plan.too_few(number, size)
             missing = asynchrony.concurrency - len(training)
             if missing:
                 clients = plan.draw(number, draws, time, missing, busy)

@@ -77,8 +77,8 @@ class Plan:
         examples = np.array([self._work.examples(each) for each in held], np.float64)
         return seconds_of(self.clock, self._seed, clients, examples)
 
-    def nobody(self, number: int) -> UsageError:
-        """Return the error for a round in which no client finishes."""
+    def too_few(self, number: int, wanted: int = 1) -> UsageError:
+        """Return the error for a round that fewer clients finish than `wanted`, the fewest that end it."""
         limits = [
             f"{name}={value!r}"
             for name, value in (
@@ -87,12 +87,14 @@ class Plan:
             )
             if value not in (0, "always")
         ]
+        who = "nobody finishes" if wanted == 1 else f"fewer than {wanted} clients finish"
         return UsageError(
-            f"nobody finishes round {number} in {MOST_DRAWS} draws, with {', '.join(limits)}",
+            f"{who} round {number} in {MOST_DRAWS} draws, with {', '.join(limits)}",
             key="seconds_per_example",
             owner="Clock",
             value=self.clock.seconds_per_example,
-            allowed="allow more time or fewer seconds",
+            allowed="allow more time or fewer seconds"
+            + ", or a smaller cohort_size" * (wanted > 1),
         )
 
     def _strata(self, number: int, count: int) -> list[tuple[int | np.ndarray, int]]:

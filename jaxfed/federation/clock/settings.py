@@ -89,13 +89,24 @@ class Work(NamedTuple):
         return self.local_steps * batch if self.local_steps else self.epochs * held
 
 
-class Asynchrony(NamedTuple):
+@dataclass(frozen=True)
+class Asynchrony:
     """Asynchronous rounds (FedBuff); a round is one server step after `cohort_size` arrivals.
 
-    Fields:
+    Attributes:
         concurrency: number of clients that train at a time; 0: synchronous rounds.
         exponent: changes are multiplied by (1 + staleness) ** -exponent.
     """
 
+    rules: ClassVar[Mapping[str, Rule]] = {"concurrency": CONCURRENCY, "exponent": NOT_NEGATIVE}
+
     concurrency: int = 0
     exponent: float = STALENESS_EXPONENT
+
+    def __post_init__(self) -> None:
+        """Check the fields by `rules`.
+
+        Raises:
+            UsageError: the first field that is not allowed.
+        """
+        check_values("Asynchrony", self.rules, vars(self))

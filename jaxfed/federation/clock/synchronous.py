@@ -36,7 +36,7 @@ def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
             if counting:
                 break
         else:
-            raise plan.nobody(number)
+            raise plan.too_few(number)
         most = max(most, wanted)
         timed.append(Timed(counting, time, ended))
     return Schedule(timed, most)

@@ -230,6 +230,11 @@ def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
     assert "\n" not in message
 
 
+def test_too_few_mask_partners_are_said_before_anything_runs():
+    with pytest.raises(UsageError, match=r"config.xclp.mask_partners=2: too few, .* use 6 or more"):
+        check.check(digits("xclp.row_sums=masked_resilient", "xclp.mask_partners=2"))
+
+
 def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
     """A million of them would be dealt out for hours before the first round."""
     simulation, dealt = Simulation(digits("num_repeats=1000000")), []

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import small_simulations
+from ml_collections import ConfigDict
 
+from jaxfed.config.data.subsampling import subsampled
+from jaxfed.data import load, pack
 from jaxfed.errors import UsageError
 
 SIZES = (30, 50, 40)  # of the classes in the training split
@@ -134,3 +137,11 @@ def test_sizes_that_do_not_fit_are_refused(tmp_path, keys, message):
     with pytest.raises(UsageError, match=message) as error:
         simulation(tmp_path, **keys).check()
     assert "\n" not in str(error.value)
+
+
+def test_a_test_split_of_no_client_is_not_pooled(tmp_path):
+    clients = [(np.zeros((4, 2), np.float32), [0, 1, 0, 1])] * 3
+    folder = pack(clients, tmp_path / "clients", test=clients[0])
+    config = ConfigDict({"pooled": True})
+    with pytest.raises(UsageError, match=r"dataset.pooled=True: .* belong to no client"):
+        subsampled(load(folder), ConfigDict({"dataset": config, "seed": 0}))

@@ -184,6 +184,10 @@ def test_what_is_no_method_no_clients_no_model():
         simulate("fedavg", federation)
     with pytest.raises(jaxfed.UsageError, match="federation is a list; use a Federation"):
         simulate(method, clients_of(2))
+    with pytest.raises(jaxfed.UsageError, match="clock is a float; use Clock"):
+        simulate(method, federation, clock=0.1)
+    with pytest.raises(jaxfed.UsageError, match="asynchrony is a int; use Asynchrony"):
+        simulate(method, federation, asynchrony=10)
     with pytest.raises(jaxfed.UsageError, match="Training: model is a Linear; from_flax"):
         jaxfed.Training(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
 

@@ -106,6 +106,27 @@ def test_who_is_away_is_waited_for(tmp_path):
     assert schedule.rounds == [Timed((0, 1), 15.0, 2, (0, 0))]
 
 
+def test_fewer_clients_than_a_step_takes_are_one_line(tmp_path):
+    (tmp_path / "t.csv").write_text("client,from,to\n0,0,99\n1,0,99\n")
+    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
+    with pytest.raises(
+        UsageError, match=r"fewer than 3 clients finish round 1 .* smaller cohort_size"
+    ):
+        scheduled((2, 2, 2, 2), 3, 4, 1, clock)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((10.5,), "Asynchrony.concurrency=10.5: use integers"),
+        ((10, -1.0), "Asynchrony.exponent=-1.0"),
+    ],
+)
+def test_wrong_settings_are_one_line(given, words):
+    with pytest.raises(UsageError, match=words):
+        Asynchrony(*given)
+
+
 def test_nobody_ever_is_one_line():
     with pytest.raises(
         UsageError, match=r"nobody finishes round 1 in 1000 draws, with deadline=1\.0"
