@@ -100,9 +100,8 @@ def threshold_sender(quantile: float, period: int) -> Send:
     def send(state: ServerState, cohort: Cohort, communication: Communication) -> Asked:
         measured, done, num_rows = state.clients, int(state.round), len(cohort.client_id)
         ids = took_part(measured)
-        rounds = np.asarray(gather(measured.round, ids))
-        ids = ids[(rounds >= 0) & (rounds >= done - period)]
-        recent = np.asarray(gather(measured.divergence, ids))
+        divergences, rounds = (np.asarray(gather(rows, ids)) for rows in measured)
+        recent = divergences[(rounds >= 0) & (rounds >= done - period)]
         threshold = quantile_of(recent, quantile)
         if quantile:
             communication.down("threshold", 4 * int(np.sum(np.asarray(cohort.client_id) >= 0)))
