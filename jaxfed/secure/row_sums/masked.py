@@ -49,6 +49,7 @@ from jaxfed.secure.row_sums.participants import (
     least_participants,
     parsed_rows,
 )
+from jaxfed.secure.row_sums.summing_server import SummingServer
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.phases import Parties
 
@@ -106,7 +107,7 @@ class Client:
         return self._encoding.decode(self._masked_own + sums)
 
 
-class Server:
+class Server(SummingServer):
     """The server.
 
     Args:
@@ -127,15 +128,14 @@ class Server:
         *,
         parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
-        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
-        self._parts = parts or {}
+        super().__init__(endpoint, parts)
+        self._rows, self._num_classes = rows, num_classes
         self.least_participants = least_participants(rows)
 
     def start(self, number: int, participants: Sequence[int]) -> None:
         """Begin a round; messages of earlier ones are discarded."""
-        self._number, self._participants = number, sorted(participants)
-        self._layout = ParticipatingRows(self._rows, self._participants, self._num_classes)
-        self._sums = np.zeros(self._layout.shape, np.uint64)
+        self._participants = sorted(participants)
+        self._begin(number, ParticipatingRows(self._rows, self._participants, self._num_classes))
 
     def invite(self, client: int) -> None:
         """Send the round's start to one client."""
@@ -143,24 +143,12 @@ class Server:
 
     def receive(self, client: int) -> None:
         """Add one client's upload to the sums of the others' rows."""
-        message = self._endpoint.receive(client, f"upload/{self._number}")
-        self._layout.add_upload(self._sums, message, client)
-        if client in self._parts:
-            self._sums += self._layout.gathered(self._parts[client])
-
-    def send_sums(self, client: int) -> None:
-        """Send one client the sums of its rows."""
-        sums = self._sums[self._layout[client]]
-        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
+        self._add_upload(client)
 
     @property
     def summed(self) -> list[int]:
         """The clients whose contributions are summed, once all uploads of the round have arrived."""
         return list(self._participants)
-
-    def own_sums(self) -> np.ndarray:
-        """The sums of the server's own rows, uint64 [n_s, C]; once all uploads have arrived."""
-        return self._sums[self._layout[SERVER]]
 
 
 def run(

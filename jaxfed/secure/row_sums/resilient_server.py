@@ -11,7 +11,6 @@ from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.mask_streams import SignedSeeds, add_masks, pair_masks, removed
 from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows, num_clients
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
@@ -20,11 +19,12 @@ from jaxfed.secure.row_sums.resilient_round import (
     least_threshold,
     start_message,
 )
-from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.row_sums.summing_server import SummingServer
+from jaxfed.secure.session.endpoint import Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES
 
 
-class Server:
+class Server(SummingServer):
     """The server.
 
     Args:
@@ -59,10 +59,10 @@ class Server:
         least = least_threshold(number, signed=signed)
         if threshold is not None and not least <= threshold <= number:
             raise UsageError(f"threshold={threshold}: use {least} to {number} clients")
-        self._endpoint, self._rows, self._num_classes = endpoint, rows, num_classes
+        super().__init__(endpoint, parts)
+        self._rows, self._num_classes = rows, num_classes
         self._wanted_threshold, self.is_signed = threshold, signed
         self.least_participants = least_participants(rows, signed=signed)
-        self._parts = parts or {}
         self._probe = key_pair(bytes(range(KEY_BYTES)))  # no secret of anybody
 
     def start(self, number: int, participants: Sequence[int]) -> None:
@@ -70,9 +70,8 @@ class Server:
         count = len(participants)
         wanted = self._wanted_threshold or least_threshold(count, signed=self.is_signed)
         self.threshold = min(wanted, count)
-        self._number, self._participants = number, sorted(participants)
-        self._layout = ParticipatingRows(self._rows, participants, self._num_classes)
-        self._sums = np.zeros(self._layout.shape, np.uint64)
+        self._participants = sorted(participants)
+        self._begin(number, ParticipatingRows(self._rows, participants, self._num_classes))
         self._keys: dict[int, bytes] = {}
         self._survivors: list[int] = []
         self._signatures: dict[int, bytes] = {}
@@ -98,10 +97,7 @@ class Server:
 
     def receive_upload(self, client: int) -> None:
         """Add one client's upload; from here on it is a survivor."""
-        message = self._endpoint.receive(client, f"upload/{self._number}")
-        self._layout.add_upload(self._sums, message, client)
-        if client in self._parts:
-            self._sums += self._layout.gathered(self._parts[client])
+        self._add_upload(client)
         self._survivors.append(client)
 
     def ask(self, client: int) -> None:
@@ -165,29 +161,13 @@ class Server:
                 client: agreed_seed(keys, self._keys[survivor], self._number)
                 for client, keys in dropped.items()
             }
-            masks: SignedSeeds = [
-                (secrets[survivor], 1),
-                *pair_masks(survivor, pair_seeds),
-            ]
-            own = self._layout[survivor]
-            without_masks = self._sums[own].copy()  # it uploaded nothing there
-            add_masks(self._sums, removed(masks))
-            self._sums[own] = without_masks
+            self._remove_masks(survivor, secrets[survivor], pair_seeds)
         return refused
-
-    def send_sums(self, client: int) -> None:
-        """Send one survivor the sums of its rows."""
-        sums = self._sums[self._layout[client]]
-        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
     @property
     def summed(self) -> list[int]:
         """The clients whose contributions are summed, the survivors."""
         return list(self._survivors)
-
-    def own_sums(self) -> np.ndarray:
-        """The sums of the server's own rows over the survivors, uint64 [n_s, C]; after unmasking."""
-        return self._sums[self._layout[SERVER]]
 
     def _opened(self) -> tuple[dict[int, bytes], list[int]]:
         """Return the secrets that the shares open, by client, and the client whose shares were discarded.

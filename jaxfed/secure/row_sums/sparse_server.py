@@ -11,11 +11,11 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.row_sums.mask_streams import SignedSeeds, add_masks, pair_masks, removed
 from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows
 from jaxfed.secure.row_sums.resilient_round import agreed_seed, key_pair
 from jaxfed.secure.row_sums.sparse_client import packed_keys, start_message
-from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.row_sums.summing_server import SummingServer
+from jaxfed.secure.session.endpoint import Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES
 from jaxfed.secure.session.neighborhoods import Graph, is_connected
 
@@ -24,7 +24,7 @@ class GivenUp(Exception):
     """The server abandons the round: a secret could not be opened, or a sum over some survivors could be."""
 
 
-class Server:
+class Server(SummingServer):
     """The server.
 
     Args:
@@ -47,15 +47,14 @@ class Server:
         *,
         parts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
-        self._endpoint, self._graph, self.threshold = endpoint, graph, graph.threshold
-        self._layout = ParticipatingRows(rows, graph.neighbors, num_classes)
-        self._parts = parts or {}
+        super().__init__(endpoint, parts)
+        self._graph, self.threshold = graph, graph.threshold
+        self._rows = ParticipatingRows(rows, graph.neighbors, num_classes)
         self._probe = key_pair(bytes(range(KEY_BYTES)))  # no secret of anybody
 
     def start(self, number: int) -> None:
         """Begin a round."""
-        self._number = number
-        self._sums = np.zeros(self._layout.shape, np.uint64)
+        self._begin(number, self._rows)
         self._keys: dict[int, bytes] = {}
         self._partners: dict[int, list[int]] = {}  # of the clients that have sent shares
         self._survivors: list[int] = []
@@ -101,10 +100,7 @@ class Server:
 
     def receive_upload(self, client: int) -> None:
         """Add one client's upload, which makes it a survivor."""
-        message = self._endpoint.receive(client, f"upload/{self._number}")
-        self._layout.add_upload(self._sums, message, client)
-        if client in self._parts:
-            self._sums += self._layout.gathered(self._parts[client])
+        self._add_upload(client)
         self._survivors.append(client)
 
     def check_survivors(self) -> list[int]:
@@ -154,26 +150,13 @@ class Server:
                 for j in self._partners[survivor]
                 if j in dropped
             }
-            masks: SignedSeeds = [(secrets[survivor], 1), *pair_masks(survivor, pair_seeds)]
-            own = self._layout[survivor]
-            without_masks = self._sums[own].copy()  # it uploaded nothing there
-            add_masks(self._sums, removed(masks))
-            self._sums[own] = without_masks
+            self._remove_masks(survivor, secrets[survivor], pair_seeds)
         return sorted(refused)
-
-    def send_sums(self, client: int) -> None:
-        """Send one survivor the sums of its rows."""
-        sums = self._sums[self._layout[client]]
-        self._endpoint.send(client, f"sums/{self._number}", sums.tobytes())
 
     @property
     def summed(self) -> list[int]:
         """The clients whose contributions are summed, the survivors."""
         return list(self._survivors)
-
-    def own_sums(self) -> np.ndarray:
-        """The sums of the server's own rows over the survivors, uint64 [n_s, C]; after unmasking."""
-        return self._sums[self._layout[SERVER]]
 
     def _check_neighborhoods(self, clients: Iterable[int]) -> None:
         there = set(clients)
