@@ -22,8 +22,7 @@ from jaxfed.secure.primitives import projection
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked as masked_row_sums
-from jaxfed.secure.row_sums import resilient as resilient_row_sums
-from jaxfed.secure.row_sums.server_sums import row_client
+from jaxfed.secure.row_sums.server_sums import protocol_of, row_client
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.parties import Session
 
@@ -193,7 +192,7 @@ def sums_of_rows(
     clients = [client for client in session.clients if client in rows]
     if not clients:
         return {}
-    protocol: Any = resilient_row_sums if resilient else masked_row_sums
+    protocol = protocol_of(is_resilient=resilient)
     options: dict[str, Any] = {"signed": signed} if resilient else {}
     if mask_partners:
         if signed or not resilient:

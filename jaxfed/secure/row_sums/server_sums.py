@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import masked, resilient
+from jaxfed.secure.row_sums import masked
 from jaxfed.secure.row_sums.participants import ClientRows
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
@@ -22,7 +22,7 @@ from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.phases import Parties
 
 if TYPE_CHECKING:
-    from jaxfed.secure.row_sums import sparse
+    from jaxfed.secure.row_sums import resilient, sparse
     from jaxfed.secure.session.neighborhoods import Promise
 
     RowClient = masked.Client | resilient.Client | sparse.Client
@@ -84,7 +84,19 @@ def row_client(
         return sparse.Client(endpoint, values, rows, promise=promise, random_bytes=random_bytes)
     if not is_resilient:
         return masked.Client(endpoint, values, rows)
-    return resilient.Client(endpoint, values, rows, signed=signed, random_bytes=random_bytes)
+    own: resilient.Client = protocol_of(is_resilient=True).Client(
+        endpoint, values, rows, signed=signed, random_bytes=random_bytes
+    )
+    return own
+
+
+def protocol_of(*, is_resilient: bool) -> Any:
+    """The module of the double masks, imported when it is asked for, or of the plain ones."""
+    if is_resilient:
+        from jaxfed.secure.row_sums import resilient
+
+        return resilient
+    return masked
 
 
 def ring_sums(
@@ -122,7 +134,7 @@ def ring_sums(
     if not clients:
         return None
     shape = own[clients[0]].shape if shape is None else shape
-    graph, protocol = session.graph, resilient if is_resilient else masked
+    graph, protocol = session.graph, protocol_of(is_resilient=is_resilient)
     plan: dict[str, Any] = {"clients": clients, "is_resilient": is_resilient}
     if graph:
         if not is_resilient:
