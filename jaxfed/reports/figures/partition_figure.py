@@ -43,6 +43,7 @@ def partition_figure(
     apart: Mapping[str, npt.ArrayLike] | None = None,
     class_names: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
+    every: int = 1,
 ) -> Figure:
     """Plot the number of examples of each class at each client, by kind: labeled, unlabeled and new.
 
@@ -58,6 +59,7 @@ def partition_figure(
         apart: owner ("server", "public") -> counts, int [num_classes] or [1, num_classes].
         class_names: one name for each class; numbers if not given.
         client_names: one name for each client, shown for at most 25; numbers if not given.
+        every: k if only every k-th client is counted.
     """
     kinds = {"labeled": np.asarray(labeled), "unlabeled": np.asarray(unlabeled)}
     if new is not None and np.any(new):
@@ -69,11 +71,13 @@ def partition_figure(
     figure = draw(kinds, bars, names)
     is_known = np.array([name != UNKNOWN for name in names], bool)
     _add_distances(figure, kinds["labeled"][:, is_known], kinds["unlabeled"][:, is_known])
-    if client_names and num_clients <= _MAX_NAMED:
-        for ax in figure.axes:
-            if ax.get_xlabel() == "Client":
+    for ax in figure.axes:
+        if ax.get_xlabel() == "Client":
+            if client_names and num_clients <= _MAX_NAMED:
                 texts = [plain(name, 18) for name in client_names]
                 ax.set_xticks(range(num_clients), texts, rotation=45, ha="right")
+            if every > 1:
+                ax.set_xlabel(f"Client, every {every}th")
     return figure
 
 

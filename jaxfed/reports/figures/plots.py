@@ -118,18 +118,15 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
 def _partition_of(file: Path) -> Figure:
     counts = read_json(file)
     try:
-        figure = partition_figure(
+        return partition_figure(
             counts["labeled"],
             counts["unlabeled"],
             counts.get("new"),
             apart={whose: counts[whose] for whose in ("server", "public") if whose in counts},
             class_names=counts.get("class_names"),
             client_names=counts.get("client_names"),
+            every=int(counts.get("every", 1)),
         )
-        for ax in figure.axes:
-            if "every" in counts and ax.get_xlabel() == "Client":
-                ax.set_xlabel(f"Client, every {int(counts['every'])}th")
-        return figure
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
