@@ -207,6 +207,12 @@ class Federation:
             return list(self.census.labels)
         return sizes_of(self.partition.labeled).tolist()
 
+    @cached_property
+    def by_labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the clients with labels, and of those without; counted once."""
+        has_labels = np.array(self.label_counts) > 0
+        return np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
+
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
         """x [n_s, ...] and labels int32 [n_s] of the server; None if it has none."""

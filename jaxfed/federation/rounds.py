@@ -104,7 +104,8 @@ def cohorts_of(
     def cohort_of(number: int) -> Cohort:
         if schedule is not None:
             clients = schedule.clients(number)
-            others = (j for j in range(federation.num_clients) if j not in clients)
+            counted = set(clients)
+            others = (j for j in range(federation.num_clients) if j not in counted)
             filled = [*clients, *islice(others, schedule.cohort_size - len(clients))]
             return emptied(federation.cohort(filled), len(clients))
         needs_labels = algorithm.needs_labels(number)

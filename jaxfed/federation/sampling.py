@@ -121,7 +121,7 @@ def strata_of(
         return [(num_clients, num_clients)]
     if config.sampling == "uniform":
         return [(num_clients, size)]
-    labeled, unlabeled = _by_labels(federation)
+    labeled, unlabeled = federation.by_labels
     if needs_labels and config.labeled_cohorts and len(labeled):
         return [(labeled, min(size, len(labeled)))]
     share = size * len(labeled) / num_clients
@@ -135,15 +135,6 @@ def _groups(num_clients: int, count: int, seed: int) -> list[np.ndarray]:
     """The groups of an experiment, drawn once."""
     order = np.random.default_rng((seed, Stream.CLIENT_GROUPS)).permutation(num_clients)
     return np.array_split(order, count)
-
-
-def _by_labels(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the clients with labels, and of those without; counted once, as a cached property."""
-    known = vars(federation)
-    if "_by_labels" not in known:
-        has_labels = np.array(federation.label_counts) > 0
-        known["_by_labels"] = np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
-    return known["_by_labels"]
 
 
 def num_groups(num_clients: int, cohort_size: int) -> int:

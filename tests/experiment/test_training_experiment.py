@@ -28,6 +28,7 @@ from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
@@ -287,7 +288,9 @@ def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share,
 def test_no_share_asks_for_more_clients_than_there_are(share):
     for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
         counts = [int(number < num_labeled) for number in range(num_clients)]
-        federation = SimpleNamespace(num_clients=num_clients, label_counts=counts)
+        federation = Federation.from_clients(
+            [(np.zeros((1, 1)), [count - 1]) for count in counts], num_classes=2
+        )
         for size in range(1, num_clients):
             config = SimpleNamespace(cohort_size=size, sampling="proportional", labeled_share=share)
             drawn = sample_clients(config, federation, 0, 1, needs_labels=False)

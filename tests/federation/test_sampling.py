@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import Sampling, sample_clients
 
 LEAST = 1e-6  # of a chi-square test that is right
 
 
+class Counted(SimpleNamespace):
+    by_labels = Federation.by_labels
+
+
 def clients(number, num_labeled):
     labeled = [range(client < num_labeled) for client in range(number)]
-    return SimpleNamespace(num_clients=number, label_counts=list(map(len, labeled)))
+    return Counted(num_clients=number, label_counts=list(map(len, labeled)))
 
 
 def are_equally_likely(drawn, possible):
@@ -61,7 +66,7 @@ def test_one_round_tells_nothing_of_the_next():
 def test_clients_are_counted_once_and_not_in_every_round(sampling, monkeypatch):
     counted = []
 
-    class Counting(SimpleNamespace):
+    class Counting(Counted):
         @property
         def label_counts(self):
             counted.append("labels")
