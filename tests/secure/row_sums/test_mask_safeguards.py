@@ -19,7 +19,7 @@ from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import unpack
-from jaxfed.secure.row_sums import mask_streams, resilient_client, resilient_round
+from jaxfed.secure.row_sums import mask_streams, resilient, resilient_client, resilient_round
 from jaxfed.secure.session import framing, setup
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
@@ -270,7 +270,7 @@ def check_secrets_of_rounds():
     clients, server = parties("resilient", session, VALUES, ROWS)
     own = set()
     for number in range(2):
-        cross_steps.resilient_row_sums.run(InProcess(clients), server, first_round=number)
+        resilient.run(InProcess(clients), server, first_round=number)
         own |= {server._secrets(server._shares)[j] for j in range(3)}
     assert len(own) == 6
     assert len(set(heard.payloads("mask_key"))) == 6
