@@ -28,9 +28,9 @@ from benchmarks.peers.torch_network import accuracy, images, network
 class Network(nn.Module):
     """The network with the two methods that pfl requires."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, start: dict[str, np.ndarray]) -> None:
         super().__init__()
-        self.layers, self._loss = network(task.start), nn.CrossEntropyLoss()
+        self.layers, self._loss = network(start), nn.CrossEntropyLoss()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, C]."""
@@ -75,7 +75,7 @@ def play(task: Task, diary: Diary, folder: Path) -> None:
 
     sampler = get_user_sampler("random", range(len(task.clients)))
     data = FederatedDataset(user_dataset, sampler)
-    module = Network(task)
+    module = Network(task.start)
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     FederatedAveraging().run(
         NNAlgorithmParams(

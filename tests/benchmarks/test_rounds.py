@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.rounds import learners, population, scaling, shadow_models
+from benchmarks.rounds import learners, on_disk, population, scaling, shadow_models
 from benchmarks.timing.contest import run_contest
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.training.server import client_rows
@@ -117,3 +117,18 @@ def test_every_method_of_a_population_beside_few_clients(short, monkeypatch, met
     assert row["case"] == {"n": 40, "cohort": 4}
     assert row["peers"].keys() == {population.FEW}
     assert row["peers"][population.FEW]["target"] == 1 / 1.2
+
+
+def test_a_round_of_clients_on_disk(short, monkeypatch):
+    monkeypatch.setattr(on_disk, "COHORT", 4)
+    monkeypatch.setattr(on_disk, "POPULATIONS", (10,))
+    (contest,) = on_disk.on_disk(with_peers=False)
+    after, later = contest.ours(), contest.ours()
+    assert not np.array_equal(after["head.kernel"], later["head.kernel"])  # the next round's
+    for _ in range(20):
+        after = contest.ours()
+    worse = {name: np.zeros_like(value) for name, value in after.items()}
+    with jax.numpy_rank_promotion("allow"):  # of the peers' network
+        assert contest.agreement(after, after)
+        with pytest.raises(AssertionError, match="accuracies"):
+            contest.agreement(after, worse)
