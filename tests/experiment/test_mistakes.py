@@ -59,6 +59,15 @@ MISTAKES = {
         ["preprocessing.kind=identity", "training.augmentation=flip"],
         "config.training.augmentation=('flip',): changes images",
     ),
+    "strong augmentation of vectors, by the second method": (
+        TRAINED,
+        [
+            "preprocessing.kind=identity",
+            "baselines=fixmatch",
+            "training.strong_augmentation=flip",
+        ],
+        "config.training.strong_augmentation=('flip',): changes images",
+    ),
     "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "use NAME"),
     "baselines in a list": (
         TRAINED.replace("smoke", "scaffold,smoke"),

@@ -35,12 +35,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
         UsageError: the model is too large or does not take such examples, or examples are augmented that are
             no images.
     """
-    shape = federation.x.shape[1:]
-    augment = augmentation.compose(config.training.augmentation)
-    if augment:  # strong augmentation is checked by the few methods that use it
-        examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-        with section("config.training", ("augmentation",)):
-            jax.eval_shape(augment, jax.random.key(0), examples)
+    check_augmentation(config, "augmentation", federation.x.shape[1:])
     model = make_model(config, federation)
     parameters = jax.eval_shape(model.init, jax.random.key(0))
     num_bytes = num_bytes_of(parameters)
@@ -49,6 +44,15 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     what = f"with {options or 'its own options'} the parameters alone"
     refuse_beyond(Demand("model.name", config.model.name, num_bytes, what))
     return model
+
+
+def check_augmentation(config: ConfigDict, key: str, shape: tuple[int, ...]) -> None:
+    """Check that examples of this shape can be changed as `training.KEY` says; nothing is computed."""
+    augment = augmentation.compose(config.training[key])
+    if augment:
+        examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+        with section("config.training", {"augmentation": key}):
+            jax.eval_shape(augment, jax.random.key(0), examples)
 
 
 def check_start(config: ConfigDict, federation: Federation) -> None:

@@ -9,12 +9,18 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import check_start, feature_shape, without_clients
+from jaxfed.config.build.networks import (
+    check_augmentation,
+    check_start,
+    feature_shape,
+    without_clients,
+)
 from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
     differently_trained,
+    factory_of,
     naming_own_training,
     training_key,
     trains,
@@ -27,6 +33,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
 from jaxfed.training.consensus.dropout import departures_of
+from jaxfed.training.needs import needs_of
 from jaxfed.xclp.settings import departures
 
 
@@ -83,7 +90,10 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     for name in names:
         seen = with_own_training(config, name).copy_and_resolve_references()
         seen.training.initial_model = ""  # `check_models` has read it
+        needed = needs_of(factory_of(config, name), all_keywords(config, name))
         with naming_own_training(config, name):
+            if needed.two_views:
+                check_augmentation(seen, "strong_augmentation", shape)
             algorithm = make_algorithm(seen, name, _Shapes(**given))
         stage_1 = f"config.{training_key(config, name, 'labeled_only_rounds')}"
         check_stages(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
