@@ -158,7 +158,7 @@ def collect(
     pairs = pairs_of(sizes, is_same=others is None)
     total = sum(sizes[first] * seconds[second] for first, second in pairs)
     disagreeing = list[tuple[int, int]]()
-    presence = presence or Presence()
+    presence, staying = presence or Presence(), set(collection.clients)
     for client in sorted(sizes):
         try:
             with presence.losing(client):
@@ -166,9 +166,9 @@ def collect(
                     collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
+            staying.remove(dropout.client)
     for first, second in pairs:
-        is_there = {first, second} <= set(collection.clients)
-        if not (is_there and sizes[first] and seconds[second]):
+        if not (staying.issuperset((first, second)) and sizes[first] and seconds[second]):
             continue
         try:
             for block in pair(first, second):
@@ -178,6 +178,7 @@ def collect(
                     progress(done, total)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
+            staying.remove(dropout.client)
         except SharesDisagree as error:
             logging.warning("%s", error)
             disagreeing.append((first, second))

@@ -64,11 +64,11 @@ def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Step
         rows, columns = (own[j] for j in sorted(own))
         return partner, (rows.start, rows.stop), (columns.start, columns.stop)
 
-    pairs = matrix.pairs_of(codes, is_same=is_same)
-    shares_of = parties.stream(
-        "send_shares",
-        {j: [arguments(pair[pair[0] == j], pair) for pair in pairs if j in pair] for j in codes},
-    )
+    told: dict[int, list[tuple[int, Span, Span]]] = {j: [] for j in codes}
+    for j, k in matrix.pairs_of(codes, is_same=is_same):
+        told[j].append(arguments(k, (j, k)))
+        told[k].append(arguments(j, (j, k)))
+    shares_of = parties.stream("send_shares", told)
 
     def send_points(client: int) -> None:
         for points in of_client[client]:
