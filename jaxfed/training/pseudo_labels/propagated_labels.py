@@ -49,8 +49,8 @@ class XclpLabels:
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
     if `execution` spreads a graph's points over devices. The labels are those of
     `jaxfed.xclp.cross_client_label_propagation`, which runs on the host: protocols, and `compared_clients`
-    in a cohort of more clients. With `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds cost R
-    times the budget. On a network clients run the protocols themselves
+    in a cohort of more clients. With `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds
+    cost R times the budget. On a network clients run the protocols themselves
     (`jaxfed.training.round.network.joint_labels`).
 
     Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
