@@ -5,8 +5,8 @@ Variants, to be joined by commas:
   few_labels      sweep over 5 and 10 % of labels
   leave_one_out   sweep over the client that gives no labels and is labeled by the others (Table 2)
   graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
-  many_clients    1,000 clients that are compared with all or a few others (`xclp.compared_clients`), on as many
-                  images; sweep over two partitions
+  many_clients    1,000 clients that are compared with all or a few others (`xclp.compared_clients`), on as
+                  many images; sweep over two partitions
   privacy         sweep over budgets of randomized response, on bits and on labels, on as many images
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
   tuned           every method at its own settings (alpha, kNN's k), by cross-validation over the labeled
