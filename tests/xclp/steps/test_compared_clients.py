@@ -160,6 +160,29 @@ def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     )
 
 
+def test_a_clients_bytes_are_those_of_the_page():
+    """docs/protocols.md: hidden points, own distances, and 259 bytes for each other client."""
+    codes = {j: np.zeros((10, 128), np.uint32) for j in range(12)}
+    for h in (4, 8):
+        session = Session(len(codes))
+        before = session.communication()
+        choices = ComparedClients(h, "random", 0).choices
+        cross_steps.nearest_others(session, codes, 3, protocols.masked, choices=choices)
+        sent = session.communication().since(before)
+        total = sum(sent.upload.values()) / len(codes)
+        assert total == pytest.approx(66_600 + 259 * h, rel=0.005)
+
+
+def test_a_draw_depends_on_no_code_and_a_choice_does():
+    """So clients learn nothing by whom they are compared with, but where the server chooses."""
+    found = {}
+    for by, seed in ((by, seed) for by in BY for seed in (0, 1)):
+        choices, found[by, seed] = recorded(ComparedClients(8, by, seed=5))
+        _among_chosen(codes_of(seed=seed), 3, choices)
+    assert found["random", 0] == found["random", 1]
+    assert found["neighbors", 0] != found["neighbors", 1]
+
+
 def test_a_seed_draws_the_same_pairs_and_another_one_others():
     sizes = dict.fromkeys(range(30), 2)
     draws = [ComparedClients(4, "random", seed).choices[0](sizes, None) for seed in (1, 1, 2**200)]
