@@ -5,7 +5,7 @@ from functools import partial
 
 from benchmarks.kernels import approximate_neighbors, graphs, hashing, neighbors, peak_memory
 from benchmarks.methods import deployment, experiment, labeling, labeling_cost, later_points, start
-from benchmarks.protocols import row_sums, secure_hamming, sparse_sums
+from benchmarks.protocols import many_clients, row_sums, secure_hamming, sparse_sums
 from benchmarks.rounds import (
     fedavg_round,
     fssl_round,
@@ -46,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "learners": learners.learners,
     "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,
+    "many_clients": many_clients.pairs,
     "row_sums": row_sums.masking,
     "sparse_sums": sparse_sums.sums,
 }

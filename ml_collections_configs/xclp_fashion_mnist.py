@@ -12,6 +12,8 @@ Section 4.1 and Appendix B.1 of XCLP with data that anyone can have. `identity` 
         --workdir=runs/fashion_mnist_few_labels
     python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:sweeps \
         --workdir=runs/fashion_mnist_sweeps
+    python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:many_clients \
+        --workdir=runs/fashion_mnist_many_clients
     python -m launch.sweep --config=ml_collections_configs/xclp_fashion_mnist.py:pretrained,privacy \
         --workdir=runs/fashion_mnist_privacy
 """

@@ -109,6 +109,9 @@ def state(value):
 
 def refused(wire, party, take, forged):
     """A forged message comes first: one error of one line, and the party is as it was."""
+    end = getattr(party, "_endpoint", party)
+    for partner in getattr(end, "_shared", ()):  # what a first message makes
+        _ = end._incoming[partner], end._outgoing[partner], end._waiting[partner]
     before = state(party)
     wire.forged.append(forged)
     with pytest.raises(ProtocolError) as error:

@@ -109,11 +109,13 @@ def check_place_of_labels(
         return
     if needed.pseudo_label in BY_OWN_LABELS:
         raise _refused(config, f"{name!r} labels by what each client makes of its own labels")
-    if needed.pseudo_label == "xclp" and not is_one_program(parameters):
+    is_for_it = is_one_program(parameters) and not parameters.compared_clients
+    if needed.pseudo_label == "xclp" and not is_for_it:
         raise _refused(
             config,
-            "the server then takes part in XCLP, whose noise and protocols are for clients",
-            "set no noise, and hamming='plaintext', row_sums='plaintext', influence='labels' in config.xclp",
+            "the server then takes part in XCLP, whose noise, protocols and compared_clients are for clients",
+            "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels' and "
+            "compared_clients=0 in config.xclp",
         )
 
 

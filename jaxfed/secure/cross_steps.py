@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,10 @@ from jaxfed.secure.session.parties import Session
 if TYPE_CHECKING:
     from jaxfed.secure.row_sums.server_sums import RowClient
     from jaxfed.secure.session.neighborhoods import Promise
+
+
+# Numbers of points of the clients that take part, and the nearest points so far [n, k] -> further pairs.
+ChoosePairs = Callable[[Mapping[int, int], np.ndarray], Sequence[matrix.Pair]]
 
 
 class Neighbors(NamedTuple):
@@ -58,9 +62,10 @@ def nearest_others(
     *,
     key_bits: int = 2048,
     workers: int = 0,
+    choices: Sequence[ChoosePairs] = (),
     progress: matrix.PairsDone | None = None,
 ) -> Neighbors:
-    """SecureHamming among all clients, and each point's k nearest others (lines 5 and 7).
+    """SecureHamming among the clients, and each point's k nearest others (lines 5 and 7).
 
     A client that is not in the session, or leaves during this step, counts as absent.
 
@@ -71,6 +76,8 @@ def nearest_others(
         protocol: a function of `jaxfed.secure.hamming.protocols`.
         key_bits: size of Paillier's keys, 2048 or 3072; other protocols ignore it.
         workers: number of worker processes of `phe`; 0: none.
+        choices: choose the pairs of clients that are compared, one turn after another; all if left out. In
+            one process only: clients of a network are told of all pairs.
         progress: receives the number of pairs of points that are done.
 
     Raises:
@@ -93,6 +100,7 @@ def nearest_others(
         lambda client: matrix.run_own(own(client), server, client, sizes[client], num_bits),
         key_bits=key_bits,
         workers=workers,
+        choices=choices,
         progress=progress,
     )
 
@@ -107,9 +115,10 @@ def through_pairs(
     second: Codes | None = None,
     key_bits: int,
     workers: int,
+    choices: Sequence[ChoosePairs] = (),
     progress: matrix.PairsDone | None,
 ) -> Neighbors:
-    """Run every client's own step and every pair's protocol, and return the neighbors found by `nearest`.
+    """Run every client's own step and the protocol of pairs, and return the neighbors found by `nearest`.
 
     Args:
         session: the parties.
@@ -118,7 +127,7 @@ def through_pairs(
         first: codes of each client as the first of a pair.
         own: the step of one client with the server, its own distances.
         second: codes of each client as the second of a pair, if they differ; two clients then form two pairs.
-        key_bits, workers, progress: as `nearest_others`.
+        key_bits, workers, choices, progress: as `nearest_others`.
     """
     if not first:
         return Neighbors([], *nearest.found())
@@ -129,14 +138,19 @@ def through_pairs(
 
     brought = first if second is None else second
     sizes, others = ({j: len(points) for j, points in codes.items()} for codes in (first, brought))
+    known = [] if choices else matrix.pairs_of(sizes, is_same=second is None)
+    turns = (
+        choose({j: sizes[j] for j in nearest.clients}, nearest.found()[0]) for choose in choices
+    )
     with worker_processes(workers if protocol is protocols.phe else 0) as mapped:
-        prepare, pair = protocol(session, first, brought, Paillier(key_bits, mapped))
+        prepare, pair = protocol(session, first, brought, Paillier(key_bits, mapped), known)
         matrix.collect(
             nearest,
             sizes,
             step,
             pair,
             others=None if second is None else others,
+            pairs=turns if choices else [known],
             presence=session.presence,
             progress=progress,
         )

@@ -26,6 +26,7 @@ from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
 from jaxfed.xclp.settings.parameters import Parameters
 
 _LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`
+_TILE_BYTES = 64 << 20  # of a row of tiles, as in `jaxfed.kernels.knn`
 _GRAPH_FLOATS = 25  # four-byte numbers per edge, while edges are matched and placed
 _BLOCK_COLUMNS = 64
 _INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.steps.contributions`
@@ -82,7 +83,9 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
     n, words, k = padded_length(num_points), p.num_bits // lsh.WORD_BITS, p.num_neighbors
     n += -n % devices
     part: int | None = None
-    if p.neighbors == "approximate":
+    if p.compared_clients:  # one client's points and others', which are all of them at most
+        stages["neighbors"] = 3 * 4 * words * n + _TILE_BYTES
+    elif p.neighbors == "approximate":
         stages["neighbors"] = approximate_hamming_knn_footprint(n, words, k).total
     else:
         stages["neighbors"] = hamming_knn_footprint(n, words, k, mesh=mesh).total

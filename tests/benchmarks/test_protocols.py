@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.protocols import row_sums, secure_hamming, sparse_sums
+from benchmarks.protocols import many_clients, row_sums, secure_hamming, sparse_sums
 from benchmarks.timing.contest import run_contest
 
 UNITS = ("us a pair", "bytes a pair")
@@ -88,3 +88,13 @@ def test_sums_among_neighbors_find_the_mean(short, monkeypatch):
     assert row["peers"].keys() == peers
     assert upload.case == {"n": 1000, "clients": 1000, "neighbors": 76}
     assert run_contest(upload, {})["figures"]["s a client"]["measured"] > 0
+
+
+def test_pairs_of_many_clients(monkeypatch):
+    monkeypatch.setattr(many_clients, "CLIENTS", 7)
+    monkeypatch.setattr(many_clients, "COMPARED", 4)
+    [contest] = many_clients.pairs(with_peers=False)
+    for run, num_pairs in ((contest.ours, 14), (contest.peers["all_pairs"], 21)):
+        figures = contest.figures(run(), 1.0)
+        assert figures["ms a pair"] == pytest.approx(1e3 / num_pairs)
+        assert 2 * 10 * 10 * 13 / 8 < figures["bytes a pair"] < 600

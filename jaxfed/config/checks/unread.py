@@ -107,6 +107,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "selection.folds": _CHOSEN,
     "selection.measure": _CHOSEN,
     "key_bits": _PAILLIER,
+    "compared_by": {"compared_clients": _SOME},
 }
 """Key -> with which values of others it counts. `training.KEY` is a method's own; KEY alone is a method's
 keyword, or one of the section that its labels are found by."""

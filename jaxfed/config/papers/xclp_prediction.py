@@ -5,6 +5,8 @@ Variants, to be joined by commas:
   few_labels      sweep over 5 and 10 % of labels
   leave_one_out   sweep over the client that gives no labels and is labeled by the others (Table 2)
   graphs          sweep over the graph on labeled points only, or on unlabeled ones too (Table 3)
+  many_clients    1,000 clients that are compared with all or a few others (`xclp.compared_clients`), on as
+                  many images; sweep over two partitions
   privacy         sweep over budgets of randomized response, on bits and on labels, on as many images
   sweeps          one key at a time around the defaults, on 10,000 + 2,000 of the images
   tuned           every method at its own settings (alpha, kNN's k), by cross-validation over the labeled
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
+from jaxfed.xclp.settings.parameters import COMPARED_BY
 
 Add = Callable[..., None]
 
@@ -29,6 +32,8 @@ ONE_AT_A_TIME = {
     "xclp.num_neighbors": (3, 5, 10, 20, 50),
     "xclp.alpha": (0.5, 0.8, 0.9, 0.95, 0.99, 0.999),
 }
+
+COMPARED = (20, 40, 80, 160)  # 2, 4, 8 and 16 log2 of 1,000 clients
 
 # eps of randomized response, of each LSH bit or of a label; the last values change hardly any.
 PRIVACY_BUDGETS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -66,6 +71,18 @@ def _graphs(config: ConfigDict) -> None:
     _part(config)
 
 
+def _many_clients(config: ConfigDict) -> None:
+    config.paper_table = ""
+    config.federation.num_clients = 1000
+    for number in COMPARED:
+        for by in COMPARED_BY:
+            section = {"algorithm": "xclp", "compared_clients": number, "compared_by": by}
+            config[f"xclp_{number}_{by}"] = ConfigDict(section)
+    compared = (f"xclp_{number}_{by}" for number in COMPARED for by in COMPARED_BY)
+    config.baselines = (*compared, "client_knn")
+    _part(config)
+
+
 def privacy(config: ConfigDict) -> None:
     """Baselines of XCLP: each client alone, and pooled data without privacy."""
     config.baselines = ("client_knn", "pooled_lp")
@@ -83,6 +100,7 @@ def _part(config: ConfigDict) -> None:
 
 def _smoke(config: ConfigDict) -> None:
     base.smoke(config)
+    config.federation.num_clients = min(config.federation.num_clients, 100)
     config.dataset.train_size = 500
     config.dataset.test_size = 200
 
@@ -92,13 +110,14 @@ VARIANTS = {
     "few_labels": _few_labels,
     "leave_one_out": _leave_one_out,
     "graphs": _graphs,
+    "many_clients": _many_clients,
     "privacy": _privacy,
     "sweeps": _part,
     "smoke": _smoke,
 }
 
 
-SWEEPS = ("few_labels", "leave_one_out", "graphs", "privacy", "sweeps")
+SWEEPS = ("few_labels", "leave_one_out", "graphs", "many_clients", "privacy", "sweeps")
 
 
 def sweep(add: Add, variant: str = "") -> None:
@@ -115,6 +134,9 @@ def sweep(add: Add, variant: str = "") -> None:
         for fraction in (0.05, 0.1, 0.2, 1.0):
             for graph in ("labeled", "labeled+unlabeled"):
                 add(**{"federation.labeled_fraction": fraction, "federation.graph": graph})
+    elif "many_clients" in names:
+        add(**{"federation.partition": "iid"})
+        add(**{"federation.dirichlet_alpha": 0.1})
     elif "privacy" in names:
         privacy_budgets(add)
     else:

@@ -28,6 +28,7 @@ from jaxfed.secure.session.key_agreement import RandomBytes
 
 BLOCK_POINTS = 512
 
+Pair = tuple[int, int]  # two clients
 PairsDone = Callable[[int, int], None]  # (pairs of points done, of how many)
 
 
@@ -135,10 +136,11 @@ def collect(
     pair: Callable[[int, int], Iterator[Block]],
     *,
     others: Mapping[int, int] | None = None,
+    pairs: Iterable[Sequence[Pair]] | None = None,
     presence: Presence | None = None,
     progress: PairsDone | None = None,
 ) -> None:
-    """Run every client's own step and every pair's protocol, without the clients that drop out.
+    """Run every client's own step and the protocol of pairs, without the clients that drop out.
 
     Args:
         collection: receives all distances; clients that drop out are removed from it.
@@ -147,6 +149,8 @@ def collect(
         pair: the protocol of a pair of clients, the lower address first.
         others: number of points of the same clients with which those of `sizes` are compared, if they differ;
             two clients then form two pairs, each first in one of them.
+        pairs: the pairs that run the protocol, in turns; each turn is read when the one before it is done.
+            All pairs, in one turn, if left out.
         presence: the clients that have left. One is lost whose own distances are refused, or whose shares
             disagree with those of two others or more while theirs agree.
         progress: receives the number of finished pairs of points after every block.
@@ -154,11 +158,11 @@ def collect(
     Raises:
         ProtocolError: an unexpected message of a pair; there is no H then.
     """
-    seconds, done = sizes if others is None else others, 0
-    pairs = pairs_of(sizes, is_same=others is None)
-    total = sum(sizes[first] * seconds[second] for first, second in pairs)
+    seconds, done, total = sizes if others is None else others, 0, 0
+    if pairs is None:
+        pairs = [pairs_of(sizes, is_same=others is None)]
     disagreeing = list[tuple[int, int]]()
-    presence = presence or Presence()
+    presence, staying = presence or Presence(), set(collection.clients)
     for client in sorted(sizes):
         try:
             with presence.losing(client):
@@ -166,21 +170,24 @@ def collect(
                     collection.add(block)
         except DroppedOut as dropout:
             collection.remove(dropout.client)
-    for first, second in pairs:
-        is_there = {first, second} <= set(collection.clients)
-        if not (is_there and sizes[first] and seconds[second]):
-            continue
-        try:
-            for block in pair(first, second):
-                collection.add(block)
-                done += block.distances.size
-                if progress:
-                    progress(done, total)
-        except DroppedOut as dropout:
-            collection.remove(dropout.client)
-        except SharesDisagree as error:
-            logging.warning("%s", error)
-            disagreeing.append((first, second))
+            staying.remove(dropout.client)
+    for turn in pairs:
+        total += sum(sizes[first] * seconds[second] for first, second in turn)
+        for first, second in turn:
+            if not (staying.issuperset((first, second)) and sizes[first] and seconds[second]):
+                continue
+            try:
+                for block in pair(first, second):
+                    collection.add(block)
+                    done += block.distances.size
+                    if progress:
+                        progress(done, total)
+            except DroppedOut as dropout:
+                collection.remove(dropout.client)
+                staying.remove(dropout.client)
+            except SharesDisagree as error:
+                logging.warning("%s", error)
+                disagreeing.append((first, second))
     _lose_liar(collection, presence, disagreeing)
 
 
@@ -206,7 +213,7 @@ def _lose_liar(
     collection.remove(liar)
 
 
-def pairs_of(clients: Iterable[int], *, is_same: bool) -> list[tuple[int, int]]:
+def pairs_of(clients: Iterable[int], *, is_same: bool) -> list[Pair]:
     """All pairs in order, each once if its clients bring the same points as first and as second."""
     return [
         (first, second)

@@ -38,8 +38,8 @@ class NearestPoints:
     ) -> None:
         self._asking, self._sizes = dict(sorted(asking.items())), dict(sorted(sizes.items()))
         self._num_bits, self._num_neighbors = num_bits, num_neighbors
-        # By (client, other): distance 2^32 + number of other's point, int64 [n_client, k at most].
-        self._nearest: dict[tuple[int, int], np.ndarray] = {}
+        # By client, by other: distance 2^32 + number of other's point, int64 [n_client, k at most].
+        self._nearest: dict[int, dict[int, np.ndarray]] = {client: {} for client in self._asking}
 
     @property
     def clients(self) -> list[int]:
@@ -55,8 +55,9 @@ class NearestPoints:
 
     def remove(self, client: int) -> None:
         """Forget a client that dropped out."""
-        del self._asking[client], self._sizes[client]
-        self._nearest = {pair: kept for pair, kept in self._nearest.items() if client not in pair}
+        del self._asking[client], self._sizes[client], self._nearest[client]
+        for others in self._nearest.values():
+            others.pop(client, None)
 
     def found(self) -> tuple[np.ndarray, np.ndarray]:
         """The nearest points to each query point, in the format of `jaxfed.kernels.knn.hamming_knn_among`.
@@ -73,11 +74,7 @@ class NearestPoints:
             np.full(shape, self._num_bits + 1, np.int32),
         )
         for client, rows in askers.items():
-            parts = [
-                self._nearest[client, other] + own.start
-                for other, own in points.items()
-                if (client, other) in self._nearest
-            ]
+            parts = [kept + points[other].start for other, kept in self._nearest[client].items()]
             if not parts:
                 continue
             keys = np.sort(np.concatenate(parts, axis=1), axis=1)[:, : self._num_neighbors]
@@ -101,9 +98,10 @@ class NearestPoints:
         count = min(self._num_neighbors, self._sizes[other])
         if not count:
             return
-        if pair not in self._nearest:
-            self._nearest[pair] = np.full((self._asking[client], count), _NOTHING)
-        known = self._nearest[pair][points.start : points.stop]
+        nearest = self._nearest[client]
+        if other not in nearest:
+            nearest[other] = np.full((self._asking[client], count), _NOTHING)
+        known = nearest[other][points.start : points.stop]
         keys = (distances.astype(np.int64) << _INDEX_BITS) + np.asarray(others)
         if are_same:
             np.fill_diagonal(keys, _NOTHING)  # the point itself

@@ -1,13 +1,14 @@
 """Protocols of SecureHamming by name: the steps of all clients, and of each pair of clients.
 
 A protocol is a function of the session, the codes of every client as the first of a pair, and as the second.
-If they differ, two clients form two pairs. `jaxfed.secure.cross_steps` runs its steps. The functions have the
-names that `jaxfed.xclp.settings.exchangeable_steps.HAMMING` lists, the only list of protocols.
+If they differ, two clients form two pairs. Its last argument has the pairs that are known beforehand, which
+clients of a network receive. `jaxfed.secure.cross_steps` runs its steps. The functions have the names that
+`jaxfed.xclp.settings.exchangeable_steps.HAMMING` lists, the only list of protocols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,10 +38,11 @@ class Paillier(NamedTuple):
     mapped: Mapped
 
 
-Protocol = Callable[[Session, Codes, Codes, Paillier], Steps]
+Pairs = Sequence[matrix.Pair]
+Protocol = Callable[[Session, Codes, Codes, Paillier, Pairs], Steps]
 
 
-def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier, known: Pairs) -> Steps:
     """Steps of `masked`; a client's masks cover its points as second, then as first if they differ."""
     is_same, run = firsts is seconds, session.reserve()
     as_second = {j: range(len(own)) for j, own in seconds.items()}
@@ -64,11 +66,11 @@ def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Step
         rows, columns = (own[j] for j in sorted(own))
         return partner, (rows.start, rows.stop), (columns.start, columns.stop)
 
-    pairs = matrix.pairs_of(codes, is_same=is_same)
-    shares_of = parties.stream(
-        "send_shares",
-        {j: [arguments(pair[pair[0] == j], pair) for pair in pairs if j in pair] for j in codes},
-    )
+    told: dict[int, list[tuple[int, Span, Span]]] = {j: [] for j in codes}
+    for j, k in known:
+        told[j].append(arguments(k, (j, k)))
+        told[k].append(arguments(j, (j, k)))
+    shares_of = parties.stream("send_shares", told)
 
     def send_points(client: int) -> None:
         for points in of_client[client]:
@@ -103,8 +105,9 @@ def masked(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Step
     return send_points, pair
 
 
-def ot(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
+def ot(session: Session, firsts: Codes, seconds: Codes, _: Paillier, known: Pairs) -> Steps:
     """Steps of `ot`: an oblivious transfer for each bit of each pair of points."""
+    del known
     ends, runs = session.endpoints, session.reserve(2)
 
     def pair(j: int, k: int) -> Iterator[Block]:
@@ -122,8 +125,9 @@ def ot(session: Session, firsts: Codes, seconds: Codes, _: Paillier) -> Steps:
     return _nothing, pair
 
 
-def phe(session: Session, firsts: Codes, seconds: Codes, options: Paillier) -> Steps:
+def phe(session: Session, firsts: Codes, seconds: Codes, options: Paillier, known: Pairs) -> Steps:
     """Steps of `phe`: the first client of a pair encrypts its codes, the second adds under encryption."""
+    del known
     # Imported here: the packages for big integers are for this protocol alone.
     from jaxfed.secure.hamming import paillier_packed
     from jaxfed.secure.primitives import paillier

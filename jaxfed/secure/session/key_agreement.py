@@ -8,7 +8,7 @@ two purposes share a key.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -22,6 +22,11 @@ RandomBytes = Callable[[int], bytes]
 
 _NAME = b"jaxfed secure session, version 1"
 _FIELD = 2**255 - 19
+_SMALL_ORDER = {  # u-coordinates of points of an order that divides 8
+    *(0, 1, _FIELD - 1),
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+}
 
 
 class KeyPair:
@@ -43,14 +48,53 @@ class KeyPair:
                 2^255 - 19 or more, which would deceive parties that compare keys), or a point of small
                 order, whose secret is public.
         """
-        if len(public) != KEY_BYTES:
-            raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")
-        if int.from_bytes(public, "little") >= _FIELD:
-            raise ProtocolError("a public key that is no element of the field")
-        try:
-            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
-        except ValueError:
-            raise ProtocolError("a public key of small order") from None
+        check_public(public)
+        return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+class Agreements(Mapping[int, bytes]):
+    """Secrets shared with the owners of public keys, each agreed on when it is first read.
+
+    A client has all public keys of its session, and in some protocols exchanges nothing with most owners.
+
+    Args:
+        keys: the own key pair.
+        publics: public keys of the others, by address.
+
+    Raises:
+        ProtocolError: as `KeyPair.agreed`, for any of the keys.
+    """
+
+    def __init__(self, keys: KeyPair, publics: Mapping[int, bytes]) -> None:
+        for public in publics.values():
+            check_public(public)
+        self._keys, self._publics = keys, publics
+        self._agreed: dict[int, bytes] = {}
+
+    def __getitem__(self, partner: int) -> bytes:
+        if partner not in self._agreed:
+            self._agreed[partner] = self._keys.agreed(self._publics[partner])
+        return self._agreed[partner]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._publics)
+
+    def __len__(self) -> int:
+        return len(self._publics)
+
+    def __contains__(self, partner: object) -> bool:
+        return partner in self._publics
+
+
+def check_public(public: bytes) -> None:
+    """Refuse a public key with which no secret is shared; errors as `KeyPair.agreed`."""
+    if len(public) != KEY_BYTES:
+        raise ProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(public)}")
+    number = int.from_bytes(public, "little")
+    if number >= _FIELD:
+        raise ProtocolError("a public key that is no element of the field")
+    if number in _SMALL_ORDER:
+        raise ProtocolError("a public key of small order")
 
 
 def derived_key(secret: bytes, session: bytes, purpose: str, *context: bytes) -> bytes:

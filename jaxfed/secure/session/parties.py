@@ -45,7 +45,7 @@ class Session:
     Raises:
         UsageError: no clients, or too few partners for the promise.
 
-    Cost: 0.1 ms a pair of parties, both sides.
+    Cost: 0.1 ms for each pair of parties that exchange messages, both sides.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.departures import DroppedOut
@@ -27,7 +27,7 @@ class PartyEndpoint:
         channel: the connection to the others.
         session: the session's number.
         roster: all parties' public keys, as this party received them.
-        shared: X25519 secret with each of the others.
+        shared: X25519 secret with each of the others; read when the first message goes to or comes from it.
         pair_rosters: by partner, the part of the roster that both have, if they have different ones.
     """
 
@@ -49,13 +49,9 @@ class PartyEndpoint:
         self._channel, self._session, self._shared = channel, session, shared
         self._group_secret = b""
         self._claimed: set[str] = set()
-        self._outgoing, self._incoming = (
-            {partner: self._link(partner, is_outgoing) for partner in shared}
-            for is_outgoing in (True, False)
-        )
-        self._waiting: dict[int, deque[tuple[str, bytes]]] = {
-            partner: deque() for partner in shared
-        }
+        self._outgoing = _Links(lambda partner: self._link(partner, True))
+        self._incoming = _Links(lambda partner: self._link(partner, False))
+        self._waiting = defaultdict[int, deque[tuple[str, bytes]]](deque)
 
     @property
     def clients(self) -> list[int]:
@@ -90,7 +86,7 @@ class PartyEndpoint:
 
     def discard(self, kind: str) -> None:
         """Discard unread messages of this kind from all senders that are present."""
-        for sender in self._channel.presence.staying(self._waiting):
+        for sender in self._channel.presence.staying(self._shared):
             waiting = self._waiting[sender]
             with contextlib.suppress(ProtocolError):  # the next `receive` refuses it
                 while self._fetch(sender):
@@ -143,3 +139,15 @@ class PartyEndpoint:
     def _check_partner(self, partner: int) -> None:
         if partner not in self._shared:
             raise ProtocolError(f"{partner} is no partner of {self.address} in this session")
+
+
+class _Links(dict[int, Link]):
+    """Links by partner, made when they are first used."""
+
+    def __init__(self, make: Callable[[int], Link]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, partner: int) -> Link:
+        self[partner] = link = self._make(partner)
+        return link

@@ -37,7 +37,13 @@ from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.framing import SESSION_BYTES, Header
-from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair, RandomBytes
+from jaxfed.secure.session.key_agreement import (
+    KEY_BYTES,
+    Agreements,
+    KeyPair,
+    RandomBytes,
+    check_public,
+)
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.phases import InProcess, Parties
 from jaxfed.secure.session.sealed_link import check_route
@@ -75,7 +81,7 @@ class ClientSetup:
         _sent(self._channel, self._session, self._address, SERVER, "hello", self._keys.public)
 
     def agree(self) -> None:
-        """Receive the roster and agree on keys with all parties in it.
+        """Receive the roster; keys are agreed on with those parties in it that messages go to or come from.
 
         Raises:
             ProtocolError: two parties with the same address or key, an invalid key, or a roster without this
@@ -86,11 +92,8 @@ class ClientSetup:
         roster = parsed_roster(message)
         if roster.get(self._address) != self._keys.public:
             raise ProtocolError(f"a roster without client {self._address}'s key")
-        shared = {
-            partner: self._keys.agreed(public)
-            for partner, public in roster.items()
-            if partner != self._address
-        }
+        others = {party: public for party, public in roster.items() if party != self._address}
+        shared = Agreements(self._keys, others)
         self._clients = sorted(roster.keys() - {SERVER})
         self._endpoint = PartyEndpoint(
             self._address,
@@ -156,7 +159,7 @@ class ServerSetup:
             raise ProtocolError(f"client {client} is there twice")
         if public in self._roster.values():
             raise ProtocolError(f"client {client} has a public key that another party has")
-        self._keys.agreed(public)  # refuses an invalid key, before others see it
+        check_public(public)  # before others see it
         self._roster[client] = public
 
     def send_roster(self, client: int) -> None:
@@ -169,11 +172,8 @@ class ServerSetup:
 
     def finished(self) -> PartyEndpoint:
         """The server's endpoint."""
-        shared = {
-            client: self._keys.agreed(public)
-            for client, public in self._roster.items()
-            if client != SERVER
-        }
+        clients = {party: public for party, public in self._roster.items() if party != SERVER}
+        shared = Agreements(self._keys, clients)
         return PartyEndpoint(
             SERVER,
             self._channel,

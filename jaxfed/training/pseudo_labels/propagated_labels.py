@@ -48,9 +48,10 @@ class XclpLabels:
 
     With plaintext protocols Algorithm 1 runs on the padded cohort in one compiled program, or in several
     if `execution` spreads a graph's points over devices. The labels are those of
-    `jaxfed.xclp.cross_client_label_propagation`, which runs the protocols on the host. With `bit_epsilon` or
-    `label_epsilon` noise is fresh every round: R rounds cost R times the budget. On a network clients run
-    the protocols themselves (`jaxfed.training.round.network.joint_labels`).
+    `jaxfed.xclp.cross_client_label_propagation`, which runs on the host: protocols, and `compared_clients`
+    in a cohort of more clients. With `bit_epsilon` or `label_epsilon` noise is fresh every round: R rounds
+    cost R times the budget. On a network clients run the protocols themselves
+    (`jaxfed.training.round.network.joint_labels`).
 
     Labels at the server: the server is one more party, whose points all have labels, and knows Pi as every
     party does. In plaintext it has the clients' codes in any case. In a secure protocol it would be the
@@ -81,7 +82,9 @@ class XclpLabels:
         entered = self.points(state, cohort, key)
         # The seed of line 1: shared by the clients, drawn anew every round.
         seed = xclp.drawn_seed(key)
-        if self._label_cohort is not None:
+        num_clients = int(np.sum(np.asarray(entered.client_id) >= 0))
+        compares_few = self.parameters.compares_few(num_clients)
+        if self._label_cohort is not None and not compares_few:
             label, confidence, metrics = self._label_cohort(entered, seed)
             _count_messages(entered, self.parameters, communication)
         else:
@@ -189,8 +192,8 @@ def _check_no_server(entered: Cohort) -> None:
     if sizes[ids < UNLABELED].sum():
         raise UsageError(
             "the server has labels and is a party of XCLP: set hamming='plaintext', "
-            "row_sums='plaintext', influence='labels', no noise, no client prior, nothing to select and "
-            "confidence='entropy'"
+            "row_sums='plaintext', influence='labels', compared_clients=0, no noise, no client prior, "
+            "nothing to select and confidence='entropy'"
         )
 
 

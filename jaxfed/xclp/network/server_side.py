@@ -53,6 +53,7 @@ _NEEDED = {  # setting -> what runs on a network, and what to write
         ("masked", "masked_resilient", "masked_resilient_signed"),
         "use 'masked', 'masked_resilient' or 'masked_resilient_signed'",
     ),
+    "compared_clients": ((0,), "use 0: clients are told of all pairs beforehand"),
     "mask_partners": ((0,), "use 0: all clients of a session share masks"),
     "influence": (("columns",), "use 'columns'"),
     "select": (((),), "give the settings themselves, alpha too: ()"),

@@ -84,6 +84,13 @@ ROWS = (
         remedy="influence='labels'",
     ),
     Row("influence", ("labels",)),
+    Row(
+        "compared_by",
+        ("neighbors",),
+        client="which clients may have points near its own, if compared_clients is set",
+        remedy="compared_by='random'",
+    ),
+    Row("compared_by", ("random",)),
 )
 
 

@@ -20,6 +20,7 @@ from jaxfed.xclp.settings.exchangeable_steps import (
 )
 
 CONFIDENCES = ("entropy", "calibrated")
+COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clients`
 
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
@@ -48,6 +49,10 @@ _OF_XCLP = {
     "projection": one_of(PROJECTIONS),
     "hamming": one_of(HAMMING),
     "neighbors": one_of(NEIGHBORS),
+    "compared_clients": Rule(
+        int, "multiples of 4, 0 is all", lambda clients: clients >= 0 and clients % 4 == 0
+    ),
+    "compared_by": one_of(COMPARED_BY),
     "row_sums": one_of(ROW_SUMS),
     "mask_partners": at_least(0, ", even, 0 is all"),
     "influence": one_of(INFLUENCE),
@@ -188,6 +193,12 @@ class Parameters(Propagation):
             distances (Algorithm 1, line 5).
         neighbors: search for nearest neighbors: "exact" compares all pairs of points. "approximate" is faster
             for many points, misses some neighbors, and needs `hamming="plaintext"` (Algorithm 1, line 7).
+        compared_clients: number of other clients, at most, with whose points a client's points are compared,
+            a multiple of 4; 0, or the number of others and more: all. Among many clients, fewer save time and
+            bytes, and cost accuracy (Algorithm 1, line 5).
+        compared_by: choice of these clients: "random" draws them. "neighbors" draws half of them; the server
+            chooses the others by neighbors of neighbors. That suits unlike clients better, and tells a client
+            who may have points near its own (`jaxfed.xclp.steps.compared_clients`; Algorithm 1, line 5).
         key_bits: size of Paillier's keys in bits, 2048 or 3072; only `hamming="phe"` uses it (Algorithm 1,
             line 5).
         row_sums: summation of the clients' contributions: "plaintext" shows them to the server, "masked"
@@ -236,6 +247,8 @@ class Parameters(Propagation):
     projection: str = "seed"
     hamming: str = "plaintext"
     neighbors: str = "exact"
+    compared_clients: int = 0
+    compared_by: str = "random"
     key_bits: int = 2048
     row_sums: str = "plaintext"
     mask_partners: int = 0
@@ -264,6 +277,14 @@ class Parameters(Propagation):
                 value=self.neighbors,
                 allowed="use 'exact'",
             )
+        if self.neighbors != "exact" and self.compared_clients:
+            raise UsageError(
+                f"neighbors={self.neighbors!r} compares points of all clients",
+                key="compared_clients",
+                owner="xclp",
+                value=self.compared_clients,
+                allowed="set neighbors='exact', or use 0",
+            )
         if self.mask_partners and self.row_sums != "masked_resilient":
             raise UsageError(
                 f"row_sums={self.row_sums!r} has no partners to choose",
@@ -273,6 +294,10 @@ class Parameters(Propagation):
                 allowed="set row_sums='masked_resilient', or use 0",
             )
         self._check_presence()
+
+    def compares_few(self, num_clients: int) -> bool:
+        """True if not all pairs of so many clients are compared."""
+        return 0 < self.compared_clients < num_clients - 1
 
     @property
     def masking(self) -> dict[str, int]:

@@ -18,11 +18,16 @@ from jaxfed.kernels.devices.padding import in_batches, padded_rows
 from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS, Neighbors
+from jaxfed.xclp.steps.codes import rows_of
+from jaxfed.xclp.steps.compared_clients import Choice, Pair
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.parties import Session
 
 LATER_BATCH = 256  # points whose distances to all of the graph are held at a time
+COMPARED_BATCH = (
+    64  # points of one client whose distances to its partners' points are held at a time
+)
 
 
 def plaintext_hamming(
@@ -33,15 +38,21 @@ def plaintext_hamming(
     num_neighbors: int,
     neighbors: str,
     key_bits: int,
+    choices: Sequence[Choice] = (),
     part_points: int | None = None,
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
 
     The placeholder of the authors' experiments. Returns the clients that take part, here all of them, and
-    (indices, distances), int32 [n, k]. `part_points`: number of points on the device at a time; None: all.
-    The approximate search runs on one device of each process.
+    (indices, distances), int32 [n, k]. `choices`: turns that choose the pairs of clients to compare; all if
+    left out. `part_points`: number of points on the device at a time; None: all. The approximate search and
+    that among chosen pairs run on one device of each process.
     """
     del session, key_bits
+    if choices:
+        return list(range(len(codes))), *execution.once(
+            _among_chosen, codes, num_neighbors, choices
+        )
     joint = np.concatenate(codes)
     if part_points is not None:
         found = execution.once(hamming_knn_in_parts, joint, num_neighbors, part_points=part_points)
@@ -57,6 +68,52 @@ def plaintext_hamming(
     return list(range(len(codes))), indices, distances
 
 
+def _among_chosen(
+    codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[Choice]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(indices, distances) of the k nearest others, int32 [n, k], among the pairs that all turns choose."""
+    sizes, pairs = {j: len(own) for j, own in enumerate(codes)}, list[Pair]()
+    for number, choose in enumerate(choices):
+        seen = among_pairs(codes, pairs, num_neighbors)[0] if number else np.zeros((0, 0), np.int32)
+        pairs += choose(sizes, seen)
+    return among_pairs(codes, pairs, num_neighbors)
+
+
+def among_pairs(
+    codes: Sequence[np.ndarray], pairs: Sequence[Pair], num_neighbors: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each point's k nearest others of its own client and of those that form a pair with it.
+
+    Returns (indices, distances), int32 [n, k], in the format of `jaxfed.kernels.knn.hamming_knn`.
+    """
+    rows, partners = rows_of([len(own) for own in codes]), [{j} for j in range(len(codes))]
+    for j, k in pairs:
+        partners[j].add(k)
+        partners[k].add(j)
+    found = []
+    for own, place, among in zip(codes, rows, partners, strict=True):
+        clients = sorted(among)
+        bits = padded_rows(np.concatenate([codes[j] for j in clients]))
+        numbers = np.concatenate([np.arange(rows[j].start, rows[j].stop) for j in clients])
+        is_point = jnp.asarray(np.arange(len(bits)) < len(numbers))
+        search = partial(
+            knn.hamming_knn_among,
+            bits=jnp.asarray(bits),
+            num_neighbors=num_neighbors + 1,
+            valid=is_point,
+        )
+        indices, distances = in_batches(search, own, COMPARED_BATCH)
+        indices = np.append(numbers, -1)[indices].astype(np.int32)
+        # Without the point itself; if k + 1 equal codes come before it, without the last of them.
+        is_itself = indices == np.arange(place.start, place.stop)[:, None]
+        left_out = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), num_neighbors)
+        columns = np.arange(num_neighbors)
+        columns = columns + (columns >= left_out[:, None])
+        found.append([np.take_along_axis(part, columns, 1) for part in (indices, distances)])
+    indices, distances = map(np.concatenate, zip(*found, strict=True))
+    return indices, distances
+
+
 def secure_hamming(
     codes: Sequence[np.ndarray],
     session: Session | None,
@@ -66,6 +123,7 @@ def secure_hamming(
     num_neighbors: int,
     neighbors: str,
     key_bits: int,
+    choices: Sequence[Choice] = (),
 ) -> Neighbors:
     """Lines 5 and 7 by a protocol in which the server learns H and no party learns anything else.
 
@@ -75,7 +133,7 @@ def secure_hamming(
     from jaxfed.secure.hamming import protocols
 
     assert session is not None
-    assert neighbors == "exact"  # all pairs; `Parameters` has checked it
+    assert neighbors == "exact"  # `Parameters` has checked it
     return cross_steps.nearest_others(
         session,
         dict(enumerate(codes)),
@@ -83,6 +141,7 @@ def secure_hamming(
         getattr(protocols, protocol),
         key_bits=key_bits,
         workers=execution.workers,
+        choices=choices,
         progress=execution.counting("pairs of points"),
     )
 

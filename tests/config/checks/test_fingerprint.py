@@ -12,6 +12,7 @@ from jaxfed.config.checks.fingerprint import disclosures, seen_by
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp.settings import disclosure
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
+from jaxfed.xclp.settings.parameters import COMPARED_BY
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
@@ -169,6 +170,7 @@ def test_the_threat_models_table_is_the_one_of_the_lines():
         ("row_sums", ROW_SUMS),
         ("projection", PROJECTIONS),
         ("influence", INFLUENCE),
+        ("compared_by", COMPARED_BY),
     ],
 )
 def test_every_value_of_a_setting_has_one_row(key, allowed):

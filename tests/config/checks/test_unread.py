@@ -57,6 +57,7 @@ def given(spec, *overrides, audited=False):
         (DIGITS, ["federation.public_size=9", "federation.public_fraction=0.5"], "public_size=9"),
         (DIGITS, ["dataset.test_size=9", "dataset.test_fraction=0.5"], "dataset.test_size=9"),
         (DIGITS, ["xclp.key_bits=3072"], "with xclp.hamming='plaintext'"),
+        (DIGITS, ["xclp.compared_by=neighbors"], "with xclp.compared_clients=0"),
         (DIGITS, ["xclp_auto.key_bits=3072"], "config.xclp_auto.key_bits=3072: nothing reads it"),
         (DIGITS, ["rounds=5"], "label in one round of all clients"),
         (DIGITS, ["sampling=proportional"], "with cohort_size=0"),
@@ -110,6 +111,7 @@ def test_what_nothing_reads_is_one_line(spec, overrides, words):
         (DIGITS, ["cohort_size=5", "rounds=5"]),
         (DIGITS, ["xclp.alpha=0.5", "algorithm=pooled_lp", "baselines="]),  # which refers to it
         (DIGITS, ["xclp.hamming=phe", "xclp.key_bits=3072"]),
+        (DIGITS, ["xclp.compared_clients=4", "xclp.compared_by=neighbors"]),
         (f"{DIGITS}:tuned", ["selection.folds=3", "selection.candidates.xclp.alpha=0.5"]),
         (TRAINING, [BY_SHARE, LABELS]),
         (TRAINING, ["dataset.name=patients.csv", LABELS]),  # a number is of the config's own set
@@ -150,7 +152,7 @@ def test_a_sweep_may_set_what_counts_at_some_point(grid, overrides, refused):
         sweep_plan.plan(DIGITS, few, grid)
 
 
-OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "xclp.key_bits")
+OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "xclp.key_bits", "xclp.compared_by")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,7 +168,7 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
         own = [
             f"{method}.{key}"
             for key in config.get(method, {})
-            if key not in ("training", "key_bits")
+            if key not in ("training", "key_bits", "compared_by")
         ]
         assert counting.issuperset(own)
     for key in flat.keys() - counting:

@@ -58,6 +58,20 @@ def test_distances(n, m, num_bits, seed):
     np.testing.assert_array_equal(distances, plain(x, y))
 
 
+@pytest.mark.parametrize("largest", [1, 2**16 - 1])
+def test_products_of_few_rows_are_those_of_many(largest):
+    """Below a number of rows another computation serves, which is exact for the largest residues, too."""
+    rng = np.random.default_rng(0)
+    dtype = np.int8 if largest == 1 else np.uint16
+    a = rng.integers(2**16 - 3, 2**16, (40, 65504)).astype(np.uint16)
+    b = rng.integers(largest - 1, largest + 1, (30, 65504)).astype(dtype)
+    many, few = protocol._product(a, b), protocol._product(a[:8], b)
+    exact = a[:8].astype(np.int64) @ b.astype(np.int64).T % 2**16
+    np.testing.assert_array_equal(few, exact)
+    np.testing.assert_array_equal(few, many[:8])
+    assert few.dtype == many.dtype == np.uint16
+
+
 @pytest.mark.parametrize("num_bits", [4096, 65528])
 def test_distances_at_both_ends(num_bits):
     x = np.concatenate([bits_of((2, num_bits)), np.ones((1, num_bits), np.int8)])

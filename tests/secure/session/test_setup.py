@@ -42,6 +42,18 @@ def test_public_keys_of_small_order_are_refused(u):
         KeyPair().agreed(u.to_bytes(32, "little"))
 
 
+def test_keys_are_agreed_on_when_they_are_used(monkeypatch):
+    """So that a client among many pays for those that it exchanges messages with."""
+    agreed, agree_on = [], KeyPair.agreed
+    monkeypatch.setattr(
+        KeyPair, "agreed", lambda keys, public: agreed.append(1) or agree_on(keys, public)
+    )
+    session = Session(20)
+    assert len(agreed) == 2 * 19  # the group secret, at its sender and its receivers
+    session.endpoints[3].pair_seed(7, "x")
+    assert len(agreed) == 2 * 19 + 1
+
+
 @pytest.mark.parametrize(
     "public",
     [

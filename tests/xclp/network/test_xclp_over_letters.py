@@ -139,6 +139,7 @@ def test_the_server_receives_no_codes_features_or_labels():
         ("bit_epsilon", 1.0),
         ("label_epsilon", 1.0),
         ("presence", ("1@hamming",)),
+        ("compared_clients", 8),
         ("mask_partners", 8),
     ],
 )

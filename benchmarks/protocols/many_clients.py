@@ -1,0 +1,51 @@
+"""Masked Hamming among many clients with few points each, all pairs of clients beside a few others for each.
+
+Setup of the session, and all work of all clients and the server, in one process. A pair of clients costs the
+same in both, so time and messages for another number of clients follow from those of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from benchmarks.timing.contest import Contest
+from jaxfed.secure.cross_steps import nearest_others
+from jaxfed.secure.hamming.protocols import masked
+from jaxfed.secure.session.parties import Session
+from jaxfed.xclp.steps.compared_clients import ComparedClients
+
+CLIENTS, POINTS, COMPARED = 100, 10, 20
+WORDS, NEIGHBORS = 128, 10
+
+
+def pairs(with_peers: bool) -> Iterator[Contest]:
+    """A labeling's line 5 under masks; the peer compares all pairs."""
+    del with_peers
+    yield Contest(
+        task="masked Hamming among many clients",
+        case={"clients": CLIENTS, "points": POINTS, "compared_clients": COMPARED},
+        ours=partial(_distances, COMPARED),
+        peers={"all_pairs": partial(_distances, 0)},
+        figures=_of_a_pair,
+        samples=1,
+    )
+
+
+def _distances(compared: int) -> Session:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2**32, (CLIENTS, POINTS, WORDS), dtype=np.uint32)
+    session = Session(CLIENTS)
+    choices = ComparedClients(compared, "random", 0).choices if compared else ()
+    nearest_others(session, dict(enumerate(codes)), NEIGHBORS, masked, choices=choices)
+    return session
+
+
+def _of_a_pair(session: Session, seconds: float) -> dict[str, float]:
+    volumes = session.channel.volumes
+    shares = [volume for route, volume in volumes.items() if route.kind.startswith("shares")]
+    num_pairs = len(shares) / 2
+    num_bytes = sum(volume.num_bytes for volume in shares)
+    return {"ms a pair": 1e3 * seconds / num_pairs, "bytes a pair": num_bytes / num_pairs}
