@@ -270,9 +270,7 @@ def _perron_start(graph: Graph, y: Array, alpha: Array, rows: SpreadRows) -> Arr
     return _along_perron(graph, y, reached, alpha, rows)
 
 
-def _along_perron(
-    graph: Graph, y: Array, reached: Array, alpha: Array, rows: SpreadRows
-) -> Array:
+def _along_perron(graph: Graph, y: Array, reached: Array, alpha: Array, rows: SpreadRows) -> Array:
     """The part along v, on the reached points, of the solution for the right-hand side Y [n, C]."""
     v = jnp.where(reached, graph.root_degrees, 0.0)
     squared = rows.total(jnp.dot(v, v, precision=lax.Precision.HIGHEST))

@@ -24,7 +24,7 @@ from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
 from jaxfed.kernels.devices.footprint import Footprint, footprint
 from jaxfed.kernels.devices.padding import padded_length, padded_to
-from jaxfed.kernels.knn import hamming_knn, hamming_knn_among
+from jaxfed.kernels.knn import hamming_knn, hamming_knn_among, hamming_knn_footprint
 from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.kernels.neighbors.nearest import Nearest
@@ -80,14 +80,16 @@ def extended_hamming_knn(
             points, is_point = _padded(bits[some_old], padded_length(len(some_old)))
             found = _between(queries, points, is_query, is_point, num_neighbors)
             of_new, of_old = jax.tree.map(np.asarray, found)
-            _merge(of_all, some_new, some_old, *of_new, missing)
-            _merge(of_all, some_old, some_new, *of_old, missing)
+            _merge(of_all, some_new, some_old, of_new, missing)
+            _merge(of_all, some_old, some_new, of_old, missing)
     there, ids = of_all >> 32, (of_all & _NO_ID).astype(np.int32)
     return np.where(there < missing, ids, -1), there.astype(np.int32)
 
 
-def footprint_of_extension(num_words: int, num_neighbors: int) -> Footprint:
-    """Device memory of `extended_hamming_knn` for any number of points; compiles its largest program."""
+def footprint_of_extension(num_new: int, num_words: int, num_neighbors: int) -> Footprint:
+    """Device memory of `extended_hamming_knn` for any number of old points; compiles its largest program."""
+    if num_new > _OLD_AT_ONCE:
+        return hamming_knn_footprint(padded_length(num_new), num_words, num_neighbors)
     codes = [jax.ShapeDtypeStruct((n, num_words), jnp.uint32) for n in (_NEW_AT_ONCE, _OLD_AT_ONCE)]
     are_there = [jax.ShapeDtypeStruct(own.shape[:1], jnp.bool_) for own in codes]
     return footprint(_between, *codes, *are_there, num_neighbors)
@@ -114,7 +116,8 @@ def _among_new(bits: np.ndarray, new: np.ndarray, k: int, missing: int) -> np.nd
     length = _few_lengths(len(new)) if len(new) <= _NEW_AT_ONCE else padded_length(len(new))
     codes, is_there = _padded(bits, length)
     found = hamming_knn(codes, k, valid=is_there)
-    return _keys(new, *(np.asarray(values)[: len(new)] for values in found), missing)
+    indices, distances = (np.asarray(values)[: len(new)] for values in found)
+    return _keys(new, indices, distances, missing)
 
 
 def _few_lengths(n: int) -> int:
@@ -130,16 +133,15 @@ def _merge(
     of_all: np.ndarray,
     rows: np.ndarray,
     numbers: np.ndarray,
-    distances: np.ndarray,
-    places: np.ndarray,
+    found: tuple[np.ndarray, np.ndarray],
     missing: int,
 ) -> None:
     """Merge what was found for some points, [k, points] nearest first, into their lists."""
-    distances, places = distances[:, : len(rows)], places[:, : len(rows)]
+    distances, places = (values[:, : len(rows)] for values in found)
     # Few old points have a new one among their nearest.
     nearer = np.flatnonzero(distances[0] <= of_all[rows, -1] >> 32)
-    found = _keys(numbers, places[:, nearer].T, distances[:, nearer].T, missing)
-    both = np.concatenate([of_all[rows[nearer]], found], axis=1)
+    keys = _keys(numbers, places[:, nearer].T, distances[:, nearer].T, missing)
+    both = np.concatenate([of_all[rows[nearer]], keys], axis=1)
     both.sort(axis=1)
     of_all[rows[nearer]] = both[:, : of_all.shape[1]]
 
@@ -158,7 +160,9 @@ def _between(
     """
     num_words = points.shape[1]
     missing, dtype = no_distance(num_words), hamming.distance_dtype(num_words)
-    of_query, of_point = (nearest.num_searched(num_neighbors, len(own)) for own in (points, queries))
+    of_query, of_point = (
+        nearest.num_searched(num_neighbors, len(own)) for own in (points, queries)
+    )
 
     def by(
         kernel: hamming.TileKernel,
@@ -177,7 +181,9 @@ def _between(
 
         def of_tile(column: tuple[jax.Array, jax.Array]) -> jax.Array:
             is_excluded = ~column[1][:, None] | ~is_query[None]
-            return kernel.distances(column[0], tile, jnp.where(is_excluded, missing, 0).astype(dtype))
+            return kernel.distances(
+                column[0], tile, jnp.where(is_excluded, missing, 0).astype(dtype)
+            )
 
         found = lax.map(of_tile, (tiles, allowed.reshape(len(tiles), -1)))
         distances = lax.optimization_barrier(found.reshape(-1, len(queries)))[: len(points)]
@@ -189,9 +195,7 @@ def _between(
     return hamming.on_platform("auto", by, queries, points, is_query, is_point)
 
 
-def _by_searches(
-    queries: jax.Array, points: jax.Array, is_point: jax.Array, k: int
-) -> Nearest:
+def _by_searches(queries: jax.Array, points: jax.Array, is_point: jax.Array, k: int) -> Nearest:
     """The k first points of each query, [k, queries], for which all distances are computed."""
     places, distances = hamming_knn_among(queries, points, k, valid=is_point)
     return distances.T, places.T

@@ -147,9 +147,7 @@ class _Block(NamedTuple):
         """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
         return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
 
-    def first(
-        self, start: Array, alpha: Array, is_finite: Array, residual: Array | None
-    ) -> _State:
+    def first(self, start: Array, alpha: Array, is_finite: Array, residual: Array | None) -> _State:
         """Return the state before the first step; without a residual W start = start."""
         first = self.y - (1 - alpha) * start
         if residual is not None:
