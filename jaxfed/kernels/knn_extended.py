@@ -13,7 +13,7 @@ so few programs serve all numbers of points.
 
 from __future__ import annotations
 
-from functools import partial
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.kernels.neighbors.nearest import Nearest
 
 _NEW_AT_ONCE, _OLD_AT_ONCE = 1024, 16384  # points of a call: 32 MiB of distances
-_FEWEST_NEW = 32  # of a call, with padding; a tile has a multiple of it
+_FEWEST_NEW = 16  # of a call, with padding: vector lanes of 16 bits
 _NO_ID = np.iinfo(np.int32).max
 
 
@@ -56,8 +56,8 @@ def extended_hamming_knn(
     Raises:
       UsageError: `num_neighbors` < 1, or lists that are not of n points or hold fewer than k of the others.
 
-    Cost: m (n + m) L / 32 word operations and k minima of as many distances. Compiled for m padded to a power
-    of two up to 1024, and for 16 sizes of a block of old points between powers of two up to 16384.
+    Cost: m (n + m) L / 32 word operations and k minima of as many distances. Compiled for eight numbers
+    of new points between powers of two up to 1024, and for as many sizes of a block of old ones as they have.
     """
     old, new = np.flatnonzero(~is_new), np.flatnonzero(is_new)
     width = min(num_neighbors, max(len(old) - 1, 0))
@@ -71,14 +71,16 @@ def extended_hamming_knn(
     missing = no_distance(bits.shape[1])
     of_all = np.full((len(bits), num_neighbors), _key(missing, _NO_ID))
     of_all[old, :width] = _keys(old, indices[:, :width], distances[:, :width], missing)
-    of_all[new] = _among_new(bits[new], new, num_neighbors, missing)
+    of_all[new] = _among_new(bits, new, num_neighbors, missing)
     for some_new in np.split(new, range(_NEW_AT_ONCE, len(new), _NEW_AT_ONCE)):
-        queries, is_query = _padded(bits[some_new], _few_lengths(len(some_new)))
+        queries, is_query = _padded(bits, some_new, _few_lengths(len(some_new)))
         for some_old in np.array_split(old, -(-len(old) // _OLD_AT_ONCE) or 1):
             if not len(some_new) or not len(some_old):
                 continue
-            points, is_point = _padded(bits[some_old], padded_length(len(some_old)))
-            found = _between(queries, points, is_query, is_point, num_neighbors)
+            length = padded_length(len(some_old))
+            points, is_point = _padded(bits, some_old, length)
+            farthest = padded_to((of_all[some_old, -1] >> 32).astype(np.int32), length, fill=-1)
+            found = _between(queries, points, is_query, is_point, farthest, num_neighbors)
             of_new, of_old = jax.tree.map(np.asarray, found)
             _merge(of_all, some_new, some_old, of_new, missing)
             _merge(of_all, some_old, some_new, of_old, missing)
@@ -92,7 +94,8 @@ def footprint_of_extension(num_new: int, num_words: int, num_neighbors: int) -> 
         return hamming_knn_footprint(padded_length(num_new), num_words, num_neighbors)
     codes = [jax.ShapeDtypeStruct((n, num_words), jnp.uint32) for n in (_NEW_AT_ONCE, _OLD_AT_ONCE)]
     are_there = [jax.ShapeDtypeStruct(own.shape[:1], jnp.bool_) for own in codes]
-    return footprint(_between, *codes, *are_there, num_neighbors)
+    farthest = jax.ShapeDtypeStruct((_OLD_AT_ONCE,), jnp.int32)
+    return footprint(_between, *codes, *are_there, farthest, num_neighbors)
 
 
 def _key(distance: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
@@ -114,19 +117,25 @@ def _among_new(bits: np.ndarray, new: np.ndarray, k: int, missing: int) -> np.nd
     if not len(new):
         return np.zeros((0, k), np.int64)
     length = _few_lengths(len(new)) if len(new) <= _NEW_AT_ONCE else padded_length(len(new))
-    codes, is_there = _padded(bits, length)
+    codes, is_there = _padded(bits, new, length)
     found = hamming_knn(codes, k, valid=is_there)
     indices, distances = (np.asarray(values)[: len(new)] for values in found)
     return _keys(new, indices, distances, missing)
 
 
 def _few_lengths(n: int) -> int:
-    """The next power of two, at least a tile's smallest width."""
-    return max(_FEWEST_NEW, 1 << max(0, n - 1).bit_length())
+    """The next multiple of an eighth of the next power of two, at least of a vector's lanes."""
+    step = max(_FEWEST_NEW, 1 << max(0, (n - 1).bit_length() - 3))
+    return max(step, -(-n // step) * step)
 
 
-def _padded(bits: np.ndarray, length: int) -> tuple[jax.Array, jax.Array]:
-    return jnp.asarray(padded_to(bits, length)), jnp.asarray(np.arange(length) < len(bits))
+def _padded(bits: np.ndarray, rows: np.ndarray, length: int) -> tuple[jax.Array, jax.Array]:
+    """These rows of the codes, [length, W], and bool [length], which are not padding; one copy."""
+    codes = np.zeros((length, bits.shape[1]), bits.dtype)
+    np.take(
+        bits, rows, axis=0, out=codes[: len(rows)], mode="clip"
+    )  # "raise" would make another copy
+    return jnp.asarray(codes), jnp.asarray(np.arange(length) < len(rows))
 
 
 def _merge(
@@ -146,15 +155,16 @@ def _merge(
     of_all[rows[nearer]] = both[:, : of_all.shape[1]]
 
 
-@partial(jax.jit, static_argnames="num_neighbors")
+@functools.partial(jax.jit, static_argnames="num_neighbors")
 def _between(
     queries: jax.Array,
     points: jax.Array,
     is_query: jax.Array,
     is_point: jax.Array,
+    farthest: jax.Array,
     num_neighbors: int,
 ) -> tuple[Nearest, Nearest]:
-    """The k first points of each query, and the k first queries of each point.
+    """The k first points of each query, and the k first queries of each point up to the distance `farthest`.
 
     Returns distances and places, int32 [k, queries] and [k, points]; L + 1 or more where there is none.
     """
@@ -170,29 +180,33 @@ def _between(
         points: jax.Array,
         is_query: jax.Array,
         is_point: jax.Array,
+        farthest: jax.Array,
     ) -> tuple[Nearest, Nearest]:
         longest = (2 * missing).bit_length() + (len(points) + kernel.width).bit_length()
         if not kernel.pairs_once or longest > 31:
             pairs = (queries, points, is_point, of_query), (points, queries, is_query, of_point)
             return _by_searches(*pairs[0]), _by_searches(*pairs[1])
         tiles = hamming.tiles(kernel.words(points), kernel.width)
-        (tile,) = hamming.tiles(kernel.words(queries), len(queries))
+        tile, strip = kernel.words(queries).T, hamming.TILE_MULTIPLE
         allowed = jnp.pad(is_point, (0, tiles.shape[0] * tiles.shape[2] - len(points)))
 
-        def of_tile(column: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def of_tile(column: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             is_excluded = ~column[1][:, None] | ~is_query[None]
-            return kernel.distances(
-                column[0], tile, jnp.where(is_excluded, missing, 0).astype(dtype)
-            )
+            start = jnp.where(is_excluded, missing, 0).astype(dtype)
+            strips = kernel.distances(column[0], tile, start).reshape(-1, strip, len(queries))
+            return strips, functools.reduce(jnp.minimum, [strips[:, i] for i in range(strip)])
 
         found = lax.map(of_tile, (tiles, allowed.reshape(len(tiles), -1)))
-        distances = lax.optimization_barrier(found.reshape(-1, len(queries)))[: len(points)]
+        strips, minima = (x.reshape(-1, *x.shape[2:]) for x in found)
+        distances, places = nearest.nearest_in_strips(strips, minima, of_query)
+        # The barrier makes rows of what the passes read.
+        by_query = lax.optimization_barrier(strips.reshape(-1, len(queries))[: len(points)].T)
         return (
-            column_minima.first_numbered(distances, of_query),
-            column_minima.first_numbered(lax.optimization_barrier(distances.T), of_point),
+            (distances.astype(jnp.int32), places),
+            column_minima.first_numbered_within(by_query, of_point, farthest),
         )
 
-    return hamming.on_platform("auto", by, queries, points, is_query, is_point)
+    return hamming.on_platform("auto", by, queries, points, is_query, is_point, farthest)
 
 
 def _by_searches(queries: jax.Array, points: jax.Array, is_point: jax.Array, k: int) -> Nearest:

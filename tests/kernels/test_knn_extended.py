@@ -39,7 +39,7 @@ def check(bits, is_new, k):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 50), st.integers(0, 99))
+@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1, 3, 50]), st.integers(0, 99))
 def test_equals_numpy_with_ties(n, m, k, seed):
     if n + m:
         rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def test_equals_the_search_among_all():
 def test_numbers_of_new_points_share_a_program():
     bits = some_codes(900)
     before = knn_extended._between._cache_size()
-    for m in (100, 101, 128):
+    for m in (100, 101, 112):
         check_none = np.arange(900) < m
         lists = np.full((900 - m, 3), -1, np.int32), np.full((900 - m, 3), 65, np.int32)
         extended_hamming_knn(bits, check_none, *lists, 3)
@@ -102,4 +102,4 @@ def test_mistakes_are_named(k, shape, message):
 
 def test_its_memory_does_not_grow_with_points():
     """Codes of a call twice, distances of its pairs twice, and the lists."""
-    assert knn_extended.footprint_of_extension(128, 10).total < 180 * 2**20
+    assert knn_extended.footprint_of_extension(10_000, 128, 10).total < 180 * 2**20

@@ -91,8 +91,8 @@ def extend_labeling(
     Raises:
         UsageError: a step is a protocol; invalid vectors or labels, as for a labeling, or of another d.
 
-    Cost: m d L + m (n + m) L / 32 + (steps) (n + m) k C operations. Neighbors are compiled for m padded to a
-    power of two, graph and system as in a labeling of n + m points.
+    Cost: m d L + m (n + m) L / 32 + (steps) (n + m) k C operations. Neighbors are compiled for eight
+    numbers m between powers of two, graph and system as in a labeling of n + m points.
     """
     if p.has_session:
         raise UsageError(
@@ -154,22 +154,27 @@ def _with_later(
     answers = _randomized(labels, len(old.points.indices), p)
     nothing = later[0][:0]
     old_codes = [*old.codes, *[nothing] * (len(later) - len(old.codes))]
-    codes = [np.concatenate(both) for both in zip(old_codes, later, strict=True)]
+    both = zip(old_codes, later, strict=True)
+    joint = np.concatenate([part for parts in both for part in parts])
     of_later = {j: one_hot_labels(own, p.num_classes) for j, own in enumerate(answers)}
     of_all = {
         j: np.concatenate([old.points.labels.get(j, own[:0]), own]) for j, own in of_later.items()
     }
     is_later = np.concatenate(
-        [np.arange(len(own)) >= len(before) for own, before in zip(codes, old_codes, strict=True)]
+        [
+            np.arange(len(y)) >= len(y) - len(own)
+            for y, own in zip(of_all.values(), later, strict=True)
+        ]
     )
     indices, distances = extended_hamming_knn(
-        np.concatenate(codes),
+        joint,
         is_later,
         old.points.indices,
         old.points.distances,
         min(p.num_neighbors, len(is_later)),
     )
     rows = rows_of_clients({j: len(own) for j, own in of_all.items()})
+    codes = [joint[own] for own in rows.values()]
     return codes, GraphPoints(of_all, rows, indices, distances), is_later
 
 
