@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
     "large_propagation": graphs.large_propagation,
+    "large_propagation_50": partial(graphs.large_propagation, cases=(50,)),
     "xclp": labeling.xclp,
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
@@ -49,7 +50,11 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
 }
 
 # Benchmarks that are part of another one.
-PART_OF = {"experiment_mlp": "experiment", "experiment_cnn": "experiment"}
+PART_OF = {
+    "experiment_mlp": "experiment",
+    "experiment_cnn": "experiment",
+    "large_propagation_50": "large_propagation",
+}
 
 # Benchmarks that accept other numbers of points.
 OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
