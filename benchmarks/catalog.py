@@ -17,6 +17,8 @@ from benchmarks.rounds import (
 )
 from benchmarks.timing.contest import Contest
 
+_LARGE_50 = partial(graphs.large_propagation, neighbors=(50,))
+
 # name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "lsh": hashing.projection,
@@ -28,7 +30,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
     "large_propagation": graphs.large_propagation,
-    "large_propagation_50": partial(graphs.large_propagation, cases=(50,)),
+    "large_propagation_50": _LARGE_50,
     "xclp": labeling.xclp,
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
@@ -62,4 +64,6 @@ OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
     "cosine_knn": neighbors.cosine_knn,
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
+    "large_propagation": graphs.large_propagation,
+    "large_propagation_50": _LARGE_50,
 }

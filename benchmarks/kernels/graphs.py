@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -15,10 +15,10 @@ from jaxfed.experiment.run.environment import peak_memory_bytes
 from jaxfed.kernels import conjugate_gradient, graph
 
 NUM_NEIGHBORS, ALPHA, TOLERANCE = 10, 0.99, 2e-6
-MOST_GIB = {
-    10: 6,
-    50: 16,
-}  # neighbors of a million points -> memory of the process, the graph's building included
+_MILLION = 1_000_000
+# Neighbors of a point -> GiB of the process for a million points, with the graph's building.
+# Neighbors of a point -> GiB of the process for a million points, with the building of the graph.
+MOST_GIB = {10: 6, 50: 16}
 _SPREADING = "scikit-learn LabelSpreading"
 
 
@@ -69,14 +69,17 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
             )
 
 
-def large_propagation(with_peers: bool, cases: Sequence[int] = MOST_GIB) -> Iterator[Contest]:
+def large_propagation(
+    with_peers: bool, sizes: Sequence[int] = (), neighbors: Iterable[int] = MOST_GIB
+) -> Iterator[Contest]:
     """A million points with 10^7 and 5 x 10^7 edges, C = 10, over a graph of random neighbors."""
     del with_peers  # SciPy would take half a minute, by its time at 10^5
-    for num_neighbors in cases:
-        yield _drawn_propagation(num_neighbors)
+    for num_neighbors in neighbors:
+        for n in sizes or (_MILLION,):
+            yield _drawn_propagation(n, num_neighbors)
 
 
-def _drawn_propagation(num_neighbors: int, n: int = 1_000_000) -> Contest:
+def _drawn_propagation(n: int, num_neighbors: int) -> Contest:
     """`num_neighbors` random neighbors a point, 88 % of them of the point's class; a tenth is labeled."""
     num_classes = 10
     rng = np.random.default_rng(0)
@@ -111,7 +114,7 @@ def _drawn_propagation(num_neighbors: int, n: int = 1_000_000) -> Contest:
         ours=solve,
         work=Work(_fewest_bytes(drawn, num_classes, num_steps), "bytes"),
         figures=figures,
-        at_most={"GiB, the process at its peak": MOST_GIB[num_neighbors]},
+        at_most={"GiB, the process at its peak": MOST_GIB[num_neighbors]} if n == _MILLION else {},
     )
 
 
