@@ -281,7 +281,7 @@ def _along_perron(graph: Graph, y: Array, reached: Array, alpha: Array, rows: Sp
 def _from_guess(
     graph: Graph, y: Array, guess: Array, alpha: Array, rows: SpreadRows
 ) -> tuple[Array, Array]:
-    """Where Z begins, and its residual: the guess, and the correction's part along v; both [n, C]."""
+    """The first Z and its residual, both [n, C]: the guess, and the correction's part along v."""
     reached = reachable(graph, (y != 0).any(axis=1), rows)
     guess = jnp.where(reached[:, None] & jnp.isfinite(guess), guess, 0.0)
     residual = y - subtract_product_apart(scaled(graph, alpha), guess, guess, rows)

@@ -154,7 +154,7 @@ def test_the_old_scores_save_steps():
 
 
 def test_chosen_settings_stay():
-    """Those of the first labeling, with fewer bits and neighbors than were tried, and its sharpness."""
+    """The first labeling chooses fewer bits and neighbors than were tried, and a sharpness."""
     chosen = {"select": ("num_bits:64", "num_neighbors:2:6"), "confidence": "calibrated"}
     vectors, labels, _ = clustered_clients([60, 40])
     later, later_labels, _ = clustered_clients([6, 4], seed=1)
