@@ -48,11 +48,13 @@ def first_numbered_within(distances: jax.Array, k: int, farthest: jax.Array) -> 
     bits = num_rows.bit_length()
     beyond = (farthest + 1) << bits
 
-    def is_needed(state: tuple[jax.Array, ...]) -> jax.Array:
+    def is_needed(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         number, last, _ = state
         return (number < k) & jnp.any(last < beyond)
 
-    def with_next(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def with_next(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         number, last, found = state
         first = _next_numbered(distances, last)
         return number + 1, first, lax.dynamic_update_slice_in_dim(found, first[None], number, 0)
