@@ -11,6 +11,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, propagate_labels
+from jaxfed.xclp.later_points import out_of_sample
 
 # Around the same centers whatever the seed.
 clustered_clients = partial(dense_xclp.clustered_clients, centers=9)
@@ -197,11 +198,8 @@ def test_noise_is_not_drawn_twice(monkeypatch):
         np.testing.assert_array_equal(
             after.points.labels[j][: len(vectors[j])], before.points.labels[j]
         )
-    # A point that was labeled as a later one has the same code in the graph, so distance 0.
-    (asked,) = found.label([later[0][:1]])
-    again = extended._result.artifacts.codes[0][60]
-    assert len(asked.labels) == 1
-    assert (after.codes[0][60] == again).all()
+    (asked,) = out_of_sample.later_codes(before, [later[0][:1]])
+    np.testing.assert_array_equal(after.codes[0][60], asked[0])
     kept = np.concatenate([after.points.labels[j][len(vectors[j]) :].argmax(1) for j in range(2)])
     assert 0 < np.mean(kept != np.concatenate(later_labels)) < 1
 
@@ -226,6 +224,18 @@ def test_memory_is_told_and_limited():
     found._execution = Execution(memory_limit="1 MiB")
     with pytest.raises(UsageError, match="4 more points of a labeling"):
         found.with_later([vectors[0][:4]])
+
+
+def test_over_two_devices_as_on_one():
+    vectors, labels, _ = clustered_clients([30, 20])
+    later = clustered_clients([6, 4], seed=1)[:2]
+    one, two = (
+        propagate_labels(
+            vectors, labels, execution=Execution(num_devices=number), **SETTINGS
+        ).with_later(*later)
+        for number in (1, 2)
+    )
+    check_equal(two, one, max(own.scores.max() for own in one))
 
 
 def test_slow_convergence_is_told():
