@@ -182,7 +182,7 @@ def _between(
         is_point: jax.Array,
         farthest: jax.Array,
     ) -> tuple[Nearest, Nearest]:
-        longest = (2 * missing).bit_length() + (len(points) + kernel.width).bit_length()
+        longest = (2 * missing).bit_length() + len(queries).bit_length()
         if not kernel.pairs_once or longest > 31:
             pairs = (queries, points, is_point, of_query), (points, queries, is_query, of_point)
             return _by_searches(*pairs[0]), _by_searches(*pairs[1])

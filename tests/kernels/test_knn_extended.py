@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, knn, knn_extended
 from jaxfed.kernels.knn_extended import extended_hamming_knn
+from jaxfed.kernels.neighbors import column_minima
 
 
 def some_codes(n, num_words=2, num_different=16, seed=0):
@@ -54,17 +55,29 @@ def test_several_blocks_and_batches(monkeypatch):
     check(some_codes(300), is_new, 40)  # more than a batch has
 
 
-@pytest.mark.parametrize("num_words", [2, 2**13])
-def test_searches_in_place_of_shared_distances(monkeypatch, num_words):
-    """On accelerators, and where a distance and a row's number do not fit into 31 bits."""
+def test_searches_in_place_of_shared_distances(monkeypatch):
+    """As on accelerators."""
+    monkeypatch.setitem(hamming._KERNELS, "popcount", hamming._KERNELS["matmul"])
     is_new = np.random.default_rng(0).random(40) < 0.3
-    if num_words == 2:
-        by_matmul = hamming._KERNELS["matmul"]
-        monkeypatch.setitem(hamming._KERNELS, "popcount", by_matmul)
-    with monkeypatch.context():
-        jax.clear_caches()
-        check(some_codes(40, num_words), is_new, 6)
     jax.clear_caches()
+    check(some_codes(40), is_new, 6)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize(("num_words", "is_shared"), [(2**10, True), (2**15, False)])
+def test_distances_that_leave_no_bits_for_a_number_are_searched(monkeypatch, num_words, is_shared):
+    called = []
+    original = column_minima.first_numbered_within
+    monkeypatch.setattr(
+        column_minima,
+        "first_numbered_within",
+        lambda *given: called.append(1) or original(*given),
+    )
+    codes = [jax.ShapeDtypeStruct((n, num_words), jnp.uint32) for n in (1024, 2048)]
+    are_there = [jax.ShapeDtypeStruct((n,), jnp.bool_) for n in (1024, 2048)]
+    farthest = jax.ShapeDtypeStruct((2048,), jnp.int32)
+    jax.eval_shape(lambda *given: knn_extended._between(*given, 3), *codes, *are_there, farthest)
+    assert bool(called) == is_shared
 
 
 def test_equals_the_search_among_all():
