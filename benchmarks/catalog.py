@@ -18,6 +18,8 @@ from benchmarks.rounds import (
 )
 from benchmarks.timing.contest import Contest
 
+_LARGE_50 = partial(graphs.large_propagation, neighbors=(50,))
+
 # name -> a function (peers wanted?) -> contests; slow set-up happens only when a contest is drawn.
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "lsh": hashing.projection,
@@ -29,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
     "large_propagation": graphs.large_propagation,
+    "large_propagation_50": _LARGE_50,
     "xclp": labeling.xclp,
     "labeling_cost": labeling_cost.labeling_cost,
     "later_points": later_points.later_points,
@@ -52,7 +55,11 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
 }
 
 # Benchmarks that are part of another one.
-PART_OF = {"experiment_mlp": "experiment", "experiment_cnn": "experiment"}
+PART_OF = {
+    "experiment_mlp": "experiment",
+    "experiment_cnn": "experiment",
+    "large_propagation_50": "large_propagation",
+}
 
 # Benchmarks that accept other numbers of points.
 OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
@@ -60,4 +67,6 @@ OF_ANY_SIZE: dict[str, Callable[[bool, Sequence[int]], Iterator[Contest]]] = {
     "cosine_knn": neighbors.cosine_knn,
     "graph": graphs.construction,
     "label_propagation": graphs.propagation,
+    "large_propagation": graphs.large_propagation,
+    "large_propagation_50": _LARGE_50,
 }

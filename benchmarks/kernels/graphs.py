@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +15,10 @@ from jaxfed.experiment.run.environment import peak_memory_bytes
 from jaxfed.kernels import conjugate_gradient, graph
 
 NUM_NEIGHBORS, ALPHA, TOLERANCE = 10, 0.99, 2e-6
+_MILLION = 1_000_000
+# Neighbors of a point -> GiB of the process for a million points, with the graph's building.
+# Neighbors of a point -> GiB of the process for a million points, with the building of the graph.
+MOST_GIB = {10: 6, 50: 16}
 _SPREADING = "scikit-learn LabelSpreading"
 
 
@@ -65,15 +69,24 @@ def propagation(with_peers: bool, sizes: Sequence[int] = ()) -> Iterator[Contest
             )
 
 
-def large_propagation(with_peers: bool) -> Iterator[Contest]:
-    """A million points, C = 10, over a graph of random neighbors, 88 % of them of the point's class."""
+def large_propagation(
+    with_peers: bool, sizes: Sequence[int] = (), neighbors: Iterable[int] = MOST_GIB
+) -> Iterator[Contest]:
+    """A million points with 10^7 and 5 x 10^7 edges, C = 10, over a graph of random neighbors."""
     del with_peers  # SciPy would take half a minute, by its time at 10^5
-    n, num_classes = 1_000_000, 10
+    for num_neighbors in neighbors:
+        for n in sizes or (_MILLION,):
+            yield _drawn_propagation(n, num_neighbors)
+
+
+def _drawn_propagation(n: int, num_neighbors: int) -> Contest:
+    """`num_neighbors` random neighbors a point, 88 % of them of the point's class; a tenth is labeled."""
+    num_classes = 10
     rng = np.random.default_rng(0)
     truth = rng.integers(num_classes, size=n)
     of_class = np.argsort(truth, kind="stable").astype(np.int32)
     first = np.searchsorted(truth[of_class], np.arange(num_classes + 1))
-    place = rng.random((n, NUM_NEIGHBORS)) * (first[truth + 1] - first[truth])[:, None]
+    place = rng.random((n, num_neighbors)) * (first[truth + 1] - first[truth])[:, None]
     indices = of_class[first[truth][:, None] + place.astype(np.int64)]
     elsewhere = rng.random(indices.shape) < 0.12
     indices[elsewhere] = rng.integers(n, size=int(elsewhere.sum()), dtype=np.int32)
@@ -95,13 +108,13 @@ def large_propagation(with_peers: bool) -> Iterator[Contest]:
             "GiB, the process at its peak": peak_memory_bytes() / 2**30,
         }
 
-    yield Contest(
+    return Contest(
         task="label propagation",
-        case={"n": n, "C": num_classes, "k": NUM_NEIGHBORS, "alpha": ALPHA, "graph": "drawn"},
+        case={"n": n, "C": num_classes, "k": num_neighbors, "alpha": ALPHA, "graph": "drawn"},
         ours=solve,
         work=Work(_fewest_bytes(drawn, num_classes, num_steps), "bytes"),
         figures=figures,
-        at_most={"GiB, the process at its peak": 6},
+        at_most={"GiB, the process at its peak": MOST_GIB[num_neighbors]} if n == _MILLION else {},
     )
 
 

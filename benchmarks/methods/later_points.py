@@ -1,7 +1,10 @@
-"""Points that come after the graph was made: labels by their nearest codes in it, against a new labeling.
+"""Points that come after a labeling: labels by their nearest codes, and a labeling extended by them.
 
-Handwritten digits, ten clients, a tenth of their points labeled, a fifth of all points later. The row's
-agreement has the accuracy of both.
+Peers are whole new labelings. Labels by nearest codes: handwritten digits, ten clients, a tenth of their
+points labeled, a fifth of all points later; the row's agreement has the accuracy of both. Extension: a
+hundredth of `inputs.features` is later, at two numbers of points; the labels are those of the whole labeling.
+
+    python -m launch.bench --kernel=later_points --peers --out=FILE
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks import inputs
 from benchmarks.timing.contest import Contest
 from jaxfed import data
 from jaxfed.xclp import Labeling, Prediction, propagate_labels
 
 ANEW = "a labeling with them"
 NUM_CLIENTS, NUM_CLASSES = 10, 10
+LATER_FRACTION = 0.01
+SAMPLES = {10_000: 0, 100_000: 2}  # number of points -> rounds; 0: as many as usual
+LEAST_RATIO = 20.0  # an extension takes 5 % of a whole labeling's time at most
 Clients = list[np.ndarray]
 
 
@@ -37,6 +44,41 @@ def later_points(with_peers: bool) -> Iterator[Contest]:
         peers={ANEW: partial(_anew, vectors, labels, later)} if with_peers else {},
         agreement=partial(_how_right, truth[:count]),
     )
+    for n, samples in SAMPLES.items():
+        yield _extension(n, samples, with_peers)
+
+
+def _extension(n: int, samples: int, with_peers: bool) -> Contest:
+    """1 % later points of n, with labels as the others have them; L = 4096, k = 10, alpha = 0.99."""
+    vectors, truth = inputs.features(n, NUM_CLASSES)
+    labels = np.where(inputs.one_hot(n, NUM_CLASSES).any(axis=1), truth, -1)
+    clients = [np.array_split(own, NUM_CLIENTS) for own in (vectors, labels)]
+    count = round(LATER_FRACTION * n / NUM_CLIENTS)
+    old, later = (
+        [[x[own] for x in part] for part in clients] for own in (slice(count, None), slice(count))
+    )
+    joint = [
+        [np.concatenate(both) for both in zip(*parts, strict=True)]
+        for parts in zip(old, later, strict=True)
+    ]
+    found = propagate_labels(*old, num_classes=NUM_CLASSES)
+    return Contest(
+        task="labeling extended by later points",
+        case={"n": n, "later": count * NUM_CLIENTS, "d": vectors.shape[1], "C": NUM_CLASSES},
+        ours=lambda: _labels(found.with_later(*later)),
+        peers={ANEW: lambda: _labels(propagate_labels(*joint, num_classes=NUM_CLASSES))}
+        if with_peers
+        else {},
+        agreement=_equal,
+        targets={ANEW: LEAST_RATIO},
+        samples=samples,
+    )
+
+
+def _equal(ours: np.ndarray, theirs: np.ndarray) -> str:
+    same = float(np.mean(ours == theirs))
+    assert same > 0.9999, f"only {same:.5f} of the labels agree"
+    return f"{same:.5f} of the labels equal"
 
 
 def _ours(found: Labeling, later: Clients) -> np.ndarray:

@@ -12,6 +12,7 @@ from jaxfed.registry import imported_on_use
 if TYPE_CHECKING:
     from jaxfed.xclp.algorithm import cross_client_label_propagation
     from jaxfed.xclp.labeling import Labeling, propagate_labels
+    from jaxfed.xclp.later_points.extension import extend_labeling
     from jaxfed.xclp.later_points.out_of_sample import label_later
     from jaxfed.xclp.messages import count_messages
     from jaxfed.xclp.result import Result
@@ -29,6 +30,7 @@ __all__ = [
     "count_messages",
     "cross_client_label_propagation",
     "drawn_seed",
+    "extend_labeling",
     "label_later",
     "one_hot_labels",
     "predict",
@@ -47,6 +49,7 @@ _FILES = {
     "count_messages": "messages",
     "cross_client_label_propagation": "algorithm",
     "drawn_seed": "steps.projection",
+    "extend_labeling": "later_points.extension",
     "label_later": "later_points.out_of_sample",
     "one_hot_labels": "steps.knn_graph",
     "predict": "steps.prediction",

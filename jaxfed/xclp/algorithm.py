@@ -28,7 +28,8 @@ Switches that reproduce the authors' released code where it goes beyond the pape
 in Y, so each client divides its rows of Z itself, by class counts that arrive with them.
 
 Extensions: noise on codes and labels (`randomized`), settings chosen by leave-one-out (`choose`), labels of
-later points from the artifacts (`jaxfed.xclp.later_points.out_of_sample`).
+later points from the artifacts (`jaxfed.xclp.later_points.out_of_sample`), or of all points with them
+(`jaxfed.xclp.later_points.extension`).
 """
 
 from __future__ import annotations
@@ -126,6 +127,6 @@ def cross_client_label_propagation(
         communication=communication_of(session, points, p, largest.num_bits, parameters, choice),
         choice=choice,
         artifacts=artifacts_of(
-            session, p, planes, codes, points, matrix, scores, largest_confidence
+            session, p, planes, codes, points, matrix, contributions, scores, largest_confidence
         ),
     )

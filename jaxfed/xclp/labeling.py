@@ -10,6 +10,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.algorithm import cross_client_label_propagation
+from jaxfed.xclp.later_points.extension import extend_labeling
 from jaxfed.xclp.later_points.out_of_sample import label_later
 from jaxfed.xclp.result import Result
 from jaxfed.xclp.settings.parameters import Parameters
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Labeling(list[Prediction]):
-    """One `Prediction` a client, in the clients' order; `label` does the same for later points."""
+    """One `Prediction` a client, in the clients' order.
+
+    Later points: `label` gives them labels and leaves all else as it is; `with_later` labels all points anew.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,16 @@ class Labeling(list[Prediction]):
         Arguments, result, errors and cost as `jaxfed.xclp.later_points.out_of_sample.label_later`.
         """
         return label_later(self._result, vectors, self._p, self._execution)
+
+    def with_later(
+        self, vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray] | None = None
+    ) -> Labeling:
+        """Return the labeling of all points together, old and later ones, to which more can be added.
+
+        Arguments, result, errors and cost as `jaxfed.xclp.later_points.extension.extend_labeling`.
+        """
+        result = extend_labeling(self._result, vectors, labels, self._p, self._execution)
+        return Labeling(result.predictions, result, self._p, self._execution)
 
 
 def propagate_labels(
@@ -65,8 +79,8 @@ def propagate_labels(
         A list with one (labels int32 [n_j], confidences f32 [n_j], scores f32 [n_j, C]) a client. Labeled
         points are predicted too, as in the paper. Label -1, confidence 0: no label reaches the point, or the
         client has left. A client that leaves before line 6 counts as absent; one that leaves before its part
-        of line 14 is complete counts as unlabeled (Section 3.3). The list's method `label(vectors)` labels
-        later points.
+        of line 14 is complete counts as unlabeled (Section 3.3). The list's methods `label(vectors)` and
+        `with_later(vectors, labels)` label later points.
 
     Raises:
         UsageError: a parameter out of range, lists of different length, vectors that are not finite

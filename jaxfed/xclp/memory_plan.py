@@ -22,6 +22,7 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint
+from jaxfed.kernels.knn_extended import footprint_of_extension
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
 from jaxfed.xclp.settings.parameters import Parameters
 
@@ -93,9 +94,36 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
             part = knn_in_parts.part_within(limit, num_points, words, k)
             stages["neighbors"] = knn_in_parts.footprint_of_parts(part, words, k).total
     columns = max(p.num_classes, 0 if p.influence == "labels" else _INFLUENCE_COLUMNS)
-    stages["graph"] = 4 * _GRAPH_FLOATS * (n // devices) * k
-    stages["propagation"] = propagation_bytes(n // devices, k, columns)
-    return Plan(part, stages)
+    return Plan(part, stages | _of_graph(n // devices, k, columns))
+
+
+def take_extension(
+    num_points: int, num_later: int, dim: int, p: Parameters, execution: Execution
+) -> None:
+    """Report the device memory for extending a labeling by `num_later` points to `num_points`.
+
+    Raises:
+        UsageError: it is more than the limit.
+    """
+    if not execution.watches_memory:
+        return
+    k, devices = p.num_neighbors, 1 if execution.mesh is None else execution.mesh.size
+    words, n = p.num_bits // lsh.WORD_BITS, padded_length(num_points)
+    stages = {
+        "codes": streaming.codes_bytes(num_later, dim, p.num_bits),
+        "neighbors": footprint_of_extension(num_later, words, k).total,
+        **_of_graph(-(-n // devices), k, p.num_classes),
+    }
+    what = f"{num_later:,} more points of a labeling ({Plan(None, stages)})"
+    execution.take(what, max(stages.values()))
+
+
+def _of_graph(n: int, k: int, columns: int) -> dict[str, int]:
+    """Bytes of the stages that follow the search, for the n points of a device."""
+    return {
+        "graph": 4 * _GRAPH_FLOATS * n * k,
+        "propagation": propagation_bytes(n, k, columns),
+    }
 
 
 def propagation_bytes(n: int, k: int, columns: int) -> int:

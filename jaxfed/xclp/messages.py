@@ -49,6 +49,7 @@ def count_messages(
     num_labeled: int,
     num_points: int,
     num_at_server: int = 0,
+    num_codes: int | None = None,
     sent_bits: int | None = None,
     p: Parameters,
 ) -> None:
@@ -57,12 +58,14 @@ def count_messages(
     If the server is a party, `num_at_server` of the points are its own. They cost no messages, and the other
     two numbers include neither the server nor its labels.
 
+    `num_codes`: number of codes that are sent, if the server has the others.
     `sent_bits`: size of a code, if codes were sent before fewer bits were chosen; else `p.num_bits`.
     Beyond the paper's count: the positions of labeled points, and the sums of the authors' switches.
     """
     num_remote = num_points - num_at_server
     if p.hamming == "plaintext":
-        communication.up("codes", num_remote * (sent_bits or p.num_bits) // 8)
+        num_codes = num_remote if num_codes is None else num_codes
+        communication.up("codes", num_codes * (sent_bits or p.num_bits) // 8)
     _count_sums(communication, num_clients, num_labeled, num_points, num_remote, p)
     if p.relative_confidence and not p.has_session:
         communication.up("confidence", 4 * num_clients)

@@ -12,6 +12,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.xclp.selection.choice import Choice
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_predictions import predicted
+from jaxfed.xclp.steps.contributions import Contributions
 from jaxfed.xclp.steps.knn_graph import GraphPoints
 from jaxfed.xclp.steps.prediction import Prediction
 from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix
@@ -32,6 +33,8 @@ class ServerArtifacts(NamedTuple):
         class_counts: numbers of each client's (randomized) labels, float32 [clients, C].
         largest: largest confidence of any point; used by `relative_confidence`.
         p: the settings.
+        points: the points of the graph, their labels (randomized if `label_epsilon` is set), and neighbors.
+        values: S Y, float32 [n, C].
     """
 
     codes: list[np.ndarray]
@@ -41,6 +44,8 @@ class ServerArtifacts(NamedTuple):
     class_counts: np.ndarray
     largest: np.float32
     p: Parameters
+    points: GraphPoints
+    values: np.ndarray
 
 
 class PartyArtifacts(NamedTuple):
@@ -105,6 +110,7 @@ def artifacts_of(
     codes: Sequence[np.ndarray],
     points: GraphPoints,
     matrix: PropagationMatrix,
+    contributions: Contributions,
     scores: Mapping[int, Scores],
     largest: Mapping[int, np.float32],
 ) -> ServerArtifacts | PartyArtifacts:
@@ -125,6 +131,7 @@ def artifacts_of(
             matrix=matrix,
             p=p,
         )
+    first, *others = contributions.values.values()
     return ServerArtifacts(
         codes=codes,
         planes=planes,
@@ -133,6 +140,8 @@ def artifacts_of(
         class_counts=np.stack([y.sum(axis=0) for y in points.labels.values()]),
         largest=max(largest.values(), default=np.float32(0)),
         p=p,
+        points=points,
+        values=sum(others, start=first),
     )
 
 

@@ -29,23 +29,57 @@ def first_numbered(distances: jax.Array, k: int) -> Nearest:
     """
     num_rows, num_queries = distances.shape
     bits = num_rows.bit_length()
-    rows_per_pass = math.gcd(num_rows, _ROWS_PER_PASS)
 
     def next_first(last: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        def look_at_rows(number: jax.Array, least: jax.Array) -> jax.Array:
-            for offset in range(rows_per_pass):
-                row = number * rows_per_pass + offset
-                distance = lax.dynamic_index_in_dim(distances, row, keepdims=False)
-                numbered = (distance.astype(jnp.int32) << bits) | row
-                least = jnp.minimum(least, jnp.where(numbered > last, numbered, LARGEST))
-            return least
-
-        none = jnp.full(num_queries, LARGEST, jnp.int32)
-        first = lax.fori_loop(0, num_rows // rows_per_pass, look_at_rows, none)
+        first = _next_numbered(distances, last)
         return first, first
 
     _, found = lax.scan(next_first, jnp.full(num_queries, -1, jnp.int32), length=k)
     return found >> bits, found & (2**bits - 1)
+
+
+def first_numbered_within(distances: jax.Array, k: int, farthest: jax.Array) -> Nearest:
+    """`first_numbered` up to the distance `farthest`, int32 [queries], of each column.
+
+    What is farther may be left out; its distance is then above all others. The passes end when no column
+    needs another one.
+    """
+    num_rows, num_queries = distances.shape
+    bits = num_rows.bit_length()
+    beyond = (farthest + 1) << bits
+
+    def is_needed(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        number, last, _ = state
+        return (number < k) & jnp.any(last < beyond)
+
+    def with_next(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        number, last, found = state
+        first = _next_numbered(distances, last)
+        return number + 1, first, lax.dynamic_update_slice_in_dim(found, first[None], number, 0)
+
+    before_all = jnp.full(num_queries, -1, jnp.int32)
+    nothing = jnp.full((k, num_queries), LARGEST, jnp.int32)
+    _, _, found = lax.while_loop(is_needed, with_next, (jnp.int32(0), before_all, nothing))
+    return found >> bits, found & (2**bits - 1)
+
+
+def _next_numbered(distances: jax.Array, last: jax.Array) -> jax.Array:
+    """The first distance * 2^b + row of each column above `last`, int32 [queries]; `LARGEST` if none is."""
+    num_rows, num_queries = distances.shape
+    bits, rows_per_pass = num_rows.bit_length(), math.gcd(num_rows, _ROWS_PER_PASS)
+
+    def look_at_rows(number: jax.Array, least: jax.Array) -> jax.Array:
+        for offset in range(rows_per_pass):
+            row = number * rows_per_pass + offset
+            distance = lax.dynamic_index_in_dim(distances, row, keepdims=False)
+            numbered = (distance.astype(jnp.int32) << bits) | row
+            least = jnp.minimum(least, jnp.where(numbered > last, numbered, LARGEST))
+        return least
+
+    none = jnp.full(num_queries, LARGEST, jnp.int32)
+    return lax.fori_loop(0, num_rows // rows_per_pass, look_at_rows, none)
 
 
 def first(distances: jax.Array, k: int) -> Nearest:

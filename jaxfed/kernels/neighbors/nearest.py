@@ -141,7 +141,7 @@ def nearer(
 
         def search_chunk(best: Nearest, chunk: tuple[jax.Array, ...]) -> tuple[Nearest, None]:
             strips, minima = lax.map(distances_by_strip, chunk)
-            distances, columns = _nearest_in_strips(
+            distances, columns = nearest_in_strips(
                 strips.reshape(-1, strip, query_width), minima.reshape(-1, query_width), k
             )
             first_id = chunk[1][0, 0]
@@ -179,7 +179,7 @@ def _strip_length(num_columns: int, k: int) -> int:
     return 2 ** min(max(round(math.log2(ideal)), 0), int(math.log2(hamming.TILE_MULTIPLE)))
 
 
-def _nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> Nearest:
+def nearest_in_strips(distances: jax.Array, minima: jax.Array, k: int) -> Nearest:
     """The k nearest columns of every query, exactly, by strips of consecutive columns.
 
     Order columns by (distance, column). A strip that holds one of the first k columns is one of the

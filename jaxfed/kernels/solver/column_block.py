@@ -73,19 +73,21 @@ def solve_block(
     max_steps: Array,
     found: Components | None,
     rows: SpreadRows,
+    residual: Array | None = None,
 ) -> tuple[Array, Convergence]:
     """Solve (I - alpha W) Z = Y for a block of columns.
 
     Args:
         graph: W, of n points.
         y: float32 [n, C], of a size whose squares neither overflow nor vanish.
-        start: float32 [n, C], where Z begins; W start = start.
+        start: float32 [n, C], where Z begins; W start = start unless its residual is given.
         alpha: float32 scalar in [0, 1); to 1 where leading eigenvectors are left out.
         tolerance: float32 scalar, of the relative residual.
         max_steps: int32 scalar.
         found: components whose leading eigenvectors are projected out of Z, and already of Y; None: no
             projection.
         rows: the rows of this device, if they are spread over devices.
+        residual: float32 [n, C], Y - (I - alpha W) start.
 
     Returns:
         Z float32 [n, C], and the convergence of each column. A column that is not finite is returned as NaN.
@@ -103,7 +105,7 @@ def solve_block(
     state = lax.while_loop(
         lambda state: ~jnp.all(state.done),
         block.advance,
-        block.first(start, alpha, is_finite),
+        block.first(start, alpha, is_finite, residual),
     )
     residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
     residual = jnp.where(is_finite, residual, jnp.nan)
@@ -145,9 +147,11 @@ class _Block(NamedTuple):
         """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
         return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
 
-    def first(self, start: Array, alpha: Array, is_finite: Array) -> _State:
-        """Return the state before the first step, where W start = start."""
+    def first(self, start: Array, alpha: Array, is_finite: Array, residual: Array | None) -> _State:
+        """Return the state before the first step; without a residual W start = start."""
         first = self.y - (1 - alpha) * start
+        if residual is not None:
+            first = jnp.where(is_finite, residual, 0.0)
         return _State(
             z=start,
             residual=first,

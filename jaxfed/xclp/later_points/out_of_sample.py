@@ -172,12 +172,7 @@ def _extended(
     artifacts: ServerArtifacts, vectors: Sequence[np.ndarray], execution: Execution
 ) -> np.ndarray:
     """Z of later points without the client prior, f32 [m, C]."""
-    p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
-    if p.bit_epsilon:
-        key, joint = jax.random.fold_in(setup(p.seed), Stream.LATE_POINTS), np.concatenate(codes)
-        draw = randomized_response.from_content(key, joint)
-        noisy = randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon)
-        codes = [np.asarray(noisy)]
+    p, codes = artifacts.p, later_codes(artifacts, vectors)
     _, indices, distances = IN_GRAPH["plaintext"](
         dict(enumerate(codes)),
         dict(enumerate(artifacts.codes)),
@@ -188,3 +183,14 @@ def _extended(
     )
     weights = induction_weights(indices, distances, np.asarray(artifacts.root_degrees), p)
     return weights.weighted_sums(padded_rows(artifacts.scores))
+
+
+def later_codes(artifacts: ServerArtifacts, vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """CS: codes of later points, uint32 [m_j, L / 32] a client; equal ones have equal noise."""
+    p, codes = artifacts.p, client_codes(vectors, artifacts.planes)
+    if not p.bit_epsilon:
+        return codes
+    key, joint = jax.random.fold_in(setup(p.seed), Stream.LATE_POINTS), np.concatenate(codes)
+    draw = randomized_response.from_content(key, joint)
+    noisy = np.asarray(randomized_response.randomize_bits(jnp.asarray(joint), draw, p.bit_epsilon))
+    return [noisy[own] for own in rows_of([len(v) for v in vectors])]

@@ -100,16 +100,18 @@ class KnnGraphs:
         """Lines 6 to 10, SS: S of the graph for these settings."""
         key = p.num_bits, p.num_neighbors, p.similarity_power
         if key not in self._graphs:
-            points, k = self.points(p.num_bits), p.num_neighbors
-            nobody = p.num_bits + 1  # padding consists of points without edges
-            indices = padded_rows(points.indices[:, :k], fill=-1)
-            distances = padded_rows(points.distances[:, :k], fill=nobody)
-            self._graphs[key] = server_graph(
-                self._execution.spread(indices, fill=-1),
-                self._execution.spread(distances, fill=nobody),
-                p,
-            )
+            self._graphs[key] = graph_of(self.points(p.num_bits), p, self._execution)
         return PropagationMatrix(self._graphs[key], p)
+
+
+def graph_of(points: GraphPoints, p: Parameters, execution: Execution) -> Graph:
+    """Lines 6 to 9, SS: the graph of these points, padded, and over the devices if there are several."""
+    nobody = p.num_bits + 1  # padding consists of points without edges
+    indices = padded_rows(points.indices[:, : p.num_neighbors], fill=-1)
+    distances = padded_rows(points.distances[:, : p.num_neighbors], fill=nobody)
+    return server_graph(
+        execution.spread(indices, fill=-1), execution.spread(distances, fill=nobody), p
+    )
 
 
 def server_graph(indices: Array, distances: Array, p: Parameters) -> Graph:

@@ -78,8 +78,11 @@ class PropagationMatrix(NamedTuple):
         """Maximum number of conjugate-gradient steps."""
         return self.p.max_steps
 
-    def solved(self, y: Array) -> tuple[jax.Array, Convergence]:
-        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column."""
+    def solved(self, y: Array, start: Array | None = None) -> tuple[jax.Array, Convergence]:
+        """S Y for Y float32 [n, C], n the graph's points, and the convergence of each column.
+
+        `start`: a guess of S Y, [n, C], if there is one.
+        """
         return everywhere(
             propagate(
                 self.graph,
@@ -87,6 +90,7 @@ class PropagationMatrix(NamedTuple):
                 self.p.alpha,
                 tolerance=self.p.tolerance,
                 max_steps=self.p.max_steps,
+                start=start,
             )
         )
 

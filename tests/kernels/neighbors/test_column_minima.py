@@ -45,3 +45,13 @@ def test_columns_of_few_numbers_have_no_more():
 def test_ascending_sorts_columns_equal_values_too(k):
     x = np.random.default_rng(0).integers(0, 6, (k, 20)).astype(np.int32)
     np.testing.assert_array_equal(column_minima.ascending(jnp.asarray(x)), np.sort(x, axis=0))
+
+
+def test_first_numbered_within_a_distance_has_all_that_tie():
+    distances = jnp.array([[5, 9], [5, 9], [7, 9], [5, 2]], jnp.int16)
+    found, rows = column_minima.first_numbered_within(distances, 4, jnp.array([5, 1]))
+    np.testing.assert_array_equal(rows[:3, 0], [0, 1, 3])
+    np.testing.assert_array_equal(found[:3, 0], [5, 5, 5])
+    found, _ = column_minima.first_numbered_within(distances, 2, jnp.array([4, 1]))
+    assert (np.asarray(found) > [4, 1]).all()
+    assert (found[1] > 9).all()  # there was no second pass

@@ -1,0 +1,118 @@
+"""Neighbor lists after points have been added, against a search among all points and against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_kernels as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxfed.errors import UsageError
+from jaxfed.kernels import hamming, knn, knn_extended
+from jaxfed.kernels.knn_extended import extended_hamming_knn
+from jaxfed.kernels.neighbors import column_minima
+
+
+def some_codes(n, num_words=2, num_different=16, seed=0):
+    """Few different codes: most distances are tied."""
+    return np.random.default_rng(seed).integers(0, num_different, (n, num_words)).astype(np.uint32)
+
+
+def dense_lists(bits, k):
+    """The first of each row by (distance, index), without the point itself, by NumPy."""
+    h = reference.hamming_distances(bits, bits)
+    np.fill_diagonal(h, 1 << 40)
+    order = np.argsort(h, axis=1, kind="stable")[:, : min(k, max(len(bits) - 1, 0))]
+    missing = 32 * bits.shape[1] + 1
+    beyond = ((0, 0), (0, k - order.shape[1]))
+    return (
+        np.pad(order, beyond, constant_values=-1),
+        np.pad(np.take_along_axis(h, order, axis=1), beyond, constant_values=missing),
+    )
+
+
+def check(bits, is_new, k):
+    old = dense_lists(bits[~is_new], k)
+    found = extended_hamming_knn(bits, is_new, *(values.astype(np.int32) for values in old), k)
+    for ours, theirs in zip(found, dense_lists(bits, k), strict=True):
+        assert ours.dtype == np.int32
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([1, 3, 50]), st.integers(0, 99))
+def test_equals_numpy_with_ties(n, m, k, seed):
+    if n + m:
+        rng = np.random.default_rng(seed)
+        check(some_codes(n + m, seed=seed), rng.permutation(n + m) < m, k)
+
+
+def test_several_blocks_and_batches(monkeypatch):
+    monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 32)
+    monkeypatch.setattr(knn_extended, "_OLD_AT_ONCE", 64)
+    is_new = np.random.default_rng(0).random(300) < 0.3
+    check(some_codes(300, 3, 2**31), is_new, 5)
+    check(some_codes(300), is_new, 40)  # more than a batch has
+
+
+def test_searches_in_place_of_shared_distances(monkeypatch):
+    """As on accelerators."""
+    monkeypatch.setitem(hamming._KERNELS, "popcount", hamming._KERNELS["matmul"])
+    is_new = np.random.default_rng(0).random(40) < 0.3
+    jax.clear_caches()
+    check(some_codes(40), is_new, 6)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize(("num_words", "is_shared"), [(2**10, True), (2**15, False)])
+def test_distances_that_leave_no_bits_for_a_number_are_searched(monkeypatch, num_words, is_shared):
+    called = []
+    original = column_minima.first_numbered_within
+    monkeypatch.setattr(
+        column_minima,
+        "first_numbered_within",
+        lambda *given: called.append(1) or original(*given),
+    )
+    codes = [jax.ShapeDtypeStruct((n, num_words), jnp.uint32) for n in (1024, 2048)]
+    are_there = [jax.ShapeDtypeStruct((n,), jnp.bool_) for n in (1024, 2048)]
+    farthest = jax.ShapeDtypeStruct((2048,), jnp.int32)
+    jax.eval_shape(lambda *given: knn_extended._between(*given, 3), *codes, *are_there, farthest)
+    assert bool(called) == is_shared
+
+
+def test_equals_the_search_among_all():
+    bits = np.asarray(jax.random.bits(jax.random.key(0), (3000, 4), jnp.uint32))
+    is_new = np.random.default_rng(0).random(3000) < 0.02
+    old = map(np.asarray, knn.hamming_knn(bits[~is_new], 10))
+    found = extended_hamming_knn(bits, is_new, *old, 10)
+    for ours, theirs in zip(found, knn.hamming_knn(bits, 10), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_numbers_of_new_points_share_a_program():
+    bits = some_codes(900)
+    before = knn_extended._between._cache_size()
+    for m in (100, 101, 112):
+        check_none = np.arange(900) < m
+        lists = np.full((900 - m, 3), -1, np.int32), np.full((900 - m, 3), 65, np.int32)
+        extended_hamming_knn(bits, check_none, *lists, 3)
+    assert knn_extended._between._cache_size() - before <= 1
+
+
+@pytest.mark.parametrize(
+    ("k", "shape", "message"),
+    [
+        (0, (4, 3), "num_neighbors=0"),
+        (3, (5, 3), r"lists \(5, 3\), \(5, 3\) of 4 points"),
+        (3, (4, 2), "lists have 2 neighbors: use 3 or more"),
+    ],
+)
+def test_mistakes_are_named(k, shape, message):
+    lists = np.zeros(shape, np.int32)
+    with pytest.raises(UsageError, match=message):
+        extended_hamming_knn(some_codes(6), np.arange(6) > 3, lists, lists, k)
+
+
+def test_its_memory_does_not_grow_with_points():
+    """Codes of a call twice, distances of its pairs twice, and the lists."""
+    assert knn_extended.footprint_of_extension(10_000, 128, 10).total < 180 * 2**20
