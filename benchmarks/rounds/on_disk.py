@@ -44,7 +44,7 @@ COHORT, EXAMPLES, TEST = 1_000, 20, 2_000
 ROUNDS = 1_000_000  # more than any contest plays
 _MULTIPLY_ADDS = 784 * 32 + 32 * 10
 _ALIKE = 0.1  # between accuracies: cohorts differ
-_PATTERNS = np.random.default_rng(0).integers(0, 16, (NUM_CLASSES, 28, 28, 1), np.uint8)
+_PATTERNS = np.random.default_rng(0).integers(0, 64, (NUM_CLASSES, 28, 28, 1), np.uint8)
 
 
 def on_disk(with_peers: bool) -> Iterator[Contest]:
@@ -73,7 +73,7 @@ def _contest(number: int, folder: Path, with_peers: bool) -> Contest:
 
     return Contest(
         task="round of clients on disk",
-        case={"n": number, "cohort": COHORT, "examples": EXAMPLES},
+        case={"clients": f"{COHORT}/{number}", "examples": EXAMPLES},
         ours=ours,
         peers=peers,
         agreement=alike,

@@ -199,11 +199,10 @@ def _between(
         found = lax.map(of_tile, (tiles, allowed.reshape(len(tiles), -1)))
         strips, minima = (x.reshape(-1, *x.shape[2:]) for x in found)
         distances, places = nearest.nearest_in_strips(strips, minima, of_query)
-        # The barrier makes rows of what the passes read.
-        by_query = lax.optimization_barrier(strips.reshape(-1, len(queries))[: len(points)].T)
+        by_point = strips.reshape(-1, len(queries))[: len(points)]
         return (
             (distances.astype(jnp.int32), places),
-            column_minima.first_numbered_within(by_query, of_point, farthest),
+            column_minima.first_numbered_within(by_point, of_point, farthest),
         )
 
     return hamming.on_platform("auto", by, queries, points, is_query, is_point, farthest)

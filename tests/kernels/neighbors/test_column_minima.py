@@ -47,11 +47,21 @@ def test_ascending_sorts_columns_equal_values_too(k):
     np.testing.assert_array_equal(column_minima.ascending(jnp.asarray(x)), np.sort(x, axis=0))
 
 
-def test_first_numbered_within_a_distance_has_all_that_tie():
-    distances = jnp.array([[5, 9], [5, 9], [7, 9], [5, 2]], jnp.int16)
-    found, rows = column_minima.first_numbered_within(distances, 4, jnp.array([5, 1]))
-    np.testing.assert_array_equal(rows[:3, 0], [0, 1, 3])
-    np.testing.assert_array_equal(found[:3, 0], [5, 5, 5])
-    found, _ = column_minima.first_numbered_within(distances, 2, jnp.array([4, 1]))
-    assert (np.asarray(found) > [4, 1]).all()
-    assert (found[1] > 9).all()  # there was no second pass
+@pytest.mark.parametrize(
+    "num_near", [0, 3, 4, 5, 32]
+)  # of 32 columns; an eighth are searched by themselves
+def test_first_numbered_within_a_distance_has_all_that_are_near(num_near):
+    rng = np.random.default_rng(num_near)
+    distances = rng.integers(5, 9, (64, 32)).astype(np.int16)
+    near = rng.permutation(32)[:num_near]
+    farthest = np.full(32, 4)
+    farthest[near] = rng.integers(5, 8, num_near)
+    found, rows = column_minima.first_numbered_within(
+        jnp.asarray(distances.T), 10, jnp.asarray(farthest)
+    )
+    all_found, all_rows = column_minima.first_numbered(jnp.asarray(distances), 10)
+    np.testing.assert_array_equal(found[:, near], all_found[:, near])
+    np.testing.assert_array_equal(rows[:, near], all_rows[:, near])
+    others = np.delete(np.asarray(found), near, axis=1)
+    assert (others > 4).all()
+    assert (others > 9).all() == (num_near <= 4)  # left out where few are near
