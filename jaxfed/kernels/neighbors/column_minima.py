@@ -49,7 +49,7 @@ def first_numbered_within(by_column: jax.Array, k: int, farthest: jax.Array) -> 
     """
     num_queries, num_rows = by_column.shape
     bits, most = num_rows.bit_length(), max(num_queries // _SEARCHED, 1)
-    is_searched = by_column.min(axis=1) <= farthest
+    is_searched = by_column.min(axis=1).astype(jnp.int32) <= farthest
 
     def first(by_column: jax.Array) -> jax.Array:
         distances = lax.optimization_barrier(by_column.T)  # rows of what the passes read
