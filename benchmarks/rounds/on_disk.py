@@ -67,7 +67,10 @@ def _contest(number: int, folder: Path, with_peers: bool) -> Contest:
     x_test, y_test = _normalization(federation)(test[0]), test[1]
 
     def alike(own: Parameters, other: Parameters) -> str:
-        first, second = accuracy(own, x_test, y_test), accuracy(other, x_test, y_test)
+        first, second = (
+            accuracy(jax.tree.map(jax.numpy.asarray, model), x_test, y_test)
+            for model in (own, other)
+        )
         assert abs(first - second) < _ALIKE, f"accuracies {first} and {second}"
         return f"accuracies {first:.3f} and {second:.3f}"
 
