@@ -16,7 +16,6 @@ from jaxfed.kernels import conjugate_gradient, graph
 
 NUM_NEIGHBORS, ALPHA, TOLERANCE = 10, 0.99, 2e-6
 _MILLION = 1_000_000
-# Neighbors of a point -> GiB of the process for a million points, with the graph's building.
 # Neighbors of a point -> GiB of the process for a million points, with the building of the graph.
 MOST_GIB = {10: 6, 50: 16}
 _SPREADING = "scikit-learn LabelSpreading"

@@ -5,6 +5,7 @@ It was written for JAX 0.3; an alias that JAX has removed since is restored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,27 @@ if not hasattr(jax, "tree_map"):
 import fedjax
 
 
+def averaging(
+    learning_rate: float,
+    batch_size: int,
+    *,
+    normalized: Callable[[Any], Any] = lambda x: x,
+    seed: int = 0,
+) -> Any:
+    """Its FedAvg of one epoch of SGD, over a task's network, whose images are normalized in the loss."""
+
+    def loss(parameters: Any, batch: Any, key: Any) -> jax.Array:
+        del key
+        return mean_loss(parameters, normalized(batch["x"]), batch["y"])
+
+    return fedjax.algorithms.fed_avg.federated_averaging(
+        jax.jit(jax.grad(loss)),
+        fedjax.optimizers.sgd(learning_rate),
+        fedjax.optimizers.sgd(1.0),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=batch_size, num_epochs=1, seed=seed),
+    )
+
+
 def play(task: Task, diary: Diary, folder: Path) -> None:
     """Play the experiment."""
     del folder
@@ -29,16 +51,7 @@ def play(task: Task, diary: Diary, folder: Path) -> None:
         {str(client): {"x": x[rows], "y": y[rows]} for client, rows in enumerate(task.clients)}
     )
 
-    def loss(parameters: Any, batch: Any, key: Any) -> jax.Array:
-        del key
-        return mean_loss(parameters, batch["x"], batch["y"])
-
-    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
-        jax.jit(jax.grad(loss)),
-        fedjax.optimizers.sgd(settings.learning_rate),
-        fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(batch_size=settings.batch_size, num_epochs=1, seed=0),
-    )
+    algorithm = averaging(settings.learning_rate, settings.batch_size)
     sampler = fedjax.client_samplers.UniformGetClientSampler(
         federated_data, num_clients=settings.cohort_size, seed=0
     )

@@ -239,21 +239,13 @@ def _fedjax(
     federation: Federation, config: ConfigDict, start: Parameters
 ) -> Callable[[], Parameters]:
     """FedJAX's own federated averaging over a model of XLA's dense and convolution operations."""
-    if not hasattr(jax, "tree_map"):  # FedJAX 0.0.17 was written for JAX 0.3
-        jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
-    import fedjax
+    from benchmarks.peers.fedjax import averaging, fedjax
 
-    def loss(parameters: Any, batch: Any, key: Any) -> jax.Array:
-        del key
-        return mean_loss(parameters, _normalized(federation, batch["x"]), batch["y"])
-
-    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
-        jax.jit(jax.grad(loss)),
-        fedjax.optimizers.sgd(LEARNING_RATE),
-        fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(
-            batch_size=config.training.batch_size, num_epochs=1, seed=1
-        ),
+    algorithm = averaging(
+        LEARNING_RATE,
+        config.training.batch_size,
+        normalized=partial(_normalized, federation),
+        seed=1,
     )
     state = algorithm.init(jax.tree.map(jnp.asarray, start))
     clients = [

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.peers.jax_network import accuracy, mean_loss
+from benchmarks.peers.jax_network import accuracy
 from benchmarks.rounds.fedavg_round import (
     FEDJAX,
     LEARNING_RATE,
@@ -127,9 +127,7 @@ def _ours(federation: Federation) -> tuple[Callable[[], Parameters], Parameters]
 
 
 def _fedjax(federation: Federation, file: Path, start: Parameters) -> Callable[[], Parameters]:
-    if not hasattr(jax, "tree_map"):  # as `benchmarks.peers.fedjax`
-        jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
-    import fedjax
+    from benchmarks.peers.fedjax import averaging, fedjax
 
     with fedjax.SQLiteFederatedDataBuilder(str(file)) as builder:
         builder.add_many(
@@ -137,18 +135,7 @@ def _fedjax(federation: Federation, file: Path, start: Parameters) -> Callable[[
             for client, (x, y) in enumerate(clients(federation.num_clients))
         )
 
-    normalized = _normalization(federation)
-
-    def loss(parameters: Any, batch: Any, key: Any) -> jax.Array:
-        del key
-        return mean_loss(parameters, normalized(batch["x"]), batch["y"])
-
-    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
-        jax.jit(jax.grad(loss)),
-        fedjax.optimizers.sgd(LEARNING_RATE),
-        fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(batch_size=EXAMPLES, num_epochs=1, seed=0),
-    )
+    algorithm = averaging(LEARNING_RATE, EXAMPLES, normalized=_normalization(federation))
     sampler = fedjax.client_samplers.UniformGetClientSampler(
         fedjax.SQLiteFederatedData.new(str(file)), num_clients=COHORT, seed=0
     )
