@@ -17,7 +17,6 @@ from jaxfed.federation.clock.plan import Plan
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
 from jaxfed.federation.sampling import Sampling
-from jaxfed.training.needs import needs_of
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 
 
@@ -69,7 +68,7 @@ def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> Non
     if not clock.deadline:
         return
     for name in methods.chosen(config):
-        needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+        needed = methods.needs(config, name)
         seen = methods.with_own_training(config, name)
         is_labeled = needed.pseudo_label == "none" or seen.training.labeled_only_rounds > 0
         plan = Plan(
@@ -138,7 +137,7 @@ def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:
 def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
     """Check that a method's server only averages model changes, and that clients alone compute them."""
     training = methods.with_own_training(config, name).training
-    needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+    needed = methods.needs(config, name)
     statistics = methods.training_key(config, name, "batch_statistics")
     for wrong, allowed in (
         ("" if clock.is_on else "there is no simulated time", "set clock.seconds_per_example"),

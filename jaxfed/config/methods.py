@@ -24,6 +24,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.needs import Needs, needs_of
 
 # Keywords that `make_algorithm` passes.
 GIVEN = frozenset({"training", "participation", "task", "execution", *learner_section.INGREDIENTS})
@@ -109,6 +110,11 @@ def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     known = inspect.signature(factory_of(config, name)).parameters
     defaults = {word: parameter.default for word, parameter in known.items()}
     return {**defaults, **keywords(config, name)}
+
+
+def needs(config: ConfigDict, name: str) -> Needs:
+    """Return what the method's factory declares that it needs, with the method's keywords."""
+    return needs_of(factory_of(config, name), all_keywords(config, name))
 
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:

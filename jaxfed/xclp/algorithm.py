@@ -121,7 +121,6 @@ def cross_client_label_propagation(
     warn_of_cut_short(accuracy, choice.systems if choice else SolverAccuracy(), p.tolerance)
     return Result(
         predictions=predictions,
-        unreached=sum(int(np.sum(own.labels < 0)) for own in predictions),
         steps=accuracy.steps,
         residual=accuracy.residual,
         communication=communication_of(session, points, p, largest.num_bits, parameters, choice),

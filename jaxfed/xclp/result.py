@@ -82,7 +82,6 @@ class Result(NamedTuple):
 
     Fields:
         predictions: one `Prediction` a client, in the clients' order.
-        unreached: number of points that no label reaches.
         steps: conjugate-gradient steps of the slowest column.
         residual: largest relative residual of any column, recomputed.
         communication: bytes that Algorithm 1 sends: codes and contributions up, influence columns and
@@ -95,12 +94,16 @@ class Result(NamedTuple):
     """
 
     predictions: list[Prediction]
-    unreached: int
     steps: int
     residual: float
     communication: Communication
     choice: Choice[Parameters] | None = None
     artifacts: ServerArtifacts | PartyArtifacts | None = None
+
+    @property
+    def unreached(self) -> int:
+        """Number of points that no label reaches."""
+        return sum(int(np.sum(own.labels < 0)) for own in self.predictions)
 
 
 def artifacts_of(
@@ -151,4 +154,4 @@ def without_labels(
     """Result of a labeling without points: no client has any, or all clients have left."""
     nothing = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     communication = session.communication() if session else Communication()
-    return Result(predicted(nothing), sum(map(len, vectors)), 0, 0.0, communication)
+    return Result(predicted(nothing), 0, 0.0, communication)

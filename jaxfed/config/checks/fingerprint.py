@@ -10,7 +10,6 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods
 from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.keys import flatten
-from jaxfed.training.needs import Needs, needs_of
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 from jaxfed.xclp.settings import disclosure
@@ -53,7 +52,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= LABELING_NOTHING:
             del seen["pseudo_label"]
-        if _needs_of(config, name).two_views is False:
+        if methods.needs(config, name).two_views is False:
             del seen["training"]["strong_augmentation"]
         if "support" in methods.all_keywords(config, name):
             for key in _NOT_OF_EPISODES:
@@ -153,9 +152,5 @@ def takes_no_labels(config: ConfigDict, name: str) -> bool:
 
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
     """Return the sources of labels that a method may use; all of them if it does not declare its own."""
-    source = _needs_of(config, name).pseudo_label
+    source = methods.needs(config, name).pseudo_label
     return {"none", *(source_names() if source is None else (source,))}
-
-
-def _needs_of(config: ConfigDict, name: str) -> Needs:
-    return needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))

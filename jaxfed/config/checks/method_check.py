@@ -20,7 +20,6 @@ from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.rules import check_keywords
-from jaxfed.training.needs import needs_of
 from jaxfed.training.pseudo_labels.label_sources import check_source
 
 _ANY = {"num_classes": 2}  # no rule and no condition depends on it
@@ -70,7 +69,7 @@ def _check_known(config: ConfigDict, name: str) -> None:
 
 def _check_labels(config: ConfigDict, name: str) -> None:
     """Check where a method's labels come from, and that it has the views and the rounds that it needs."""
-    needed = needs_of(methods.factory_of(config, name), methods.all_keywords(config, name))
+    needed = methods.needs(config, name)
     training: Any = methods.with_own_training(config, name).training
     if needed.two_views and not training.strong_augmentation:
         raise UsageError(

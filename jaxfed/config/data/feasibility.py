@@ -20,8 +20,8 @@ from jaxfed.config.methods import (
     all_keywords,
     chosen,
     differently_trained,
-    factory_of,
     naming_own_training,
+    needs,
     training_key,
     trains,
     with_own_training,
@@ -33,7 +33,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import num_groups
 from jaxfed.training.consensus.dropout import departures_of
-from jaxfed.training.needs import needs_of
 from jaxfed.xclp.settings import departures
 
 
@@ -90,9 +89,8 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
     for name in names:
         seen = with_own_training(config, name).copy_and_resolve_references()
         seen.training.initial_model = ""  # `check_models` has read it
-        needed = needs_of(factory_of(config, name), all_keywords(config, name))
         with naming_own_training(config, name):
-            if needed.two_views:
+            if needs(config, name).two_views:
                 check_augmentation(seen, "strong_augmentation", shape)
             algorithm = make_algorithm(seen, name, _Shapes(**given))
         stage_1 = f"config.{training_key(config, name, 'labeled_only_rounds')}"

@@ -135,7 +135,6 @@ def extend_labeling(
     warn_of_cut_short(accuracy, SolverAccuracy(), p.tolerance)
     return Result(
         predictions=predictions,
-        unreached=sum(int(np.sum(own.labels < 0)) for own in predictions),
         steps=accuracy.steps,
         residual=accuracy.residual,
         communication=_communication(result, points, num_later, p),

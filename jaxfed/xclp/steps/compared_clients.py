@@ -17,15 +17,16 @@ numbers are exact integers, so protocols and plaintext choose the same pairs fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxfed.random_streams import Stream
 
-Pair = tuple[int, int]
-# Numbers of points of the clients that take part, and the nearest points so far [n, k] -> further pairs.
-Choice = Callable[[Mapping[int, int], np.ndarray], list[Pair]]
+if TYPE_CHECKING:
+    from jaxfed.secure.cross_steps import ChoosePairs
+    from jaxfed.secure.hamming.matrix import Pair
 
 
 class ComparedClients:
@@ -42,7 +43,7 @@ class ComparedClients:
         self._drawn: set[Pair] = set()
 
     @property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[ChoosePairs]:
         """The turns, each to be called after the pairs of the last one have been compared."""
         return [self._draw, self._choose] if self._by == "neighbors" else [self._draw]
 

@@ -19,9 +19,10 @@ from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS, Neighbors
 from jaxfed.xclp.steps.codes import rows_of
-from jaxfed.xclp.steps.compared_clients import Choice, Pair
 
 if TYPE_CHECKING:
+    from jaxfed.secure.cross_steps import ChoosePairs
+    from jaxfed.secure.hamming.matrix import Pair
     from jaxfed.secure.session.parties import Session
 
 LATER_BATCH = 256  # points whose distances to all of the graph are held at a time
@@ -38,7 +39,7 @@ def plaintext_hamming(
     num_neighbors: int,
     neighbors: str,
     key_bits: int,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[ChoosePairs] = (),
     part_points: int | None = None,
 ) -> Neighbors:
     """Lines 5 and 7 with codes in the clear: each point's k nearest others by Hamming distance.
@@ -69,10 +70,11 @@ def plaintext_hamming(
 
 
 def _among_chosen(
-    codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[Choice]
+    codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[ChoosePairs]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(indices, distances) of the k nearest others, int32 [n, k], among the pairs that all turns choose."""
-    sizes, pairs = {j: len(own) for j, own in enumerate(codes)}, list[Pair]()
+    pairs: list[Pair] = []
+    sizes = {j: len(own) for j, own in enumerate(codes)}
     for number, choose in enumerate(choices):
         seen = among_pairs(codes, pairs, num_neighbors)[0] if number else np.zeros((0, 0), np.int32)
         pairs += choose(sizes, seen)
@@ -123,7 +125,7 @@ def secure_hamming(
     num_neighbors: int,
     neighbors: str,
     key_bits: int,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[ChoosePairs] = (),
 ) -> Neighbors:
     """Lines 5 and 7 by a protocol in which the server learns H and no party learns anything else.
 

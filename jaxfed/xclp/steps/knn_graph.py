@@ -79,7 +79,6 @@ class KnnGraphs:
         """Lines 5 and 7, XS: the nearest others by codes of `num_bits` bits."""
         if num_bits not in self._points:
             p, part = self._p, self._part
-            few = p.compares_few(len(self._codes))
             compared = ComparedClients(p.compared_clients, p.compared_by, p.seed)
             clients, indices, distances = HAMMING[p.hamming](
                 [own[:, : num_bits // 32] for own in self._codes],
@@ -88,7 +87,7 @@ class KnnGraphs:
                 num_neighbors=p.num_neighbors,
                 neighbors=p.neighbors,
                 key_bits=p.key_bits,
-                **({"choices": compared.choices} if few else {}),
+                choices=compared.choices if p.compares_few(len(self._codes)) else (),
                 **({"part_points": part} if part else {}),
             )
             labels = {j: one_hot_labels(self._labels[j], p.num_classes) for j in clients}
