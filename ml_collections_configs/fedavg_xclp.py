@@ -85,8 +85,7 @@ for 50, 20 or fewer labels in a batch. Where the paper is silent:
     as its start, round 0 ("automatic model selection", Section 4.2). The authors' code selects from round
     10 on, takes the later of equals, and reports the last state of stage 1.
   * Clients: tau m_L of a round's have labels (A.2), which is 2.5 of 5 for m_L = 50; as in the code these are
-    3, and all 5 in stage 1 and for per-client LP, where others would be idle. `labeled_share` "nearest" and
-    `labeled_cohorts` false keep to tau m_L (2 of 5) throughout.
+    3, and all 5 in stage 1 and for per-client LP, where others would be idle.
   * Means: A.2 divides by |P|. A client of P that has neither label nor pseudo-label, and so nothing to train
     on, is left out of the mean and of |P|; `training.weighting` "cohort" keeps both, to the letter. With the
     code's cohorts there is none.

@@ -10,6 +10,8 @@ from ml_collections import ConfigDict
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
 # Keys that configs of earlier versions have, with the value that is now the only one.
 _GONE = {
+    "labeled_cohorts": True,
+    "labeled_share": "ceiling",
     "fedct.decode": "unbiased",
     "per_client_lp.self_edges": False,
     "pooled_lp.self_edges": False,
@@ -38,10 +40,10 @@ def without_gone(config: Any) -> Any:
     """Delete the keys that are gone from the content of a config.json, and return it."""
     for key, only in _GONE.items():
         section, _, name = key.rpartition(".")
-        own = config.get(section) if isinstance(config, dict) else None
+        own = (config.get(section) if section else config) if isinstance(config, dict) else None
         if isinstance(own, dict) and own.get(name) == only:
             del own[name]
-            if not own:
+            if section and not own:
                 del config[section]
     return config
 

@@ -14,7 +14,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.random_streams import Stream
 
 SAMPLINGS = ("uniform", "proportional", "groups")
-LABELED_SHARES = ("ceiling", "nearest")
 
 
 class Sampling(NamedTuple):
@@ -22,8 +21,6 @@ class Sampling(NamedTuple):
 
     cohort_size: int = 0
     sampling: str = "uniform"
-    labeled_share: str = "ceiling"
-    labeled_cohorts: bool = True
 
 
 class Participation(NamedTuple):
@@ -82,10 +79,9 @@ def sample_clients(
     B.1).
 
     For "proportional" the paper has tau m_L clients with labels, tau (m - m_L) without. It does not define
-    tau m_L = 2.5 clients: `labeled_share` "ceiling" takes 3, as its authors' code does, "nearest" the nearest
-    integer, the even one of two. The paper requires "some labels present in the graph". Without a graph over
-    clients, a client without labels has nothing to train on. With `labeled_cohorts` the draw then follows the
-    authors' code: only clients with labels, `cohort_size` of them or all. If no client has a label, as with
+    tau m_L = 2.5 clients: as in its authors' code these are 3. The paper requires "some labels present in the
+    graph". Without a graph over clients, a client without labels has nothing to train on. The draw then follows
+    the authors' code: only clients with labels, `cohort_size` of them or all. If no client has a label, as with
     labels at the server, "proportional" is "uniform" by another draw.
 
     Args:
@@ -122,11 +118,9 @@ def strata_of(
     if config.sampling == "uniform":
         return [(num_clients, size)]
     labeled, unlabeled = federation.by_labels
-    if needs_labels and config.labeled_cohorts and len(labeled):
+    if needs_labels and len(labeled):
         return [(labeled, min(size, len(labeled)))]
-    share = size * len(labeled) / num_clients
-    num_labeled = math.ceil(share) if config.labeled_share == "ceiling" else round(share)
-    num_labeled = max(num_labeled, min(1, len(labeled)))  # enough clients of both kinds exist
+    num_labeled = math.ceil(size * len(labeled) / num_clients)  # enough clients of both kinds exist
     return [(labeled, num_labeled), (unlabeled, size - num_labeled)]
 
 

@@ -51,15 +51,36 @@ def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
     config = json.loads((place / "config.json").read_text())
     del config["execution"], config["evaluate_every"], config["per_client_lp"]["alpha"]
     del config["client_knn"]
-    config["fedct"] = {"decode": "unbiased"}  # a key of earlier versions, at its only value
+    # Keys of earlier versions, at their only values.
+    config |= {"fedct": {"decode": "unbiased"}, "labeled_share": "ceiling"}
     (place / "config.json").write_text(json.dumps(config))
     opened = jaxfed.open(place).config
     assert dict(flatten(opened.execution)) == dict(flatten(base.get_config().execution))
     assert opened.evaluate_every == 0
     assert opened.per_client_lp.alpha == 0.9
     assert opened.client_knn == trained.config.client_knn
-    assert "fedct" not in opened
+    assert "fedct" not in opened and "labeled_share" not in opened
     assert len(jaxfed.open(place).model("fedavg")(np.zeros((1, *_shape(trained)), np.float32))) == 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ({"labeled_share": "nearest"}, r"^config\.labeled_share: unknown key"),
+        ({"federation": {"quantity": "lognormal"}}, r"^config\.federation\.quantity='lognormal': "),
+    ],
+)
+def test_a_removed_setting_stops_a_model_and_not_its_results(trained, tmp_path, gone, message):
+    place = shutil.copytree(trained.workdir, tmp_path / "w")
+    config = json.loads((place / "config.json").read_text())
+    for key, value in gone.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    (place / "config.json").write_text(json.dumps(config))
+    opened = jaxfed.open(place)
+    assert len(opened.results) == len(trained.results)
+    with pytest.raises(jaxfed.UsageError, match=message) as caught:
+        opened.model("fedavg")
+    assert "\n" not in str(caught.value)
 
 
 def _shape(result):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.sampling import sample_clients
+from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel.prefetch import prefetched
@@ -265,17 +264,11 @@ def test_normalization_is_that_of_the_clients_examples(config):
     np.testing.assert_allclose(deviation, federation.x[held].std(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("cohort_size", "share", "expected"),
-    [
-        *[(1, "ceiling", 1), (4, "ceiling", 1), (10, "ceiling", 3), (18, "ceiling", 5)],
-        *[(1, "nearest", 1), (4, "nearest", 1), (10, "nearest", 2), (18, "nearest", 4)],
-    ],
-)
-def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share, expected):
+@pytest.mark.parametrize(("cohort_size", "expected"), [(1, 1), (4, 1), (10, 3), (18, 5)])
+def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, expected):
     """5 of 20 clients have labels; the rest of A.2's cohort comes from the others."""
     config.federation.num_labeled_clients = 5
-    config.cohort_size, config.labeled_share = cohort_size, share
+    config.cohort_size = cohort_size
     federation = Simulation(config).federation(0)
     drawn = [sample_clients(config, federation, 0, number) for number in range(60)]
     for clients in drawn:
@@ -284,32 +277,28 @@ def test_labeled_and_unlabeled_clients_in_proportion(config, cohort_size, share,
     assert {client for clients in drawn for client in clients} >= set(range(5))
 
 
-@pytest.mark.parametrize("share", ["ceiling", "nearest"])
-def test_no_share_asks_for_more_clients_than_there_are(share):
+def test_no_share_asks_for_more_clients_than_there_are():
     for num_clients, num_labeled in ((n, m) for n in range(2, 10) for m in range(n + 1)):
         counts = [int(number < num_labeled) for number in range(num_clients)]
         federation = Federation.from_clients(
             [(np.zeros((1, 1)), [count - 1]) for count in counts], num_classes=2
         )
         for size in range(1, num_clients):
-            config = SimpleNamespace(cohort_size=size, sampling="proportional", labeled_share=share)
-            drawn = sample_clients(config, federation, 0, 1, needs_labels=False)
+            drawn = sample_clients(Sampling(size, "proportional"), federation, 0, 1)
             assert len(set(drawn)) == size
             assert any(client < num_labeled for client in drawn) == (num_labeled > 0)
 
 
-@pytest.mark.parametrize(
-    ("cohort_size", "labeled_cohorts", "expected"), [(4, True, 4), (10, True, 5), (4, False, 1)]
-)
-def test_cohorts_that_need_labels_have_them(config, cohort_size, labeled_cohorts, expected):
+@pytest.mark.parametrize(("cohort_size", "expected"), [(4, 4), (10, 5)])
+def test_cohorts_that_need_labels_have_them(config, cohort_size, expected):
     """Clients without any would be idle; where fewer have labels than are wanted, all of those."""
     config.federation.num_labeled_clients = 5
-    config.cohort_size, config.labeled_cohorts = cohort_size, labeled_cohorts
+    config.cohort_size = cohort_size
     federation = Simulation(config).federation(0)
     for number in range(1, 20):
         clients = sample_clients(config, federation, 0, number, needs_labels=True)
         assert sum(client < 5 for client in clients) == expected
-        assert len(set(clients)) == (expected if labeled_cohorts else cohort_size)
+        assert len(set(clients)) == expected
 
 
 def test_which_methods_need_labels_when(config):

@@ -2,7 +2,6 @@
 
 import ast
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -69,9 +68,7 @@ def test_a_round_is_played_when_it_is_asked_for():
 def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
     clients = [(x, y if j < 2 else [-1, -1]) for j, (x, y) in enumerate(CLIENTS)]
     federation = jaxfed.Federation.from_clients(clients, num_classes=2)
-    sampling = SimpleNamespace(
-        cohort_size=2, sampling="proportional", labeled_share="nearest", labeled_cohorts=True
-    )
+    sampling = Sampling(2, "proportional")
     cohort_of = cohorts_of(summing(lambda number: number < 3), federation, sampling, 0)
     assert cohort_of(1).client_id.tolist() == cohort_of(2).client_id.tolist() == [0, 1]
     assert any(cohort_of(number).client_id.tolist() != [0, 1] for number in range(3, 9))

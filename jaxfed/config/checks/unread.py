@@ -53,7 +53,6 @@ def _any_of(*values: Any) -> Values:
 _SOME = Values("a number above 0", lambda value: value > 0)
 _COHORTS = {"cohort_size": _SOME}
 _TIMED = {"clock.seconds_per_example": _SOME}
-_PROPORTIONAL = {**_COHORTS, "sampling": _any_of("proportional")}
 _LEARNED = {"preprocessing.kind": _any_of("federated_features")}
 _PRETRAINED = {"preprocessing.kind": _any_of("pretrained")}
 _ADAPTIVE = {"training.server_optimizer": _any_of(*SECOND_MOMENTS)}
@@ -63,8 +62,6 @@ _PAILLIER = {"hamming": _any_of("phe")}
 
 COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "sampling": _COHORTS,
-    "labeled_share": _PROPORTIONAL,
-    "labeled_cohorts": _PROPORTIONAL,
     "dataset.client_key": {"federation.partition": _any_of("natural")},
     "dataset.test_fraction": {"dataset.test_size": _any_of(0)},
     "preprocessing.rounds": _LEARNED,
@@ -78,9 +75,7 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
         for key in FIELDS
         if (schemes := schemes_with(key))
     },
-    "federation.quantity_parameter": {
-        "federation.quantity": _any_of("dirichlet", "lognormal", "power_law")
-    },
+    "federation.quantity_parameter": {"federation.quantity": _any_of("dirichlet")},
     "federation.skew": {
         "federation.partition": Values("another scheme", lambda scheme: scheme != "iid")
     },

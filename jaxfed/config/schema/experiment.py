@@ -14,7 +14,7 @@ from jaxfed.config.schema.setting import SWITCH, Setting, are_texts, in_section
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution import memory_limit
 from jaxfed.federation.execution.client_map import STRATEGIES
-from jaxfed.federation.sampling import LABELED_SHARES, SAMPLINGS
+from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
@@ -60,17 +60,8 @@ EXPERIMENT = {
     "sampling": Setting(
         "uniform",
         one_of(SAMPLINGS),
-        "how a round's clients are drawn; 'proportional': clients with and without labels by their shares",
-    ),
-    "labeled_share": Setting(
-        "ceiling",
-        one_of(LABELED_SHARES),
-        "rounding of the number of clients with labels when sampling='proportional'; XCLP's code rounds up",
-    ),
-    "labeled_cohorts": Setting(
-        True,
-        SWITCH,
-        "draw only clients with labels where others would be idle (rounds on given labels, per-client LP)",
+        "how a round's clients are drawn; 'proportional': clients with and without labels by their shares, "
+        "and only clients with labels where others would be idle (rounds on given labels, per-client LP)",
     ),
     "evaluate_every": Setting(
         0, at_least(0, ", 0 is after the last round only"), "rounds between evaluations"

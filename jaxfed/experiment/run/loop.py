@@ -6,7 +6,7 @@
             for round in 1 .. rounds:
                 state = round(state, cohort, fold_in(key, round))
 
-All methods of a repeat see the same clients, cohorts and keys. The exception is `labeled_cohorts`, where
+All methods of a repeat see the same clients, cohorts and keys. The exceptions are proportional sampling, where
 methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in which
 faster methods find other clients (`jaxfed.federation.clock`). While the device works on a
 round, the host prepares the next cohort.

@@ -14,7 +14,7 @@ from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
 # The first of these keys that is not 0 counts (`jaxfed.config.data.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
 _OF_LEARNING = (
-    *("rounds", "cohort_size", "sampling", "evaluate_every", "labeled_cohorts", "labeled_share"),
+    *("rounds", "cohort_size", "sampling", "evaluate_every"),
     *("model", "training", "learner", "pseudo_label"),
 )
 _ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")

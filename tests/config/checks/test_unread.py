@@ -61,7 +61,6 @@ def given(spec, *overrides, audited=False):
         (DIGITS, ["xclp_auto.key_bits=3072"], "config.xclp_auto.key_bits=3072: nothing reads it"),
         (DIGITS, ["rounds=5"], "label in one round of all clients"),
         (DIGITS, ["sampling=proportional"], "with cohort_size=0"),
-        (DIGITS, ["cohort_size=5", "labeled_share=nearest"], "with sampling='uniform'"),
         (DIGITS, ["selection.folds=3"], "with selection.settings='given'"),
         (DIGITS, ["selection.candidates.xclp.alpha=0.5"], "with selection.settings='given'"),
         (DIGITS, ["preprocessing.network=x"], "with preprocessing.kind="),
@@ -208,7 +207,7 @@ SITUATIONS = {
     "each": {"federation.labeled_per_class": 2},
     "public": {"federation.public_size": 20},
     "test": {"dataset.test_size": 20},
-    "power": {"federation.quantity": "power_law"},
+    "sizes": {"federation.quantity": "dirichlet"},
     "equal": {"federation.quantity": "equal", "federation.partition": "dirichlet"},
 }
 

@@ -336,25 +336,29 @@ def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value", "is_same"),
+    ("key", "value", "is_same"),
     [
-        ("fedct", "decode", "unbiased", True),
-        ("fedct", "decode", "votes", False),
-        ("scaffold", "option", "II", True),
+        ("fedct.decode", "unbiased", True),
+        ("fedct.decode", "votes", False),
+        ("scaffold.option", "II", True),
+        ("labeled_share", "ceiling", True),
+        ("labeled_share", "nearest", False),
     ],
 )
 def test_a_key_that_went_with_its_only_value_left_is_no_other_config(
-    tmp_path, section, key, value, is_same
+    tmp_path, key, value, is_same
 ):
     """Nor is its section, which has no other key."""
     config = {**CONFIG, "fedct": {"steps": 2}}
-    old = {**config, section: {**config.get(section, {}), key: value}}
+    section, _, leaf = key.rpartition(".")
+    own = {**config.get(section, {}), leaf: value}
+    old = {**config, **({section: own} if section else own)}
     (tmp_path / "config.json").write_text(json.dumps(old))
     if is_same:
         with open_workdir(tmp_path, config):
             pass
         return
-    line = f'config.{section}.{key} is "{value}" there, absent now'
+    line = f'config.{key} is "{value}" there, absent now'
     with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
         pass
 
