@@ -11,19 +11,17 @@ import numpy as np
 from jaxfed.data.partitioning.scheme import Scheme
 from jaxfed.rules import POSITIVE, Rule, at_least, check_values, one_of
 
-Quantity = Literal["default", "equal", "dirichlet", "lognormal", "power_law"]
+Quantity = Literal["default", "equal", "dirichlet"]
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of the clients, on top of any scheme by class.
 
-    Client m holds the share q_m of the examples, with the parameter a:
+    Client m holds the share q_m of the examples, with `parameter` a:
 
     - "equal": q_m = 1 / M.
     - "dirichlet": q ~ Dir(a 1_M).
-    - "lognormal": q_m proportional to exp(a N(0, 1)).
-    - "power_law": q_m proportional to rank^-a; ranks are random.
     - "default": left to the scheme if it has random sizes ("dirichlet", "dirichlet_mixture"), else equal.
 
     If the classes' sizes do not allow scheme and shares together, the classes' sizes win and the shares are
@@ -35,7 +33,7 @@ class Sizes:
 
     Attributes:
         quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
-        parameter: parameter of that distribution.
+        parameter: concentration a of the Dirichlet distribution.
         min_size: smallest number of examples of a client, without new points.
     """
 
@@ -62,9 +60,4 @@ class Sizes:
         shares = np.ones(num_clients)
         if self.quantity == "dirichlet":
             shares = rng.dirichlet(np.full(num_clients, self.parameter))
-        elif self.quantity == "lognormal":
-            logarithms = self.parameter * rng.standard_normal(num_clients)
-            shares = np.exp(logarithms - logarithms.max())
-        elif self.quantity == "power_law":
-            shares = rng.permutation((1.0 + np.arange(num_clients)) ** -self.parameter)
         return num_examples * shares / shares.sum()

@@ -205,7 +205,7 @@ def test_pairs_of_any_data_are_dealt(alpha, num_clients, num_classes):
 
 def test_pairs_keep_sizes_and_smallest_sizes_that_are_asked_for():
     y = np.arange(600) % 6
-    sizes = Sizes("power_law", parameter=1.5, min_size=9)
+    sizes = Sizes("dirichlet", parameter=0.2, min_size=9)
     part = partition(y, num_clients=9, scheme=DirichletPairs(0.5), sizes=sizes)
     held = [len(labeled) for labeled in part.labeled]
     assert min(held) >= 9
