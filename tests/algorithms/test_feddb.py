@@ -12,7 +12,6 @@ from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views
 from jaxfed.training.local.losses import softmax_cross_entropy
-from jaxfed.training.server.aggregate import by_labeled_examples
 
 TAU, WEIGHT = 0.5, 0.8
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has
@@ -123,7 +122,11 @@ def test_two_rounds_are_the_equations():
 @pytest.mark.slow
 def test_a_client_that_the_weighting_leaves_out_is_not_in_the_mean():
     _, federation = federation_with([([0, 1], 5), ([], 6)])
-    training = training_of(WHOLE, strong_augment=double, weighting=by_labeled_examples)
+    training = training_of(
+        WHOLE,
+        strong_augment=double,
+        weighting=lambda data: jnp.any(data.is_labeled).astype(jnp.float32),
+    )
     states = rounds_of(feddb(training=training), federation, 1)
     alone = rounds_of(feddb(training=training), federation, 1, [[0]])
     assert_same(states[1].model, alone[1].model)

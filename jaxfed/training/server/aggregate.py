@@ -95,11 +95,6 @@ def by_examples(data: ClientData) -> jax.Array:
     return jnp.sum(usable(data)).astype(jnp.float32)
 
 
-def by_labeled_examples(data: ClientData) -> jax.Array:
-    """p_k: the number of the client's labeled examples."""
-    return jnp.sum(usable(data) & data.is_labeled).astype(jnp.float32)
-
-
 def uniformly(data: ClientData) -> jax.Array:
     """p_k: 1 for every client that has something to train on; the plain mean of the trained models.
 
@@ -121,7 +116,6 @@ def over_cohort(data: ClientData) -> jax.Array:
 
 WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {
     "examples": by_examples,
-    "labeled_examples": by_labeled_examples,
     "uniform": uniformly,
     "cohort": over_cohort,
 }

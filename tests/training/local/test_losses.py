@@ -156,7 +156,7 @@ def test_weightings():
         mask=jnp.array([True, True, True, True, False]),
     )
     values = {name: float(weigh(data)) for name, weigh in aggregate.WEIGHTINGS.items()}
-    assert values == {"examples": 3, "labeled_examples": 1, "uniform": 1, "cohort": 1}
+    assert values == {"examples": 3, "uniform": 1, "cohort": 1}
     empty = data._replace(mask=jnp.zeros(5, bool))
     values = {name: float(weigh(empty)) for name, weigh in aggregate.WEIGHTINGS.items()}
-    assert values == {"examples": 0, "labeled_examples": 0, "uniform": 0, "cohort": 1}
+    assert values == {"examples": 0, "uniform": 0, "cohort": 1}
