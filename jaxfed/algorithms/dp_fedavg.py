@@ -4,8 +4,8 @@
     w <- w + 1/K ( sum_k d_k / max(1, |d_k| / S) + N(0, z^2 S^2 I) )
 
 The sum is over the K clients of the round. A client without labels counts, with d_k = 0. S is `clip`. The
-paper takes the median of the round's |d_k| instead: `bound` "median". That median depends on the clients and
-has no noise, so the proof does not cover it; its epsilon has another name, `epsilon_given_bound`.
+paper takes the median of the round's |d_k| instead. That median depends on the clients and has no noise, so
+the proof does not cover it.
 
 Who is protected from whom. The server sees every d_k, clips, and adds the noise: it must be trusted. The
 guarantee holds against everybody who sees models, also other clients, for the models of all rounds together.
@@ -29,14 +29,10 @@ Leaves a client: its model's change. Each client receives the model.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import get_args
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -49,7 +45,7 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, one_of
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
@@ -58,26 +54,14 @@ from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.client_rows import gather, took_part
-from jaxfed.training.server.clipped_mean import Bound, clipped_mean
+from jaxfed.training.server.clipped_mean import clipped_mean
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-def _check_together(given: SimpleNamespace) -> None:
-    check_budget(given.noise_multiplier, given.target_epsilon)
-    if given.target_epsilon and given.bound == "median":
-        raise UsageError(
-            "its epsilon has a proof for bound='fixed' only",
-            key="target_epsilon",
-            value=given.target_epsilon,
-            allowed="set bound='fixed'",
-        )
-
-
 @keywords(
-    _check_together,
+    check_budget,
     clip=POSITIVE,
-    bound=one_of(get_args(Bound)),
     noise_multiplier=between(0, MOST_NOISE, closed=True),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
@@ -88,7 +72,6 @@ def dp_fedavg(
     training: Training,
     participation: Participation | None = None,
     clip: float = 1.0,
-    bound: Bound = "fixed",
     noise_multiplier: float = 1.0,
     target_epsilon: float = 0.0,
     delta: float = 1e-5,
@@ -98,8 +81,7 @@ def dp_fedavg(
     Args:
         training: the training specification; its weighting has no say, all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        clip: S, where it is fixed.
-        bound: whether S is fixed, or the median of the round's norms.
+        clip: S.
         noise_multiplier: z; 0 is no noise, and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
@@ -109,7 +91,7 @@ def dp_fedavg(
     noise `epsilon`, and `epsilon_sampled` where clients are drawn.
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm; a target with the median.
+        UsageError: a value that is not allowed, z and a target, BatchNorm.
 
     Cost: that of FedAvg; epsilon is next to nothing.
     """
@@ -122,11 +104,11 @@ def dp_fedavg(
         draw=EVERYTHING,
     )
     drawn = None
-    if participation is not None and participation.is_drawn and bound == "fixed":
+    if participation is not None and participation.is_drawn:
         drawn = WithoutReplacement(participation.cohort_size, participation.num_clients)
         if noise:
             check_installed(drawn)
-    mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise, bound=bound)
+    mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
     update = plain_update(training, training.loss)
 
@@ -151,9 +133,8 @@ def dp_fedavg(
         after, metrics = plain.round(state, cohort, key)
         told: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
         if noise:
-            name = "epsilon" if bound == "fixed" else "epsilon_given_bound"
             rounds = np.asarray(gather(after.clients, took_part(after.clients)))
-            told[name] = epsilon_of(delta, noise, int(rounds.max(initial=0)), EVERYTHING)
+            told["epsilon"] = epsilon_of(delta, noise, int(rounds.max(initial=0)), EVERYTHING)
         if noise and drawn is not None:
             told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
         return after, {**metrics, **told}

@@ -12,6 +12,8 @@ _WHOLE = "selection.candidates"  # section without defaults of its own, once a c
 _GONE = {
     "labeled_cohorts": True,
     "labeled_share": "ceiling",
+    "dp_fedavg.bound": "fixed",
+    "dp_fedavg_records.records": "poisson",
     "fedct.decode": "unbiased",
     "per_client_lp.self_edges": False,
     "pooled_lp.self_edges": False,

@@ -80,9 +80,9 @@ def sample_clients(
 
     For "proportional" the paper has tau m_L clients with labels, tau (m - m_L) without. It does not define
     tau m_L = 2.5 clients: as in its authors' code these are 3. The paper requires "some labels present in the
-    graph". Without a graph over clients, a client without labels has nothing to train on. The draw then follows
-    the authors' code: only clients with labels, `cohort_size` of them or all. If no client has a label, as with
-    labels at the server, "proportional" is "uniform" by another draw.
+    graph". Without a graph over clients, a client without labels has nothing to train on. The draw then
+    follows the authors' code: only clients with labels, `cohort_size` of them or all. If no client has a
+    label, as with labels at the server, "proportional" is "uniform" by another draw.
 
     Args:
         config: the settings of the experiment.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 from flax import nnx
 
@@ -25,17 +27,17 @@ def check_model(training: Training, method: str) -> None:
         )
 
 
-def check_budget(noise_multiplier: float, target_epsilon: float) -> None:
-    """Check that noise is given directly or by an epsilon, not both.
+def check_budget(given: SimpleNamespace) -> None:
+    """Check that a method's keywords give noise directly or by an epsilon, not both.
 
     Raises:
         UsageError: both are given.
     """
-    if noise_multiplier and target_epsilon:
+    if given.noise_multiplier and given.target_epsilon:
         raise UsageError(
-            f"target_epsilon={target_epsilon} chooses it",
+            f"target_epsilon={given.target_epsilon} chooses it",
             key="noise_multiplier",
-            value=noise_multiplier,
+            value=given.noise_multiplier,
             allowed="use 0",
         )
 

@@ -63,10 +63,8 @@ def owned(client, federation=FEDERATION):
     return federation.x[points].astype(np.float64), federation.y[points]
 
 
-@pytest.mark.parametrize(("bound", "clip"), [("fixed", 0.3), ("median", 1.0)])
-@pytest.mark.sample(1)
-def test_a_round_of_clients_by_hand(bound, clip):
-    algorithm = dp_fedavg(training=training(), clip=clip, bound=bound, noise_multiplier=0.0)
+def test_a_round_of_clients_by_hand():
+    algorithm = dp_fedavg(training=training(), clip=0.3, noise_multiplier=0.0)
     before = affine(algorithm.init(KEY, FEDERATION).model)
     changes = []
     for client in range(4):
@@ -74,21 +72,18 @@ def test_a_round_of_clients_by_hand(bound, clip):
         for _ in range(3 * bool(len(y))):
             w = w - RATE * gradients(w, x, y).mean(axis=0)
         changes.append(w - before)
-    _, norms = clipped(np.stack(changes), 1.0)
-    most = clip if bound == "fixed" else np.median(norms)
-    short, _ = clipped(np.stack(changes), most)
-    assert 0 < np.sum(norms > most) < 4  # some are cut, some are not
+    short, norms = clipped(np.stack(changes), 0.3)
+    assert 0 < np.sum(norms > 0.3) < 4  # some are cut, some are not
     state, [metrics] = rounds_of(algorithm)
     assert_close(affine(state.model), before + short.mean(axis=0), rtol=1e-4, atol=1e-5)
     assert float(metrics["update_norm"]) == pytest.approx(np.median(norms), rel=1e-4)
-    assert float(metrics["clipped"]) == np.mean(norms > most)
+    assert float(metrics["clipped"]) == np.mean(norms > 0.3)
     assert not [name for name in metrics if "epsilon" in name]
 
 
-@pytest.mark.parametrize("records", ["poisson", "fixed"])
-def test_a_round_of_records_by_hand(records):
+def test_a_round_of_records_by_hand():
     """All of them drawn: who is, is another test's matter. The mean is plain, whatever the weighting."""
-    settings = {"clip": 1.5, "share": 1.0, "records": records, "noise_multiplier": 0.0, "chunk": 6}
+    settings = {"clip": 1.5, "share": 1.0, "noise_multiplier": 0.0, "chunk": 6}
     given = training(weighting=aggregate.by_examples)
     algorithm = dp_fedavg_records(training=given, **settings)
     before = affine(algorithm.init(KEY, FEDERATION).model)
@@ -167,31 +162,16 @@ def test_epsilon_is_of_who_took_part_most_often(level):
     expected = [epsilon_of(1e-4, 2.0, steps * rounds, draw) for rounds in most]
     assert [metrics["epsilon"] for metrics in told] == expected
     assert "epsilon_sampled" not in told[0]  # nobody said that clients are drawn
-    counts = state.clients if level == "clients" else state.clients["rounds"]
-    np.testing.assert_array_equal(counts, [2, 3, 3 if level == "clients" else 0, 2])
-
-
-def test_epsilon_of_fixed_draws_is_the_worst_clients():
-    settings = {"records": "fixed", "share": 0.3, "noise_multiplier": 4.0}
-    _, told = rounds_of(dp_fedavg_records(training=training(), **settings), 2, [[0, 1], [0, 3]])
-    clients = {0: (2, 3, 12), 1: (1, 2, 7), 3: (1, 6, 20)}  # rounds, drawn, examples
-    expected = [
-        epsilon_of(1e-5, 4.0, 3 * rounds, WithoutReplacement(m, n))
-        for rounds, m, n in clients.values()
-    ]
-    assert told[1]["epsilon"] == max(expected)
+    np.testing.assert_array_equal(state.clients, [2, 3, 3 if level == "clients" else 0, 2])
 
 
 def test_clients_that_are_drawn_have_an_epsilon_of_it():
     who = participation(Sampling(2), FEDERATION, seed=3, rounds=10)
     assert who.is_drawn
-    given = {"training": training(), "participation": who, "noise_multiplier": 9.0}
-    _, told = rounds_of(dp_fedavg(**given), 2, [[0, 1], [0, 2]])
+    algorithm = dp_fedavg(training=training(), participation=who, noise_multiplier=9.0)
+    _, told = rounds_of(algorithm, 2, [[0, 1], [0, 2]])
     for number, metrics in enumerate(told, start=1):
         assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 9.0, number, WithoutReplacement(2, 4))
-    _, [median] = rounds_of(dp_fedavg(**given, bound="median"))
-    assert "epsilon_given_bound" in median
-    assert not {"epsilon", "epsilon_sampled"} & set(median)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +219,6 @@ def test_a_budget_is_spent_with_the_last_round():
     ("level", "settings", "named"),
     [
         ("clients", {"clip": 0}, r"dp_fedavg\.clip=0"),
-        ("clients", {"bound": "mean"}, r"dp_fedavg\.bound='mean'"),
         ("clients", {"noise_multiplier": -1}, r"dp_fedavg\.noise_multiplier=-1"),
         (
             "clients",
@@ -247,20 +226,10 @@ def test_a_budget_is_spent_with_the_last_round():
             r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; use 0",
         ),
         ("clients", {"target_epsilon": 1.0, "noise_multiplier": 0.0}, "participation"),
-        (
-            "clients",
-            {"target_epsilon": 1.0, "noise_multiplier": 0.0, "bound": "median"},
-            "bound='fixed'",
-        ),
         ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
         ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
         ("records", {"chunk": 0}, r"dp_fedavg_records\.chunk=0"),
         ("records", {"delta": 1.0}, r"dp_fedavg_records\.delta=1\.0"),
-        (
-            "records",
-            {"target_epsilon": 1.0, "noise_multiplier": 0.0, "records": "fixed"},
-            "records='poisson'",
-        ),
     ],
 )
 def test_mistakes_are_named(level, settings, named):

@@ -1,16 +1,13 @@
 r"""DP-SGD (Abadi et al., 2016): per-example gradients clipped to a bound, with Gaussian noise.
 
-    in each step a sample B of the client's n examples is drawn, at the rate s
+    in each step each of the client's n examples is in the sample B with probability s, independently
     g = 1 / b ( sum_{i in B} g_i min(1, C / |g_i|) + N(0, z^2 C^2 I) ),    g_i the gradient at example i alone
 
-    "poisson"   each example is in with probability s, independently;       b = s n
-    "fixed"     max(1, floor(s n)) of them, all such sets equally likely;   b = their number
-
-|g_i| is the norm over all parameters together. The divisor b does not depend on which examples were drawn.
-After an empty draw the step consists of noise alone. n is public. `jaxfed.privacy.sampled_gaussian` computes
-epsilon, and names the accountant. (JAX Privacy 2.0 also has clipped gradients with such noise. Its batches
-are indices that NumPy draws on the host; here they are drawn inside the one program of a round, from each
-client's key.)
+b = s n, and |g_i| is the norm over all parameters together. The divisor b does not depend on which examples
+were drawn. After an empty draw the step consists of noise alone. n is public.
+`jaxfed.privacy.sampled_gaussian` computes epsilon, and names the accountant. (JAX Privacy 2.0 also has
+clipped gradients with such noise. Its batches are indices that NumPy draws on the host; here they are drawn
+inside the one program of a round, from each client's key.)
 
 Per-example gradients are computed for `chunk` examples at a time, and only their sum is kept. Memory is
 `chunk` times a model's, however large B is.
@@ -18,11 +15,8 @@ Per-example gradients are computed for `chunk` examples at a time, and only thei
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.random_streams import Stream
@@ -33,12 +27,8 @@ from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking
 
-Records = Literal["poisson", "fixed"]
 
-
-def drawn_examples(
-    data: ClientData, key: jax.Array, *, share: float, records: Records, steps: int
-) -> BatchPlan:
+def drawn_examples(data: ClientData, key: jax.Array, *, share: float, steps: int) -> BatchPlan:
     """Return the plan of `steps` steps: row numbers [N], those of B first, and bool [N], True for B.
 
     An example's draw depends on its own number and the key alone. A client without examples takes no step.
@@ -50,25 +40,15 @@ def drawn_examples(
 
     def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
         draw = jax.random.uniform(jax.random.fold_in(key, step), is_one.shape)
-        if records == "poisson":
-            is_in = is_one & (draw < share)
-        else:
-            place = jnp.argsort(jnp.argsort(jnp.where(is_one, draw, jnp.inf)))
-            is_in = is_one & (place < sample_size(count, share))
+        is_in = is_one & (draw < share)
         first = jnp.argsort(~is_in, stable=True).astype(jnp.int32)
         return first, jnp.arange(len(is_one)) < jnp.sum(is_in)
 
     return BatchPlan(jnp.where(count > 0, steps, 0), rows)
 
 
-def sample_size(count: jax.Array | np.ndarray | int, share: float) -> jax.Array:
-    """Return max(1, floor(s n)), int32: the size of a "fixed" sample."""
-    size = jnp.floor(jnp.float32(share) * jnp.asarray(count).astype(jnp.float32))
-    return jnp.maximum(size.astype(jnp.int32), 1)
-
-
 def private_gradient(
-    *, clip: float, noise_multiplier: float, share: float, records: Records, chunk: int
+    *, clip: float, noise_multiplier: float, share: float, chunk: int
 ) -> MakeGradient:
     """The gradient g of a `drawn_examples` plan, for `jaxfed.training.local.local_update.train`.
 
@@ -76,7 +56,6 @@ def private_gradient(
         clip: C.
         noise_multiplier: z; 0 draws none.
         share: s.
-        records: how examples are drawn.
         chunk: number of per-example gradients in memory at once.
 
     The loss is called for one example at a time; its randomness (augmentation, dropout) is drawn for that
@@ -88,8 +67,6 @@ def private_gradient(
     ) -> GradientOf:
         count = jnp.sum(usable(data), dtype=jnp.int32)
         divisor = jnp.float32(share) * count.astype(jnp.float32)
-        if records == "fixed":
-            divisor = sample_size(count, share).astype(jnp.float32)
 
         def gradient_of(
             parameters: nnx.State, statistics: nnx.State, number: jax.Array

@@ -6,10 +6,10 @@
             for round in 1 .. rounds:
                 state = round(state, cohort, fold_in(key, round))
 
-All methods of a repeat see the same clients, cohorts and keys. The exceptions are proportional sampling, where
-methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in which
-faster methods find other clients (`jaxfed.federation.clock`). While the device works on a
-round, the host prepares the next cohort.
+All methods of a repeat see the same clients, cohorts and keys. The exceptions are proportional sampling,
+where methods that need labels draw separate cohorts (`jaxfed.federation.sampling`), and simulated time, in
+which faster methods find other clients (`jaxfed.federation.clock`). While the device works on a round, the
+host prepares the next cohort.
 
 Steps and checkpoints: an experiment numbers all its rounds as steps 1 .. num_repeats * methods * rounds.
 Each step appends its line to metrics.jsonl. After some steps (`jaxfed.host.save_schedule`) a checkpoint

@@ -36,7 +36,6 @@ _COLUMNS = (
     _Column("test_balanced_accuracy", "balanced, %", _percent, has_deviation=True),
     _Column("epsilon", "epsilon", "{:.4g}".format),
     _Column("epsilon_if_stable", "epsilon if stable", "{:.4g}".format),
-    _Column("epsilon_given_bound", "epsilon given bound", "{:.4g}".format),
     _Column("epsilon_estimated", "epsilon, estimate", "{:.4g}".format),
     _Column("prototype_epsilon", "epsilon of prototypes", "{:.4g}".format),
     _Column("seconds", "seconds", "{:.2f}".format),

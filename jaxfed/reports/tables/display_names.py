@@ -97,7 +97,6 @@ _METRICS = {
     "train_loss": "Training loss",
     "epsilon": "Epsilon of all rounds together",
     "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
-    "epsilon_given_bound": "Epsilon of all rounds together, given the bound that clipping has adapted",
     "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",
     "pseudo_labeled": "Share of unlabeled examples with a pseudo-label",

@@ -32,7 +32,7 @@ _RUN_METRICS = (
     "unlabeled_accuracy",
     "worst_client_test_accuracy",
     "worst_client_unlabeled_accuracy",
-    *("epsilon", "epsilon_if_stable", "epsilon_given_bound", "epsilon_estimated"),
+    *("epsilon", "epsilon_if_stable", "epsilon_estimated"),
     "prototype_epsilon",
     "seconds",
     "communication.upload_bytes",

@@ -2,21 +2,19 @@ r"""Mean of clipped client updates, with Gaussian noise (Geyer et al., 2017).
 
     mean = 1/K ( sum_k delta_k min(1, S / |delta_k|) + N(0, z^2 S^2 I) ),    w <- w + server_optimizer(-mean)
 
-over the K clients with a positive weight, |.| the norm over all parameters together. S is fixed, or the
-median of the K norms. The server optimizer's step is post-processing of the noisy mean: it costs no privacy.
+over the K clients with a positive weight, |.| the norm over all parameters together. The
+server optimizer's step is post-processing of the noisy mean: it costs no privacy.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
-
-Bound = Literal["fixed", "median"]
 
 
 class ClippedMean(NamedTuple):
@@ -37,16 +35,13 @@ class ClippedMean(NamedTuple):
     clipped: jax.Array
 
 
-def clipped_mean(
-    inner: Aggregate, *, clip: float, noise_multiplier: float, bound: Bound = "fixed"
-) -> Aggregate:
+def clipped_mean(inner: Aggregate, *, clip: float, noise_multiplier: float) -> Aggregate:
     """The server's step; clients with a positive weight count equally.
 
     Args:
         inner: takes the step; it receives the noisy mean as its only update.
-        clip: S if it is fixed.
+        clip: S.
         noise_multiplier: z; 0 draws no noise.
-        bound: "fixed", or "median" of the round's norms.
 
     The initial state holds the key of seed 0, which the method replaces.
     """
@@ -62,7 +57,7 @@ def clipped_mean(
         number = jnp.maximum(jnp.sum(counts), 1).astype(jnp.float32)
         norms = jax.vmap(norm)(deltas)
         median = jnp.nan_to_num(jnp.nanmedian(jnp.where(counts, norms, jnp.nan)))
-        most = jnp.float32(clip) if bound == "fixed" else median
+        most = jnp.float32(clip)
         factors = shrinking(norms, most)
         mean = weighted_mean(jax.vmap(scaled)(deltas, factors), counts.astype(jnp.float32))
         if noise_multiplier:

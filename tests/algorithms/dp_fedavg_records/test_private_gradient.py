@@ -13,7 +13,6 @@ from small_training import KEY
 from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
     drawn_examples,
     private_gradient,
-    sample_size,
 )
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.client_data import ClientData
@@ -34,8 +33,8 @@ def client(number, padding=0, features=4, fill=7.0):
     return ClientData(*map(jnp.asarray, (x, y, np.ones(len(y), np.float32), y >= 0, mask)))
 
 
-def drawn(data, records, steps=400):
-    plan = drawn_examples(data, KEY, share=SHARE, records=records, steps=steps)
+def drawn(data, steps=400):
+    plan = drawn_examples(data, KEY, share=SHARE, steps=steps)
     index, used = jax.vmap(plan.rows)(jnp.arange(steps))
     members = np.zeros(index.shape, bool)
     np.put_along_axis(members, np.asarray(index), np.asarray(used), axis=1)
@@ -43,60 +42,49 @@ def drawn(data, records, steps=400):
     return plan, members
 
 
-@pytest.mark.parametrize("records", ["poisson", "fixed"])
-def test_draws_are_of_the_share_and_of_nothing_else(records):
+def test_draws_are_of_the_share_and_of_nothing_else():
     data = client(50)
-    plan, members = drawn(data, records)
+    plan, members = drawn(data)
     assert int(plan.num_steps) == 400
     can = np.asarray(data.label) >= 0
     assert not members[:, ~can].any()
     sizes = members.sum(axis=1)
-    if records == "fixed":
-        np.testing.assert_array_equal(sizes, 12)  # of 40
-    else:
-        assert sizes.mean() == pytest.approx(12, abs=0.6)
-        assert sizes.var() == pytest.approx(40 * 0.3 * 0.7, rel=0.3)
+    assert sizes.mean() == pytest.approx(12, abs=0.6)  # of 40
+    assert sizes.var() == pytest.approx(40 * 0.3 * 0.7, rel=0.3)
     often = members[:, can].mean(axis=0)  # of each example: deviation 0.023
     assert np.abs(often - 0.3).max() < 0.1
     pairs = np.cov(members[:, can].astype(float), rowvar=False)
     off = pairs[~np.eye(40, dtype=bool)].mean() / pairs.diagonal().mean()
-    assert off == pytest.approx(0 if records == "poisson" else -1 / 39, abs=0.01)
+    assert off == pytest.approx(0, abs=0.01)
     assert len({row.tobytes() for row in members}) > 390
 
 
-@pytest.mark.parametrize("records", ["poisson", "fixed"])
-def test_padding_is_never_drawn_and_draws_nobody_else(records):
-    _, members = drawn(client(20), records, steps=30)
-    _, padded = drawn(client(20, padding=9), records, steps=30)
+def test_padding_is_never_drawn_and_draws_nobody_else():
+    _, members = drawn(client(20), steps=30)
+    _, padded = drawn(client(20, padding=9), steps=30)
     np.testing.assert_array_equal(padded[:, :20], members)
     assert not padded[:, 20:].any()
 
 
-def test_sizes_of_fixed_draws():
-    sizes = [int(sample_size(n, 0.3)) for n in (0, 1, 3, 4, 10, 19, 100)]
-    assert sizes == [1, 1, 1, 1, 3, 5, 30]
+def test_a_client_without_labels_takes_no_step():
     nobody = client(20)._replace(label=jnp.full(20, -1))
-    assert int(drawn_examples(nobody, KEY, share=0.3, records="fixed", steps=9).num_steps) == 0
+    assert int(drawn_examples(nobody, KEY, share=0.3, steps=9).num_steps) == 0
 
 
-def gradient_at(data, *, records="poisson", noise=0.0, chunk=3, features=4, model=None, loss=None):
+def gradient_at(data, *, noise=0.0, chunk=3, features=4, model=None, loss=None):
     model = model or mlp((features,), 3, hidden=())
     state = model.init(KEY)
-    plan = drawn_examples(data, KEY, share=SHARE, records=records, steps=5)
-    made = private_gradient(
-        clip=CLIP, noise_multiplier=noise, share=SHARE, records=records, chunk=chunk
-    )
+    plan = drawn_examples(data, KEY, share=SHARE, steps=5)
+    made = private_gradient(clip=CLIP, noise_multiplier=noise, share=SHARE, chunk=chunk)
     gradient_of = made(loss or weighted_loss(model), anchor=state, data=data, plan=plan, key=KEY)
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
     return state, plan, lambda step: gradient_of(parameters, statistics, step)
 
 
-@pytest.mark.parametrize("records", ["poisson", "fixed"])
 @pytest.mark.parametrize("padding", [0, 11])
-@pytest.mark.sample(2)
-def test_the_mean_is_of_clipped_gradients_over_what_is_expected(records, padding):
+def test_the_mean_is_of_clipped_gradients_over_what_is_expected(padding):
     data = client(22, padding)
-    state, plan, gradient_of = gradient_at(data, records=records)
+    state, plan, gradient_of = gradient_at(data)
     w = np.concatenate([state["head"]["kernel"][...], state["head"]["bias"][...][None]])
     index, used = map(np.asarray, plan.rows(jnp.int32(2)))
     rows = index[used]
@@ -109,7 +97,7 @@ def test_the_mean_is_of_clipped_gradients_over_what_is_expected(records, padding
     assert (norms > CLIP).any()
     assert len(rows) > 3  # more than a chunk
     short = own * np.minimum(1, CLIP / norms)[:, None, None]
-    expected = short.sum(axis=0) / {"poisson": 0.3 * 17, "fixed": 5}[records]
+    expected = short.sum(axis=0) / (0.3 * 17)
     value, _, gradient = gradient_of(jnp.int32(2))
     found = np.concatenate(
         [gradient["head"]["kernel"][...], np.asarray(gradient["head"]["bias"][...])[None]]

@@ -345,9 +345,7 @@ def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeyp
         ("labeled_share", "nearest", False),
     ],
 )
-def test_a_key_that_went_with_its_only_value_left_is_no_other_config(
-    tmp_path, key, value, is_same
-):
+def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, key, value, is_same):
     """Nor is its section, which has no other key."""
     config = {**CONFIG, "fedct": {"steps": 2}}
     section, _, leaf = key.rpartition(".")
