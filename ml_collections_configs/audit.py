@@ -110,7 +110,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.fedmatch = ConfigDict(
         {"supervised_weight": 1.0, "consistency_weight": 0.01, "l2_weight": 1e-3, "l1_weight": 1e-6}
     )
-    config.fedrgd = ConfigDict({"num_groups": 2, "self_training": False})
+    config.fedrgd = ConfigDict({"num_groups": 2})
     _cell(config, "digits")
     return base.apply_variants(config, variant, VARIANTS, exclusive=[tuple(CELLS)])
 

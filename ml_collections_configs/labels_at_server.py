@@ -70,7 +70,7 @@ def get_config(variant: str = "") -> ConfigDict:
             "training": {"server_momentum": 0.5},
         }
     )
-    config.fedrgd = ConfigDict({"num_groups": 2, "threshold": 0.95, "self_training": False})
+    config.fedrgd = ConfigDict({"num_groups": 2, "threshold": 0.95})
     config.fixmatch = ConfigDict({"threshold": 0.95, "unlabeled_weight": 1.0})
     config.fedmatch = ConfigDict(
         {

@@ -17,10 +17,10 @@ steps a round (`training.local_steps`), SGD with Nesterov's momentum 0.9. Groups
 out of who takes part, and start from the group models of the round before. So it is in the code, whose groups
 are ranks that go on with their model whichever client's data they are given next.
 
-`self_training` is the code's loss, with the weak view's logits on both sides. Not reproduced are the code's
-one pair of ranks that belongs to both groups and averages between them, and its rate over warm-up steps. A
-client that is unsure of everything counts with the model that it received. `training.server_optimizer` has no
-say: the step is the means'.
+Not reproduced are the code's loss, which has the weak view's logits on both sides, its one pair of ranks that
+belongs to both groups and averages between them, and its rate over warm-up steps. A client that is unsure of
+everything counts with the model that it received. `training.server_optimizer` has no say: the step is the
+means'.
 
 A round's metrics have `gradient_diversity`, sum |g_k|^2 / |sum g_k|^2, with g_k the change from w of all who
 count, so that what groups differ by is in it; S = 1 is FedAvg's.
@@ -52,25 +52,16 @@ from jaxfed.training.specification import Training
 
 
 @keywords(num_groups=at_least(1), threshold=SHARE)
-@needs(
-    pseudo_label="unlabeled",
-    labels_at=EVERYWHERE,
-    two_views=lambda given: not given.self_training,
-)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
 def fedrgd(
-    *,
-    training: Training,
-    num_groups: int = 2,
-    threshold: float = 0.95,
-    self_training: bool = False,
+    *, training: Training, num_groups: int = 2, threshold: float = 0.95
 ) -> FederatedAlgorithm:
     """FedRGD, in the scenario that `training.server.examples` says.
 
     Args:
-        training: the training specification; its `local.strong_augment` is needed, but with `self_training`.
+        training: the training specification; its `local.strong_augment` is needed.
         num_groups: S.
         threshold: tau.
-        self_training: the loss of the authors' code.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.
@@ -80,7 +71,7 @@ def fedrgd(
     loss = fixmatch(
         training.model,
         weak=training.local.augment,
-        strong=None if self_training else training.local.strong_augment_for("fedrgd"),
+        strong=training.local.strong_augment_for("fedrgd"),
         threshold=threshold,
         pointwise=training.local.pointwise,
     )

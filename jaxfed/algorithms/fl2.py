@@ -13,9 +13,9 @@ once with w, in evaluation mode, and trains on those that reach the threshold of
     v_k  <- v_k - eta (grad l(v_k) + grad s(v_k*))
     w    <- sum_k a_k v_k,   a_k in proportion to 1 - tau_k
 
-T is 1 (SAM) or, with `adaptive`, |v| + 0.01 for all parameters but biases (ASAM, Kwon et al., ICML 2021).
-ASAM is the default, since the authors' values of rho, 0.1 and 1 (CIFAR-100), are for ASAM. g, T and
-softmax f_v in s are held fixed. An unsure client has low thresholds and a large weight.
+T is |v| + 0.01, and 1 for biases (ASAM, Kwon et al., ICML 2021): the authors' values of rho, 0.1 and 1
+(CIFAR-100), are for ASAM. g, T and softmax f_v in s are held fixed. An unsure client has low thresholds and a
+large weight.
 
 Differences from the authors' code, and details that the paper leaves open:
 
@@ -74,7 +74,6 @@ def fl2(
     training: Training,
     sure_threshold: float = 0.95,
     rho: float = 0.1,
-    adaptive: bool = True,
     sharpness_weight: float = 1.0,
 ) -> FederatedAlgorithm:
     """(FL)^2.
@@ -83,7 +82,6 @@ def fl2(
         training: the training specification; `server.examples` and `local.strong_augment` are needed.
         sure_threshold: confidence in [0, 1] from which an example is in B+.
         rho: size of the perturbation.
-        adaptive: True for ASAM, False for SAM.
         sharpness_weight: weight of s; 1 in the paper.
 
     Raises:
@@ -96,7 +94,6 @@ def fl2(
         training.model,
         strong=training.local.strong_augment_for("fl2"),
         rho=rho,
-        adaptive=adaptive,
         sharpness_weight=sharpness_weight,
         pointwise=training.local.pointwise,
     )
@@ -144,7 +141,6 @@ def sharpness_aware(
     *,
     strong: Augment,
     rho: float,
-    adaptive: bool,
     sharpness_weight: float,
     pointwise: Pointwise,
 ) -> Loss:
@@ -167,7 +163,7 @@ def sharpness_aware(
             return mean_where(terms, batch.weight > 0)
 
         fixed = jax.lax.stop_gradient(parameters)
-        shift = perturbation(fixed, jax.grad(of_sure)(fixed), rho, adaptive=adaptive)
+        shift = perturbation(fixed, jax.grad(of_sure)(fixed), rho)
         logits, state = logits_at(parameters)
         perturbed, _ = logits_at(jax.tree.map(jnp.add, parameters, shift))
         reference = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
@@ -178,14 +174,12 @@ def sharpness_aware(
     return loss
 
 
-def perturbation(
-    parameters: nnx.State, gradient: nnx.State, rho: float, *, adaptive: bool
-) -> nnx.State:
+def perturbation(parameters: nnx.State, gradient: nnx.State, rho: float) -> nnx.State:
     """rho T^2 g / |T g|, in the structure of the parameters; 0 where g is 0."""
 
     def scaled(path: tuple, g: jax.Array, v: jax.Array) -> jax.Array:
         is_bias = "bias" in jax.tree_util.keystr(path)
-        return g * (jnp.abs(v) + _LEAST_SIZE) if adaptive and not is_bias else g
+        return g * (jnp.abs(v) + _LEAST_SIZE) if not is_bias else g
 
     once = jax.tree_util.tree_map_with_path(scaled, gradient, parameters)
     twice = jax.tree_util.tree_map_with_path(scaled, once, parameters)

@@ -44,7 +44,7 @@ def needs(
     *,
     pseudo_label: str | Of[str] = lambda given: given.pseudo_label,
     labels_at: tuple[str, ...] = ("clients",),
-    two_views: bool | Of[bool] = False,
+    two_views: bool = False,
     averages: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Declare a factory's needs: values, or functions of its keywords; see `Needs`.
@@ -56,7 +56,7 @@ def needs(
         factory.needs = lambda given: Needs(  # type: ignore[attr-defined]
             pseudo_label(given) if callable(pseudo_label) else pseudo_label,
             labels_at,
-            two_views(given) if callable(two_views) else two_views,
+            two_views,
             averages,
         )
         return factory

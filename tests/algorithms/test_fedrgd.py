@@ -68,10 +68,11 @@ def test_groups_are_the_experiments_and_no_clients_statistics_are_mixed_in():
         Batches("joint", 6, 1),
         batch_norm=True,
         batch_statistics="averaged",
+        strong_augment=lambda key, x: x,
         learning_rate=lambda count: 0.0,
         weighting=aggregate.uniformly,
     )
-    algorithm = fedrgd(training=training, self_training=True)
+    algorithm = fedrgd(training=training)
     state = algorithm.init(KEY, federation)
     other = algorithm.init(jax.random.key(1), federation)
     assert not np.array_equal(*(jax.random.key_data(s.optimizer.key) for s in (state, other)))

@@ -35,9 +35,9 @@ def training_with(federation, **changes):
     )
 
 
-def shifted(v, g, adaptive):
+def shifted(v, g):
     """v*: each weight's own step, longer for large weights."""
-    size = np.where(IS_BIAS, 1, np.abs(v) + 0.01) if adaptive else np.ones(len(v))
+    size = np.where(IS_BIAS, 1, np.abs(v) + 0.01)
     length = np.sqrt(sum((a * b) ** 2 for a, b in zip(size, g, strict=True)))
     return v + (RHO * size**2 * g / length if length else 0)
 
@@ -46,7 +46,7 @@ def divergence(p, log_q):
     return (p * (np.log(p) - log_q)).sum(axis=1)
 
 
-def client_by_hand(w, x, rate, adaptive):
+def client_by_hand(w, x, rate):
     """The trained model, tau_k, and the share of D; None with D empty."""
     x = x.astype(np.float64)
     p = softmax(logits(w, x))
@@ -67,19 +67,17 @@ def client_by_hand(w, x, rate, adaptive):
                 terms = divergence(reference, log_softmax(logits(u, 2 * x[sure])))
                 return terms.sum() / len(chosen)
 
-            slope = slope + WEIGHT * gradient(sharpness, shifted(v, g, adaptive))
+            slope = slope + WEIGHT * gradient(sharpness, shifted(v, g))
         v = v - rate * slope
     return v, tau, len(chosen) / len(x), len(sure)
 
 
-@pytest.mark.parametrize("adaptive", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_two_rounds_are_the_equations(adaptive):
+def test_two_rounds_are_the_equations():
     held, federation = clients_and_server(held_of)
     algorithm = fl2(
         training=training_with(federation),
         sure_threshold=SURE,
         rho=RHO,
-        adaptive=adaptive,
         sharpness_weight=WEIGHT,
     )
     state = algorithm.init(KEY, federation)
@@ -92,7 +90,7 @@ def test_two_rounds_are_the_equations(adaptive):
         rate = RATE / (1 + number)
         for _ in range(WHOLE.epochs):
             w = w - rate * gradient(lambda u: cross_entropy(u, x.astype(np.float64), y), w)
-        found = [client_by_hand(w, own, rate, adaptive) for own in held if len(own)]
+        found = [client_by_hand(w, own, rate) for own in held if len(own)]
         models, taus, shares, sure = map(np.array, zip(*filter(None, found), strict=True))
         a = (1 - taus) / np.sum(1 - taus)
         w = a @ models
@@ -145,11 +143,10 @@ def test_a_vanishing_gradient_perturbs_nothing():
     """Its square is 0 in float32; divided by that the step would be endless."""
     model = training_of(WHOLE).model
     parameters = model.init(KEY)
-    for adaptive in (True, False):
-        for size in (0.0, 1e-25):
-            g = jax.tree.map(lambda leaf, size=size: jnp.full_like(leaf, size), parameters)
-            found = perturbation(parameters, g, 0.1, adaptive=adaptive)
-            assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
+    for size in (0.0, 1e-25):
+        g = jax.tree.map(lambda leaf, size=size: jnp.full_like(leaf, size), parameters)
+        found = perturbation(parameters, g, 0.1)
+        assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(found)) < 1e-6
 
 
 @pytest.mark.slow
@@ -162,7 +159,6 @@ def test_without_a_sure_example_the_loss_is_that_of_labels():
         training.model,
         strong=double,
         rho=0.1,
-        adaptive=True,
         sharpness_weight=1.0,
         pointwise=softmax_cross_entropy,
     )

@@ -87,7 +87,7 @@ def test_local_steps_and_statistics_have_keys_of_their_own(monkeypatch):
     [
         # The server trains, measures, each of two clients trains, all three measure.
         (fedavg, {"pseudo_label": "network"}, 7),
-        (fedrgd, {"self_training": True}, 6),  # it trains beside them
+        (fedrgd, {}, 6),  # it trains beside them
     ],
 )
 @pytest.mark.sample(1)
@@ -110,6 +110,7 @@ def test_a_server_with_labels_has_keys_of_its_own(make, settings, number, monkey
         BATCHES,
         batch_norm=True,
         batch_statistics="static",
+        strong_augment=lambda key, x: x,
         server_examples=federation.server_examples,
         server_batches=BATCHES,
     )

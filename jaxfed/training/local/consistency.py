@@ -60,7 +60,7 @@ def consistency(
     model: Model,
     *,
     weak: Augment | None,
-    strong: Augment | None,
+    strong: Augment,
     term: Term,
     asks_received: bool = False,
     unlabeled_weight: float = 1.0,
@@ -73,7 +73,7 @@ def consistency(
     Args:
         model: pure functions of a state.
         weak: the weak augmentation; None: examples as they are.
-        strong: the strong augmentation; None: the same weak view takes its place (self-training).
+        strong: the strong augmentation.
         term: the loss of each unlabeled example.
         asks_received: True if `term` uses `Views.received`, for one more forward pass over the weak view.
         unlabeled_weight: weight of the second sum.
@@ -85,13 +85,9 @@ def consistency(
     ) -> tuple[jax.Array, nnx.State]:
         weak_key, strong_key, model_key = jax.random.split(key, 3)
         weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
-        inputs = weak_x
-        if strong is not None:
-            inputs = jnp.concatenate([inputs, strong(strong_key, batch.x)])
+        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
         logits, state = model.train_apply(state, inputs, model_key)
-        weak_logits, strong_logits = logits, logits
-        if strong is not None:
-            weak_logits, strong_logits = jnp.split(logits, 2)
+        weak_logits, strong_logits = jnp.split(logits, 2)
         own = received = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
         if asks_received:
             received = jax.nn.softmax(model.apply(anchor, weak_x).astype(jnp.float32))
@@ -150,7 +146,7 @@ def fixmatch(
     model: Model,
     *,
     weak: Augment | None,
-    strong: Augment | None,
+    strong: Augment,
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     pointwise: Pointwise = softmax_cross_entropy,

@@ -28,7 +28,6 @@ CASES = [
         if "training" in inspect.signature(f).parameters
     ),
     ("fedavg", {"pseudo_label": "network"}),
-    ("fedrgd", {"self_training": True}),
     ("protofssl", {"targets": "xclp"}),
 ]
 
