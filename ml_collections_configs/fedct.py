@@ -140,8 +140,6 @@ def get_config(variant: str = "") -> ConfigDict:
             "steps": 50,
             "consensus": "majority",
             "threshold": 0.0,
-            "ties": "smallest",
-            "weights": "one",
             "sums": "plaintext",
             "presence": (),
             "release": "none",
@@ -159,8 +157,8 @@ def get_config(variant: str = "") -> ConfigDict:
     for name in ("local_learning", "centralized"):
         config[name] = ConfigDict({"steps": config.fedct.get_oneway_ref("steps")})
     noise = {"clip": 1.0, "noise_multiplier": 1.0, "target_epsilon": 0.0, "delta": 1e-5}
-    config.dp_fedavg = ConfigDict({**noise, "bound": "fixed"})
-    config.dp_fedavg_records = ConfigDict({**noise, "share": 0.05, "records": "poisson"})
+    config.dp_fedavg = ConfigDict(dict(noise))
+    config.dp_fedavg_records = ConfigDict({**noise, "share": 0.05})
     table(config, "breast_cancer")
     config = base.apply_variants(config, variant, VARIANTS, exclusive=EXCLUSIVE)
     if config.algorithm in BESIDE:

@@ -15,6 +15,8 @@ _GONE = {
     "dp_fedavg.bound": "fixed",
     "dp_fedavg_records.records": "poisson",
     "fedct.decode": "unbiased",
+    "fedct.ties": "smallest",
+    "fedct.weights": "one",
     "fedrgd.self_training": False,
     "fl2.adaptive": True,
     "per_client_lp.self_edges": False,

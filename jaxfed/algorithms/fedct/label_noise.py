@@ -10,7 +10,6 @@ protects nobody from those who know the seed. On a network each client draws fro
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,7 +31,6 @@ def agreed_under_noise(
     sums: ClientSums,
     *,
     num_clients: int,
-    key: jax.Array | None = None,
 ) -> Agreed:
     """Return the consensus on labels with noise.
 
@@ -45,7 +43,6 @@ def agreed_under_noise(
         shape: of a client's marks, [U, C].
         sums: how they are added, and where bytes are counted.
         num_clients: number of clients that send.
-        key: typed, for random ties.
 
     Raises:
         UsageError: an invalid epsilon or number of rows.
@@ -64,7 +61,7 @@ def agreed_under_noise(
         counts = xor_mechanism.unbiased_counts(total, number, flip)
     else:
         counts = label_release.unbiased_counts(total, privacy.epsilon, rows, num_classes)
-    return consensus.from_tally(jnp.asarray(counts.astype(np.float32)), key)
+    return consensus.from_tally(jnp.asarray(counts.astype(np.float32)))
 
 
 def released_marks(

@@ -42,8 +42,7 @@ here. It draws bits by probabilities that depend on the private labels, which gi
 
 Leaves a client: its labels of the public examples. They are |U| labels of ceil(log2 C) bits a round, or bits
 or answers in their place; with `sums` under masks the server sees their histogram alone. Comes back: |U|
-labels, and weights where they are not 0 or 1. On a network models stay at their clients, and noise comes from
-each client's operating system.
+labels. On a network models stay at their clients, and noise comes from each client's operating system.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class FedCTState(NamedTuple):
     Fields:
         learner: the models h^i of all clients.
         label: int32 [U], L; -1 where clients abstained, or have not voted yet.
-        weight: float32 [U], how much an example of P counts.
+        weight: float32 [U], 1 for the examples of P, else 0.
         turns: int32 [M], communications that each client took part in.
         rows: int32, labels that noise hides; 0 without noise, and before an estimate.
         round: int32, rounds done.
@@ -243,7 +242,7 @@ class _FedCT:
 
             number = int(np.sum(cohort.client_id >= 0))
             check_partners(number, self.mask_partners, owner="fedct")
-        fit_key, noise_key, tie_key = jax.random.split(key, 3)
+        fit_key, noise_key, _ = jax.random.split(key, 3)
         message = Message(state.label, state.weight, int(state.rows))
         turn = client_turn(self.work, state.learner, cohort, message, fit_key, noise_key)
         if self.work.privacy.has_noise and not message.rows:
@@ -253,7 +252,7 @@ class _FedCT:
             turn = turn._replace(marks=marks)
         sums = self.summation(turn.voters, key)
         sent = Sent(turn.answers, turn.voters, turn.marks)
-        vote = self.election.vote(message, sent, sums, tie_key, int(state.round) + 1)
+        vote = self.election.vote(message, sent, sums, int(state.round) + 1)
         after = FedCTState(
             turn.fit.state,
             vote.label,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from absl import logging
 
@@ -17,8 +16,6 @@ from jaxfed.federation.communication import label_bytes
 from jaxfed.training.consensus.client_sums import ClientSums, fewest_clients
 from jaxfed.training.consensus.consensus import Agreed, Consensus
 from jaxfed.training.consensus.opened_tally import agreed
-
-_WEIGHT = 4
 
 
 class Vote(NamedTuple):
@@ -67,32 +64,28 @@ class Election:
     num_classes: int
     privacy: LabelPrivacy
 
-    def vote(
-        self, before: Message, sent: Sent, sums: ClientSums, tie_key: jax.Array, round_number: int
-    ) -> Vote:
+    def vote(self, before: Message, sent: Sent, sums: ClientSums, round_number: int) -> Vote:
         """Find L, and the clients whose answers it is of; without a consensus L stays.
 
         Args:
             before: what clients were sent, with the r that noise hides.
             sent: what they answered.
             sums: how answers are added, and the clients that left.
-            tie_key: typed, for random ties.
             round_number: of this round, for a warning.
         """
         label, weight, voters = before.label, before.weight, sent.voters
         metrics, least = Metrics(), fewest_clients(sums.protocol)
         num_asked = int(np.sum(voters >= 0))
         if num_asked:
-            found = self.agreed(sent, before.rows, sums, tie_key)
+            found = self.agreed(sent, before.rows, sums)
         if sums.attendance is not None:
             metrics["left"] = len(sums.attendance.left)
             voters = np.where(np.isin(voters, sums.attendance.summed), voters, -1)
         num_voters = int(np.sum(voters >= 0))
         if num_voters >= least:
             label, weight, soft = map(np.asarray, found)
-            sums.communication.down(
-                "consensus", num_asked * _message_bytes(label, weight, self.num_classes)
-            )
+            values = self.num_classes + int(np.any(label < 0))
+            sums.communication.down("consensus", num_asked * label_bytes(len(label), values))
             is_told = soft.any(axis=1)
             if is_told.any():
                 metrics["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
@@ -109,7 +102,7 @@ class Election:
         }
         return Vote(label, weight, voters, {**counts, **metrics})
 
-    def agreed(self, sent: Sent, rows: int, sums: ClientSums, tie_key: jax.Array) -> Agreed:
+    def agreed(self, sent: Sent, rows: int, sums: ClientSums) -> Agreed:
         """Line 11: the consensus of one client or more, on labels with noise if `privacy` has some."""
         if self.privacy.has_noise:
             shape = sent.answers.shape[1], self.num_classes
@@ -121,20 +114,5 @@ class Election:
                 shape,
                 sums,
                 num_clients=int(np.sum(sent.voters >= 0)),
-                key=tie_key,
             )
-        return agreed(
-            self.consensus,
-            sent.answers,
-            sent.voters,
-            sums,
-            num_classes=self.num_classes,
-            key=tie_key,
-        )
-
-
-def _message_bytes(label: np.ndarray, weight: np.ndarray, num_classes: int) -> int:
-    """Bytes of L for one client: labels, and weights where they are not 0 or 1."""
-    num_bytes = label_bytes(len(label), num_classes + int(np.any(label < 0)))
-    has_weights = not np.isin(weight, (0, 1)).all()
-    return num_bytes + _WEIGHT * len(weight) * int(has_weights)
+        return agreed(self.consensus, sent.answers, sent.voters, sums, num_classes=self.num_classes)

@@ -10,7 +10,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
 from jaxfed.rules import SHARE, Rule, at_least, one_of
 from jaxfed.training.consensus.client_sums import ConsensusSums
-from jaxfed.training.consensus.consensus import Consensus, Ties, VoteWeights, consensus_of
+from jaxfed.training.consensus.consensus import Consensus, consensus_of
 from jaxfed.training.consensus.dropout import departures_of
 
 
@@ -22,8 +22,6 @@ class Voting:
         consensus: name of a rule in `jaxfed.training.consensus.consensus.CONSENSUS`: of labels or, for
             `confidence_weighted` and `soft_mean`, of probabilities, which are then what clients share.
         threshold: least share of the votes that a label needs; 0 is the rule's default.
-        ties: choice among classes with equally many votes.
-        weights: weight of a label in P: one, or the share of clients that vote for it.
         sums: protocol by which the server adds what clients send.
         mask_partners: with `sums="masked_resilient"`, the number of other clients with which a client shares
             masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and 30 % leave
@@ -34,16 +32,12 @@ class Voting:
 
     rules: ClassVar[dict[str, Rule]] = {
         "threshold": SHARE,
-        "ties": one_of(get_args(Ties)),
-        "weights": one_of(get_args(VoteWeights)),
         "sums": one_of(get_args(ConsensusSums)),
         "mask_partners": at_least(0, ", even, 0 is all"),
     }
 
     consensus: str = "majority"
     threshold: float = 0.0
-    ties: Ties = "smallest"
-    weights: VoteWeights = "one"
     sums: ConsensusSums = "plaintext"
     mask_partners: int = 0
     presence: Sequence[str] = ()
@@ -66,13 +60,7 @@ class Voting:
         Raises:
             UsageError: no such consensus, a setting that it does not have, or a sum that it cannot use.
         """
-        rule = consensus_of(
-            self.consensus,
-            num_classes,
-            threshold=self.threshold,
-            ties=self.ties,
-            weights=self.weights,
-        )
+        rule = consensus_of(self.consensus, num_classes, threshold=self.threshold)
         if self.sums != "plaintext" and rule.tally is None:
             raise UsageError(
                 f"consensus={self.consensus!r} needs every client's labels",

@@ -13,8 +13,8 @@ For all rules but `mean`, `soft` holds the shares t_uc / sum_c' t_uc'; the label
 confidence in it. `staple` (`jaxfed.training.consensus.staple`) weighs clients by their agreement with the
 others. It needs every client's labels, so no secure sum can serve it.
 
-The paper's consensus is the plain majority, every label with weight 1; the authors' code gives ties to the
-smallest class. A qualified majority is commented out there, at 0.8 and 0.9.
+The paper's consensus is the plain majority, every label with weight 1. Ties go to the smallest class, as in
+the authors' code. A qualified majority is commented out there, at 0.8 and 0.9.
 
     agreed = CONSENSUS["qualified_majority"](num_classes, threshold=0.8).agree(votes, client_id)
 
@@ -24,22 +24,20 @@ without any answer has label -1 and weight 0.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, Protocol, get_args
+from inspect import signature
+from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
-from jaxfed.rules import POSITIVE, SHARE, at_least, between, choose_one_of, keywords, one_of
+from jaxfed.rules import POSITIVE, SHARE, at_least, between, choose_one_of, keywords
 from jaxfed.training.consensus.staple import staple_performance
 
 Answers = Literal["labels", "probabilities", "numbers"]
-Ties = Literal["smallest", "random"]
-VoteWeights = Literal["one", "share"]
 
 ABSTAINED = -1
 _ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend
@@ -50,7 +48,7 @@ class Agreed(NamedTuple):
 
     Fields:
         label: int32 [U], -1 without agreement; for numbers float32 [U], their mean.
-        weight: float32 [U], 0 without agreement.
+        weight: float32 [U], 1 with agreement and 0 without.
         soft: float32 [U, C], the classes' shares; zeros where nobody answers. For numbers [U, 1], the mean.
     """
 
@@ -62,15 +60,12 @@ class Agreed(NamedTuple):
 class Agree(Protocol):
     """Function from the clients' answers to the agreed labels."""
 
-    def __call__(
-        self, answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None
-    ) -> Agreed:
+    def __call__(self, answers: jax.Array, client_id: jax.Array) -> Agreed:
         """Return the consensus of K clients.
 
         Args:
             answers: labels int32 [K, U], probabilities float32 [K, U, C], or numbers float32 [K, U].
             client_id: int32 [K], -1 for a row without a client.
-            key: typed, for random ties; other rules need none.
         """
         ...
 
@@ -86,7 +81,7 @@ class Tally(Protocol):
 class FromTally(Protocol):
     """Function from a tally to the agreed labels."""
 
-    def __call__(self, tally: jax.Array, key: jax.Array | None = None) -> Agreed:
+    def __call__(self, tally: jax.Array) -> Agreed:
         """Return the consensus of a tally, which may hold any real numbers, such as estimates."""
         ...
 
@@ -139,87 +134,45 @@ def summed_numbers(numbers: jax.Array, client_id: jax.Array) -> jax.Array:
     return jnp.stack([total, jnp.sum(is_there, axis=0, dtype=jnp.float32)], axis=1)
 
 
-@partial(jax.jit, static_argnames=("ties", "weights"))
-def largest_share(
-    tally: jax.Array,
-    key: jax.Array | None = None,
-    *,
-    threshold: float = 0.0,
-    ties: Ties = "smallest",
-    weights: VoteWeights = "one",
-) -> Agreed:
-    """Return the class with the largest share, if that share reaches the threshold.
+@jax.jit
+def largest_share(tally: jax.Array, *, threshold: float = 0.0) -> Agreed:
+    """Return the class with the largest share, the smallest of equals, if that share reaches the threshold.
 
     Args:
         tally: real [U, C]; negative entries, as estimates may have, count as 0.
-        key: for random ties.
         threshold: the least share t_uc / sum_c' t_uc' of the label, up to 10^-6 of it.
-        ties: among equal classes, the "smallest" one, or one drawn at "random" for each example.
-        weights: the weight of a label: 1 ("one"), or its "share".
     """
     tally = jnp.maximum(tally.astype(jnp.float32), 0)
-    total, most = jnp.sum(tally, axis=1), jnp.max(tally, axis=1)
-    rank = tally
-    if ties == "random":
-        if key is None:
-            raise UsageError(
-                "needs a random key", key="ties", value=ties, allowed="give one, or use 'smallest'"
-            )
-        rank = jnp.where(tally == most[:, None], jax.random.uniform(key, tally.shape), -1)
+    total = jnp.sum(tally, axis=1)
     soft = tally / jnp.where(total > 0, total, 1)[:, None]
     share = jnp.max(soft, axis=1)
     is_agreed = (total > 0) & (share >= threshold * (1 - _ROUNDING))
-    label = jnp.where(is_agreed, jnp.argmax(rank, axis=1).astype(jnp.int32), ABSTAINED)
-    weight = jnp.where(is_agreed, share if weights == "share" else 1, 0).astype(jnp.float32)
-    return Agreed(label, weight, soft)
+    label = jnp.where(is_agreed, jnp.argmax(tally, axis=1).astype(jnp.int32), ABSTAINED)
+    return Agreed(label, is_agreed.astype(jnp.float32), soft)
 
 
 def _of_tally(answers: Answers, tally: Tally, from_tally: FromTally) -> Consensus:
-    def agree(answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None) -> Agreed:
-        return from_tally(tally(answers, client_id), key)
+    def agree(answers: jax.Array, client_id: jax.Array) -> Agreed:
+        return from_tally(tally(answers, client_id))
 
     return Consensus(answers, agree, tally, from_tally)
 
 
-_TIES, _WEIGHTS = one_of(get_args(Ties)), one_of(get_args(VoteWeights))
+def majority(num_classes: int) -> Consensus:
+    """Majority vote over labels, of classes 0 ... `num_classes` - 1."""
+    tally = partial(vote_histogram, num_classes=num_classes)
+    return _of_tally("labels", tally, largest_share)
 
 
-@keywords(ties=_TIES, weights=_WEIGHTS)
-def majority(
-    num_classes: int, *, ties: Ties = "smallest", weights: VoteWeights = "one"
-) -> Consensus:
-    """Majority vote over labels.
-
-    Args:
-        num_classes: C.
-        ties: the choice among classes with equally many votes.
-        weights: the weight of a label: 1, or its share of the votes.
-    """
-    decide = partial(largest_share, ties=ties, weights=weights)
+@keywords(threshold=SHARE)
+def qualified_majority(num_classes: int, *, threshold: float = 0.8) -> Consensus:
+    """Majority vote that abstains below a share `threshold` of the votes."""
+    decide = partial(largest_share, threshold=threshold)
     return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
 
 
-@keywords(threshold=SHARE, ties=_TIES, weights=_WEIGHTS)
-def qualified_majority(
-    num_classes: int,
-    *,
-    threshold: float = 0.8,
-    ties: Ties = "smallest",
-    weights: VoteWeights = "one",
-) -> Consensus:
-    """Majority vote that abstains below a share `threshold` of the votes. Keywords as `majority`."""
-    decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
-    return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
-
-
-@keywords(threshold=SHARE, ties=_TIES, weights=_WEIGHTS)
-def confidence_weighted(
-    num_classes: int,
-    *,
-    threshold: float = 0.0,
-    ties: Ties = "smallest",
-    weights: VoteWeights = "one",
-) -> Consensus:
+@keywords(threshold=SHARE)
+def confidence_weighted(num_classes: int, *, threshold: float = 0.0) -> Consensus:
     """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
 
     This is not the argmax of the mean probabilities (`soft_mean`): probabilities other than a client's
@@ -228,18 +181,14 @@ def confidence_weighted(
     Args:
         num_classes: C; unused, since the probabilities have it, but all rules take it.
         threshold: the least share of all confidence that the label must have.
-        ties: as `majority`.
-        weights: 1, or that share.
     """
     del num_classes
-    decide = partial(largest_share, threshold=threshold, ties=ties, weights=weights)
+    decide = partial(largest_share, threshold=threshold)
     return _of_tally("probabilities", summed_confidences, decide)
 
 
-@keywords(threshold=SHARE, weights=_WEIGHTS)
-def soft_mean(
-    num_classes: int, *, threshold: float = 0.0, weights: VoteWeights = "one"
-) -> Consensus:
+@keywords(threshold=SHARE)
+def soft_mean(num_classes: int, *, threshold: float = 0.0) -> Consensus:
     """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
 
     The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
@@ -247,10 +196,9 @@ def soft_mean(
     Args:
         num_classes: C; unused, since the probabilities have it, but all rules take it.
         threshold: the least mean probability of the label.
-        weights: 1, or that probability.
     """
     del num_classes
-    decide = partial(largest_share, threshold=threshold, weights=weights)
+    decide = partial(largest_share, threshold=threshold)
     return _of_tally("probabilities", summed_probabilities, decide)
 
 
@@ -271,8 +219,7 @@ def mean(num_classes: int = 0) -> Consensus:
     """
     del num_classes
 
-    def from_tally(tally: jax.Array, key: jax.Array | None = None) -> Agreed:
-        del key
+    def from_tally(tally: jax.Array) -> Agreed:
         total, count = tally.astype(jnp.float32).T
         number = total / jnp.where(count > 0, count, 1)
         return Agreed(number, (count > 0).astype(jnp.float32), number[:, None])
@@ -285,7 +232,6 @@ def mean(num_classes: int = 0) -> Consensus:
     tolerance=POSITIVE,
     max_steps=at_least(1),
     threshold=SHARE,
-    weights=_WEIGHTS,
 )
 def staple(
     num_classes: int,
@@ -294,7 +240,6 @@ def staple(
     tolerance: float = 1e-5,
     max_steps: int = 100,
     threshold: float = 0.0,
-    weights: VoteWeights = "one",
 ) -> Consensus:
     """The most likely class under a separate error model for each client
     (`jaxfed.training.consensus.staple`).
@@ -305,7 +250,6 @@ def staple(
         tolerance: the change of posterior probabilities at which the estimate stops.
         max_steps: maximum number of steps.
         threshold: the least posterior probability of the label.
-        weights: 1, or that probability.
 
     Raises:
         UsageError: fewer than two classes, or clients no better than chance to begin with.
@@ -319,15 +263,14 @@ def staple(
             allowed="use a share above 1 / C, with C of 2 or more",
         )
 
-    def agree(answers: jax.Array, client_id: jax.Array, key: jax.Array | None = None) -> Agreed:
-        del key
+    def agree(answers: jax.Array, client_id: jax.Array) -> Agreed:
         votes = jnp.where(client_id[:, None] >= 0, answers, ABSTAINED)
         performance = staple_performance(
             votes, num_classes, initial=initial, tolerance=tolerance, max_steps=max_steps
         )
         anyone = jnp.any(votes >= 0, axis=0)[:, None]
         posterior = jnp.where(anyone, performance.posterior, 0)
-        return largest_share(posterior, threshold=threshold, weights=weights)
+        return largest_share(posterior, threshold=threshold)
 
     return Consensus("labels", agree, None, None)
 
@@ -343,25 +286,16 @@ _OWN: dict[str, Callable[..., Consensus]] = {
 CONSENSUS = Registry("consensus", _OWN, num_given=1)
 
 
-def consensus_of(
-    name: str,
-    num_classes: int,
-    *,
-    threshold: float = 0.0,
-    ties: Ties = "smallest",
-    weights: VoteWeights = "one",
-) -> Consensus:
-    """Return the named consensus on classes, with the settings that it has.
+def consensus_of(name: str, num_classes: int, *, threshold: float = 0.0) -> Consensus:
+    """Return the named consensus on classes.
 
     Args:
         name: a name in `CONSENSUS` of a consensus on labels or probabilities.
         num_classes: C.
         threshold: 0 leaves the consensus's default.
-        ties: must be "smallest" for a consensus without this setting.
-        weights: must be "one" for a consensus without this setting.
 
     Raises:
-        UsageError: no such consensus, a consensus on numbers, or a setting that it does not have.
+        UsageError: no such consensus, a consensus on numbers, or a threshold for one without.
     """
     allowed = choose_one_of([one for one in CONSENSUS if one != "mean"])
     if name not in CONSENSUS:
@@ -370,21 +304,12 @@ def consensus_of(
         raise UsageError(
             "is of numbers, and labels are classes", key="consensus", value=name, allowed=allowed
         )
-    known = inspect.signature(CONSENSUS[name]).parameters
-    unsaid = {"threshold": 0.0, "ties": "smallest", "weights": "one"}
-    given = {"threshold": threshold, "ties": ties, "weights": weights}
-    told = {key: value for key, value in given.items() if value != unsaid[key]}
-    for key, value in told.items():
-        if key not in known:
-            having = [
-                other
-                for other in CONSENSUS
-                if key in inspect.signature(CONSENSUS[other]).parameters
-            ]
-            raise UsageError(
-                f"consensus={name!r} has no such setting",
-                key=key,
-                value=value,
-                allowed=f"use it with {' or '.join(map(repr, having))}",
-            )
-    return CONSENSUS[name](num_classes, **told)
+    having = [one for one in CONSENSUS if "threshold" in signature(CONSENSUS[one]).parameters]
+    if threshold and name not in having:
+        raise UsageError(
+            f"consensus={name!r} has no such setting",
+            key="threshold",
+            value=threshold,
+            allowed=f"use it with {' or '.join(map(repr, having))}",
+        )
+    return CONSENSUS[name](num_classes, **({"threshold": threshold} if threshold else {}))

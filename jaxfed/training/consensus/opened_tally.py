@@ -13,7 +13,6 @@ Methods call `agreed`, and say with a `ClientSums` how answers are added.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,19 +31,18 @@ def agreed(
     sums: ClientSums,
     *,
     num_classes: int,
-    key: jax.Array | None = None,
 ) -> Agreed:
     """Return the clients' consensus: of any kind in the clear, of those with a tally under masks.
 
-    Arguments and errors as `opened_tally`; `key` is for random ties.
+    Arguments and errors as `opened_tally`.
     """
     if consensus.from_tally is None and sums.is_plaintext:
         num_bytes = answer_bytes(consensus, answers, client_id, num_classes)
         sums.communication.up("votes", num_bytes)
-        return consensus.agree(jnp.asarray(answers), jnp.asarray(client_id), key)
+        return consensus.agree(jnp.asarray(answers), jnp.asarray(client_id))
     tally = opened_tally(consensus, answers, client_id, sums, num_classes=num_classes)
     assert consensus.from_tally is not None  # a consensus with a tally has `from_tally`
-    return consensus.from_tally(jnp.asarray(tally), key)
+    return consensus.from_tally(jnp.asarray(tally))
 
 
 def opened_tally(

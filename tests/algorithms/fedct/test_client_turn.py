@@ -90,7 +90,7 @@ def test_the_server_counts_votes_of_clients_elsewhere(killed):
     before = algorithm.init(key, FEDERATION)
     after, told = algorithm.round(before, FEDERATION.cohort(), key)
 
-    fit_key, noise_key, tie_key = jax.random.split(key, 3)
+    fit_key, noise_key, _ = jax.random.split(key, 3)
     work, consensus = work_of("toy"), CONSENSUS["majority"](NUM_CLASSES)
     message = Message(before.label, before.weight)
     turns = [
@@ -101,7 +101,7 @@ def test_the_server_counts_votes_of_clients_elsewhere(killed):
     voters = np.arange(4, dtype=np.int32)
     sums = OverNetwork(voters, tallies, killed)
     sent = Sent(np.full((4, len(U)), -1, np.int32), voters, None)
-    vote = Election(consensus, NUM_CLASSES, work.privacy).vote(message, sent, sums, tie_key, 1)
+    vote = Election(consensus, NUM_CLASSES, work.privacy).vote(message, sent, sums, 1)
     np.testing.assert_array_equal(vote.label, after.label)
     np.testing.assert_array_equal(vote.voters, voters)  # who leaves after its upload has voted
     assert vote.metrics["left"] == (killed is not None)

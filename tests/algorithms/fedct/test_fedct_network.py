@@ -26,7 +26,6 @@ CASES = {
     "probabilities": (*TREE, "fedct.consensus=soft_mean"),
     "all answers": (*TREE, "fedct.consensus=staple"),
     "abstentions": (*TREE, "fedct.consensus=qualified_majority", "fedct.threshold=0.6"),
-    "random ties": (*TREE, "fedct.ties=random"),
     "masked": (*TREE, "fedct.sums=masked"),
     "double masks": (*TREE, "fedct.sums=masked_resilient"),
     "masked probabilities": (*TREE, "fedct.sums=masked", "fedct.consensus=soft_mean"),

@@ -107,12 +107,6 @@ def test_what_a_round_tells(sums):
     assert "epsilon" not in metrics
 
 
-def test_shares_as_weights_are_sent_and_taught():
-    states, told = rounds_of(method(weights="share"), 1)
-    assert set(np.unique(states[1].weight)) <= {0.25, 0.5, 0.75, 1}
-    assert told[0]["communication"]["download"]["consensus"] == 4 * (6 + 4 * NUM_PUBLIC)
-
-
 @pytest.mark.parametrize("consensus", ["staple", "soft_mean", "confidence_weighted"])
 def test_other_ways_to_agree(consensus):
     states, told = rounds_of(method(consensus=consensus), 2)
@@ -123,7 +117,7 @@ def test_other_ways_to_agree(consensus):
 
 
 def test_order_and_padding_change_nothing_and_absent_clients_keep_their_models():
-    settings = {"release": "randomized_response", "epsilon": 50.0, "ties": "random"}
+    settings = {"release": "randomized_response", "epsilon": 50.0}
     cohorts = [[0, 2, 3], [3, 1], [0, 1, 2, 3]]
     states, told = rounds_of(method(**settings), 3, cohorts)
     backwards = [cohort[::-1] for cohort in cohorts]

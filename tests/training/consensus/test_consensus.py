@@ -3,7 +3,6 @@
 import inspect
 import textwrap
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from sklearn.tree import DecisionTreeRegressor
 from jaxfed.errors import UsageError
 from jaxfed.training.consensus.consensus import CONSENSUS, mean
 
-KEY = jax.random.key(0)
 C = 4
 WAYS = {
     "majority": {},
@@ -138,22 +136,10 @@ def test_classes_have_no_order_but_in_ties(name, seed):
     np.testing.assert_array_equal(other_weight, weight)
 
 
-def test_ties_go_to_the_smallest_class_or_to_chance():
-    votes = np.tile(np.int32([[2], [0], [2], [0]]), (1, 4000))
-    clients = np.arange(4, dtype=np.int32)
-    assert not np.asarray(consensus("majority").agree(votes, clients).label).any()
-    drawn = consensus("majority", ties="random")
-    labels = np.asarray(drawn.agree(votes, clients, KEY).label)
-    assert set(labels) == {0, 2}
-    assert abs(np.mean(labels == 2) - 0.5) < 6 * 0.5 / np.sqrt(4000)
-    np.testing.assert_array_equal(labels, drawn.agree(votes, clients, KEY).label)
-    other = drawn.agree(votes, clients, jax.random.key(1)).label
-    assert (np.asarray(other) != labels).any()
-    # What is no tie is left alone.
-    clear = drawn.agree(votes[:3], clients[:3], KEY).label
-    assert (np.asarray(clear) == 2).all()
-    with pytest.raises(UsageError, match="needs a random key"):
-        drawn.agree(votes, clients)
+def test_ties_go_to_the_smallest_class():
+    votes, clients = np.int32([[2], [0], [2], [0]]), np.arange(4, dtype=np.int32)
+    assert consensus("majority").agree(votes, clients).label == 0
+    assert consensus("majority").agree(votes[:3], clients[:3]).label == 2
 
 
 @pytest.mark.parametrize("num_clients", range(2, 60, 3))
@@ -169,15 +155,6 @@ def test_a_share_that_is_the_threshold_is_enough(num_clients):
         assert label[1] != 1
 
 
-@pytest.mark.parametrize("name", ["majority", "confidence_weighted", "soft_mean"])
-def test_weights_may_be_shares(name):
-    way = consensus(name, weights="share")
-    answers, clients = answers_of(way.answers)
-    label, weight, soft = map(np.asarray, way.agree(answers, clients))
-    assert (label >= 0).all()
-    np.testing.assert_array_equal(weight, soft.max(axis=1))
-
-
 def test_of_one_hot_probabilities_all_are_the_majority():
     votes, clients = answers_of("labels")
     one_hot = (votes[..., None] == np.arange(C)).astype(np.float32)
@@ -189,17 +166,15 @@ def test_of_one_hot_probabilities_all_are_the_majority():
 
 def test_estimates_below_zero_count_as_zero():
     tally = np.float32([[-3, 4, 1, 0], [-1, -2, -3, -4]])
-    agreed = consensus("majority", weights="share").from_tally(tally)
+    agreed = consensus("majority").from_tally(tally)
     np.testing.assert_array_equal(agreed.label, [1, -1])
-    np.testing.assert_allclose(agreed.weight, [0.8, 0])
+    np.testing.assert_allclose(agreed.soft, [[0, 0.8, 0.2, 0], [0, 0, 0, 0]])
 
 
 @pytest.mark.parametrize(
     ("name", "keywords", "told"),
     [
-        ("majority", {"ties": "largest"}, r"majority\.ties='largest': choose one of 'smallest'"),
         ("qualified_majority", {"threshold": 1.1}, r"qualified_majority\.threshold=1\.1"),
-        ("soft_mean", {"weights": "two"}, r"soft_mean\.weights='two'"),
         ("staple", {"initial": 0.2}, r"staple\.initial=0\.2: of 4 classes; use"),
         ("staple", {"max_steps": 0}, r"staple\.max_steps=0"),
     ],

@@ -1,6 +1,5 @@
 """Tallies opened by masked sums are those in the clear, and bytes are counted."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -100,17 +99,6 @@ def test_one_call_for_every_consensus(name, sums):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert ("votes" in communication.upload) == (sums == "plaintext")
     assert ("secrets" in communication.upload) == (sums == "masked_resilient")
-
-
-def test_random_ties_have_their_key():
-    votes, ids = np.int32([[0] * 50, [1] * 50]), np.arange(2, dtype=np.int32)
-    way = CONSENSUS["majority"](C, ties="random")
-    for sums in ("plaintext", "masked"):
-        adding = ClientSums(sums, Communication())
-        ours = agreed(way, votes, ids, adding, num_classes=C, key=jax.random.key(1))
-        expected = way.agree(votes, ids, jax.random.key(1))
-        np.testing.assert_array_equal(ours.label, expected.label)
-        assert set(np.asarray(ours.label)) == {0, 1}
 
 
 def test_staple_has_no_tally():

@@ -87,7 +87,7 @@ class CoTrainingServer:
 
     def round(self, state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
         """Ask the clients for their turns, then vote; the state is the simulation's without models."""
-        fit_key, _, tie_key = jax.random.split(key, 3)
+        fit_key, *_ = jax.random.split(key, 3)
         number, rows = int(state.round) + 1, int(state.rows)
         ids = np.sort(np.asarray(cohort.client_id, np.int32))
         check_partners(int(np.sum(ids >= 0)), self.mask_partners, owner="fedct")
@@ -95,10 +95,10 @@ class CoTrainingServer:
         voters = np.array(
             [c if c in replies and replies[c]["speaks"] else -1 for c in ids], np.int32
         )
-        sums = _NetworkSums(self.sums, voters, self.ask, number, tie_key, self.mask_partners)
+        sums = _NetworkSums(self.sums, voters, self.ask, number, key, self.mask_partners)
         sent = self.sent(voters, replies)
         message = Message(state.label, state.weight, rows)
-        vote = self.election.vote(message, sent, sums, tie_key, number)
+        vote = self.election.vote(message, sent, sums, number)
         after = state._replace(
             label=vote.label,
             weight=vote.weight,
