@@ -97,10 +97,9 @@ def resnet18(w, x, stem="imagenet", pool="mean", normalize_features=False):
     return x, _dense(x, w["head"]) if "head" in w else x
 
 
-def wide_resnet(w, x, code="semifl"):
+def wide_resnet(w, x):
     def active(x, layer):
-        z = _batch_norm(x, layer, 1e-5 if code == "semifl" else 1e-3)
-        return np.maximum(z, 0 if code == "semifl" else 0.1 * z)
+        return _relu(_batch_norm(x, layer, 1e-5))
 
     x = convolved(x, w["stem"])
     per_group = len(w["blocks"]) // 3
@@ -110,7 +109,7 @@ def wide_resnet(w, x, code="semifl"):
         h = convolved(a, block["convs"][0], stride)
         h = convolved(active(h, block["norms"][1]), block["convs"][1])
         if i % per_group == 0:
-            x = convolved(a if code == "semifl" or i == 0 else x, block["shortcut"], stride)
+            x = convolved(a, block["shortcut"], stride)
         x = x + h
     x = active(x, w["norm"]).mean((1, 2))
     return x, _dense(x, w["head"]) if "head" in w else x

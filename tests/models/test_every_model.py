@@ -49,7 +49,6 @@ COUNTS = [
     ("cifar_resnet8", CIFAR, 10, {}, 1_227_594, 2_688, "SAGE's and ProxyFL's released code"),
     ("cifar_resnet8", CIFAR, 100, {}, 1_227_594 + 90 * 257, 2_688, "the same, 100 classes"),
     ("wrn28_2", CIFAR, 10, {}, 1_467_610, 3_616, "FixMatch, as published since"),
-    ("wrn28_2", CIFAR, 10, {"code": "fixmatch"}, 1_467_610, 3_616, "the same"),
     ("wrn28_8", CIFAR, 100, {}, 23_401_012, 14_368, "SemiFL on CIFAR-100, layer by layer"),
     # Convolutions and classifier 3,117,696; biases and gains 2 * 2,058; norms 2 * 2,048. No paper's.
     ("cnn13", CIFAR, 10, {}, 3_117_696 + 4_116 + 4_096, 4_096, "layer by layer"),
@@ -98,7 +97,6 @@ MORE = [
     ("resnet17", (16, 16, 3), {}, resnet18, {"stem": "cifar", "pool": "max"}),
     ("fedct_svhn", (8, 8, 3), {}, fedct, {"every_norm": False, "norm_last": True}),
     ("wrn28_2", (12, 9, 3), {}, wide_resnet, {}),
-    ("wrn28_2", (8, 8, 1), {"code": "fixmatch"}, wide_resnet, {"code": "fixmatch"}),
 ]
 
 
@@ -249,7 +247,6 @@ def test_the_form_of_convolution_does_not_change_results():
         ("resnet9", CIFAR, {"pools": (2, 2)}, "4 positive"),
         ("resnet18", CIFAR, {"stem": "mnist"}, "imagenet, cifar"),
         ("resnet18", CIFAR, {"pool": "sum"}, "mean, max"),
-        ("wrn28_2", CIFAR, {"code": "simclr"}, "semifl, fixmatch"),
         ("fedct_svhn", (7, 8, 3), {}, "8 x 8"),
         ("efficientnet_b0", GREY, {}, "3 channels"),
     ],

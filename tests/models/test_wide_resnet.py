@@ -12,18 +12,15 @@ from jaxfed.models import MODELS
 from jaxfed.models.wide_resnet import wide_resnet
 
 
-def small(code, blocks=1, widen=2):
-    shape = (8, 9, 3)
-    return wide_resnet("small", widen, blocks, shape, NUM_CLASSES, code=code, convolution="native")
+def small():
+    return wide_resnet("small", 2, 1, (8, 9, 3), NUM_CLASSES, convolution="native")
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("code", ["semifl", "fixmatch"])
-def test_a_network_of_one_block_a_group_agrees_with_float64(code):
-    model = small(code)
+def test_a_network_of_one_block_a_group_agrees_with_float64():
+    model = small()
     state, x = random_state(model), inputs_of((8, 9, 3))
     weights = jax.tree.map(lambda leaf: np.asarray(leaf[...], np.float64), nnx.to_pure_dict(state))
-    features, logits = in_float64(weights, np.asarray(x, np.float64), code)
+    features, logits = in_float64(weights, np.asarray(x, np.float64))
     assert np.std(logits) > 0.01
     for ours, theirs in ((model.features, features), (model.apply, logits)):
         found = jax.jit(ours)(state, x)
@@ -51,9 +48,8 @@ def one_step(model, shape):
 
 STEPS = {
     "cifar_resnet8": lambda: MODELS["cifar_resnet8"]((8, 8, 3), NUM_CLASSES),
-    "one block a group": lambda: small("semifl"),
+    "one block a group": small,
     "wrn28_2": lambda: MODELS["wrn28_2"]((8, 9, 3), NUM_CLASSES),
-    "wrn28_2, fixmatch": lambda: MODELS["wrn28_2"]((8, 9, 3), NUM_CLASSES, code="fixmatch"),
 }
 
 
@@ -79,12 +75,8 @@ def test_the_largest_has_the_shapes_of_the_papers():
     assert jax.eval_shape(model.apply, state, x).shape == (2, 100)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("code", "deviation"), [("semifl", np.sqrt(1 / 3 / (9 * 128))), ("fixmatch", np.sqrt(2 / 1152))]
-)
-def test_initial_kernels_are_those_of_the_code(code, deviation):
-    state = dict(nnx.to_flat_state(jax.jit(small(code).init)(jax.random.key(0))))
+def test_initial_kernels_are_those_of_the_code():
+    state = dict(nnx.to_flat_state(jax.jit(small().init)(jax.random.key(0))))
     kernel = state["blocks", 2, "convs", 1, "kernel"][...]
     assert kernel.shape == (3, 3, 128, 128)
-    assert np.std(kernel) == pytest.approx(deviation, rel=0.02)
+    assert np.std(kernel) == pytest.approx(np.sqrt(1 / 3 / (9 * 128)), rel=0.02)
