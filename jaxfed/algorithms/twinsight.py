@@ -22,8 +22,8 @@ Differences from the authors' code:
   * The code divides L_t by `n ^ 2`, which is n XOR 2 in Python, about n. Here it is a mean over n^2 pairs:
     `twin_weight` n is the code's 1.
   * In the code tau_c follows FreeMatch at each step by moving averages with weight 0.999, which start again
-    at 1/C in each epoch. So nearly every label counts. Here the received model makes thresholds once a round.
-    For SVHN the code clips them to [0.9, 0.95].
+    at 1/C in each epoch. So nearly every label counts. Here the received model makes thresholds once a round
+    (`jaxfed.training.local.thresholds.freematch`). For SVHN the code clips them to [0.9, 0.95].
   * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option.
   * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and fewer by default.
   * The code has SimSiam and BYOL as other choices for L_u.
@@ -34,7 +34,7 @@ Leaves a client: the changes of both networks and the projector.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import compose
 from jaxfed.models.wrapping import as_float
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords, one_of
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
@@ -58,7 +58,7 @@ from jaxfed.training.local.losses import (
     unlabeled_mean,
 )
 from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
-from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
+from jaxfed.training.local.thresholds import freematch
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
 
 
 @keywords(
-    threshold=SHARE,
-    thresholds=one_of(("fixed", *THRESHOLDS)),
     unlabeled_weight=NOT_NEGATIVE,
     contrast_weight=NOT_NEGATIVE,
     twin_weight=NOT_NEGATIVE,
@@ -84,8 +82,6 @@ if TYPE_CHECKING:
 def twinsight(
     *,
     training: Training,
-    threshold: float = 0.95,
-    thresholds: Thresholds = "freematch",
     unlabeled_weight: float = 5.0,
     contrast_weight: float = 0.5,
     twin_weight: float = 1.0,
@@ -98,8 +94,6 @@ def twinsight(
     Args:
         training: the training specification; its `local.strong_augment` is needed, and a network whose head
             is one dense layer.
-        threshold: confidence in [0, 1] from which a pseudo-label counts; "freematch" sets its own.
-        thresholds: tau_c, "fixed" or by class: "flexmatch", "freematch".
         unlabeled_weight: lambda. With 5, as in the code, take its learning rate of 0.01; a small CNN diverged
             at 0.1.
         contrast_weight: weight of L_u.
@@ -111,8 +105,8 @@ def twinsight(
     Raises:
         UsageError: a number out of range, no strong augmentation, or a network with another head.
 
-    Cost: twice FixMatch's, in computation and in bytes; thresholds by class take one forward pass over a
-    client's data in each round.
+    Cost: twice FixMatch's, in computation and in bytes; thresholds take one forward pass over a client's
+    data in each round.
     """
     strong = training.local.strong_augment_for("twinsight")
     plain = training.model
@@ -124,15 +118,12 @@ def twinsight(
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches
     ) -> ClientUpdate:
-        least: Any = threshold
-        if thresholds != "fixed":
-            predictions = begin_of(training, shared, client, key).predictions()
-            least = THRESHOLDS[thresholds](*predictions, threshold)
+        least = freematch(*begin_of(training, shared, client, key).predictions())
         loss = twin_loss(
             twins,
             weak=training.local.augment,
             strong=strong,
-            threshold=least,
+            thresholds=least,
             weights=(unlabeled_weight, contrast_weight, twin_weight),
             temperature=temperature,
             pointwise=training.local.pointwise,
@@ -201,7 +192,7 @@ def twin_loss(
     *,
     weak: Augment | None,
     strong: Augment,
-    threshold: float | jax.Array,
+    thresholds: jax.Array,
     weights: tuple[float, float, float],
     temperature: float,
     pointwise: Pointwise,
@@ -212,12 +203,12 @@ def twin_loss(
         twins: the two networks.
         weak: the weak augmentation; None: examples as they are.
         strong: the strong augmentation.
-        threshold: tau, or float32 [C], one for each class.
+        thresholds: tau_c, float32 [C].
         weights: lambda, and the weights of L_u and L_t.
         temperature: T.
         pointwise: l.
     """
-    term = confident(threshold, pointwise=pointwise)
+    term = confident(thresholds, pointwise=pointwise)
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array

@@ -19,9 +19,12 @@ _GONE = {
     "fedct.weights": "one",
     "fedrgd.self_training": False,
     "fl2.adaptive": True,
+    "model.code": "semifl",
     "per_client_lp.self_edges": False,
     "pooled_lp.self_edges": False,
     "scaffold.option": "II",
+    "twinsight.threshold": 0.95,
+    "twinsight.thresholds": "freematch",
     "xclp.self_edges": False,
 }
 

@@ -140,7 +140,6 @@ def test_a_given_model_starts_both_networks():
     ("changes", "keywords", "wrong"),
     [
         ({}, {"temperature": 0.0}, r"twinsight\.temperature=0\.0: use "),
-        ({}, {"thresholds": "low"}, r"twinsight\.thresholds='low': "),
         ({"strong_augment": None}, {}, "'twinsight' compares two views"),
     ],
 )
