@@ -36,7 +36,7 @@ from jaxfed.kernels.devices.spread import ROWS, SAME, SpreadRows, by_rows, mesh_
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph, scaled, subtract_product_apart
 from jaxfed.kernels.solver.column_block import Convergence, solve_block
 
-_FEW, _LANES = 8, 16  # above `_FEW`, columns are padded to multiples of `_LANES`
+FEW, LANES = 8, 16  # above `FEW`, columns are padded to multiples of `LANES`
 
 
 def propagate(
@@ -135,8 +135,8 @@ def _solved(
     _check("tolerance", tolerance, "positive", lambda value: value > 0)
     _check("max_steps", max_steps, "at least 1", lambda value: value >= 1)
     block_columns = _block_columns(len(y))
-    wide = -(-num_columns // _LANES) * _LANES
-    is_padded = num_columns > _FEW and block_columns % _LANES == 0
+    wide = -(-num_columns // LANES) * LANES
+    is_padded = num_columns > FEW and block_columns % LANES == 0
     is_here = mesh is None and not isinstance(y, jax.core.Tracer)
     if is_padded and is_here and wide > num_columns:
         beyond = ((0, 0), (0, wide - num_columns))
@@ -237,11 +237,11 @@ def _propagate_rows(
     else:
         y = without_leading(graph, found, y, rows)
         start = jnp.zeros_like(y)
-    if num_columns <= min(_FEW, block_columns):
+    if num_columns <= min(FEW, block_columns):
         z, info = solve_block(graph, y, start, alpha, tolerance, max_steps, found, rows, residual)
         return z * unit[None], info
     num_blocks = -(-num_columns // block_columns)
-    width = -(-num_columns // (_LANES * num_blocks)) * _LANES
+    width = -(-num_columns // (LANES * num_blocks)) * LANES
 
     def into_blocks(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, num_blocks * width - num_columns)))

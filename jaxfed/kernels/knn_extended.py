@@ -30,7 +30,7 @@ from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.kernels.neighbors.nearest import Nearest
 
 _NEW_AT_ONCE, _OLD_AT_ONCE = 1024, 16384  # points of a call: 32 MiB of distances
-_FEWEST_NEW = 16  # of a call, with padding: vector lanes of 16 bits
+_FEW_LENGTHS = 16, 8  # of new points: vector lanes of 16 bits, eighths of powers of two
 _NO_ID = np.iinfo(np.int32).max
 
 
@@ -56,7 +56,7 @@ def extended_hamming_knn(
     Raises:
       UsageError: `num_neighbors` < 1, or lists that are not of n points or hold fewer than k of the others.
 
-    Cost: m (n + m) L / 32 word operations and k minima of as many distances. Compiled for eight numbers
+    Cost: m (n + m) L / 32 word operations and k minima of as many distances. Compiled for four numbers
     of new points between powers of two up to 1024, and for as many sizes of a block of old ones as they have.
     """
     old, new = np.flatnonzero(~is_new), np.flatnonzero(is_new)
@@ -73,7 +73,7 @@ def extended_hamming_knn(
     of_all[old, :width] = _keys(old, indices[:, :width], distances[:, :width], missing)
     of_all[new] = _among_new(bits, new, num_neighbors, missing)
     for some_new in np.split(new, range(_NEW_AT_ONCE, len(new), _NEW_AT_ONCE)):
-        queries, is_query = _padded(bits, some_new, _few_lengths(len(some_new)))
+        queries, is_query = _padded(bits, some_new, padded_length(len(some_new), *_FEW_LENGTHS))
         for some_old in np.array_split(old, -(-len(old) // _OLD_AT_ONCE) or 1):
             if not len(some_new) or not len(some_old):
                 continue
@@ -116,17 +116,11 @@ def _among_new(bits: np.ndarray, new: np.ndarray, k: int, missing: int) -> np.nd
     """Keys of the new points' nearest others among themselves, int64 [m, k]."""
     if not len(new):
         return np.zeros((0, k), np.int64)
-    length = _few_lengths(len(new)) if len(new) <= _NEW_AT_ONCE else padded_length(len(new))
+    length = padded_length(len(new), *(_FEW_LENGTHS if len(new) <= _NEW_AT_ONCE else ()))
     codes, is_there = _padded(bits, new, length)
     found = hamming_knn(codes, k, valid=is_there)
     indices, distances = (np.asarray(values)[: len(new)] for values in found)
     return _keys(new, indices, distances, missing)
-
-
-def _few_lengths(n: int) -> int:
-    """The next multiple of an eighth of the next power of two, at least of a vector's lanes."""
-    step = max(_FEWEST_NEW, 1 << max(0, (n - 1).bit_length() - 3))
-    return max(step, -(-n // step) * step)
 
 
 def _padded(bits: np.ndarray, rows: np.ndarray, length: int) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.models.model import Model, compose
+from jaxfed.models.model import InTraining, Model, compose
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -40,13 +41,7 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
     ) -> tuple[jax.Array, nnx.State]:
         return model.train_features(state, prepare(x), key)
 
-    return compose(
-        init=model.init,
-        features=features,
-        head=model.head,
-        train_features=train_features,
-        by_example=model.by_example,
-    )
+    return _wrapped(model, features, train_features)
 
 
 def in_precision(model: Model, dtype: Any) -> Model:
@@ -72,6 +67,10 @@ def in_precision(model: Model, dtype: Any) -> Model:
         _, moved = nnx.split_state(changed, nnx.Param, ...)
         return trained.astype(jnp.float32), nnx.merge_state(parameters, moved)
 
+    return _wrapped(model, features, train_features)
+
+
+def _wrapped(model: Model, features: Callable[..., jax.Array], train_features: InTraining) -> Model:
     return compose(
         init=model.init,
         features=features,

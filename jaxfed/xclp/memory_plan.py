@@ -20,17 +20,17 @@ from typing import NamedTuple
 from jaxfed.federation.execution.memory_limit import bytes_text
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn_in_parts, lsh, streaming
+from jaxfed.kernels.conjugate_gradient import FEW, LANES
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.knn_extended import footprint_of_extension
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
 from jaxfed.xclp.settings.parameters import Parameters
+from jaxfed.xclp.steps.contributions import COLUMN_BLOCK
 
-_LANES, _FEW = 16, 8  # as in `jaxfed.kernels.conjugate_gradient`
-_TILE_BYTES = 64 << 20  # of a row of tiles, as in `jaxfed.kernels.knn`
+_TILE_BYTES = 64 << 20  # of distances or minima at most (`jaxfed.kernels.knn.hamming_knn`)
 _GRAPH_FLOATS = 25  # four-byte numbers per edge, while edges are matched and placed
 _BLOCK_COLUMNS = 64
-_INFLUENCE_COLUMNS = 256  # as in `jaxfed.xclp.steps.contributions`
 
 
 class Plan(NamedTuple):
@@ -93,7 +93,7 @@ def planned(num_points: int, dim: int, p: Parameters, execution: Execution) -> P
         if stages["neighbors"] > limit and mesh is None:
             part = knn_in_parts.part_within(limit, num_points, words, k)
             stages["neighbors"] = knn_in_parts.footprint_of_parts(part, words, k).total
-    columns = max(p.num_classes, 0 if p.influence == "labels" else _INFLUENCE_COLUMNS)
+    columns = max(p.num_classes, 0 if p.influence == "labels" else COLUMN_BLOCK)
     return Plan(part, stages | _of_graph(n // devices, k, columns))
 
 
@@ -128,9 +128,9 @@ def _of_graph(n: int, k: int, columns: int) -> dict[str, int]:
 
 def propagation_bytes(n: int, k: int, columns: int) -> int:
     """Bound of the bytes for solving `columns` over a graph of k neighbors and n / 6 overflow rows."""
-    wide = _FEW if columns <= _FEW else -(-columns // _LANES) * _LANES
+    wide = FEW if columns <= FEW else -(-columns // LANES) * LANES
     block = min(_BLOCK_COLUMNS, wide)
     graph = 4 * k + 1 + 2 * k // 6
-    vectors = 8 if block <= _LANES else 7  # those that share directions keep their products, too
+    vectors = 8 if block <= LANES else 7  # those that share directions keep their products, too
     arrays = vectors * wide if block == wide else 4 * wide + vectors * block
     return 4 * n * (graph + 2 * wide + arrays + 80)

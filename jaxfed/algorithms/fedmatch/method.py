@@ -46,6 +46,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.algorithms.fedmatch import helper_selection, two_part_model
+from jaxfed.algorithms.fedmatch.agreement import majority, mean_divergence
 from jaxfed.algorithms.fedmatch.helper_selection import Helpers
 from jaxfed.algorithms.fedmatch.two_part_model import (
     composed,
@@ -56,7 +57,6 @@ from jaxfed.algorithms.fedmatch.two_part_model import (
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
-from jaxfed.training.agreement import majority, mean_divergence
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate

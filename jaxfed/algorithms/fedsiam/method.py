@@ -44,7 +44,6 @@ from jaxfed.algorithms.fedsiam import layer_selection
 from jaxfed.algorithms.fedsiam.layer_selection import Measured
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
-from jaxfed.training.agreement import DIFFERENCES
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import AfterStep, ClientUpdate
@@ -182,7 +181,7 @@ def siamese_loss(
         cross_entropy = jnp.where(batch.is_labeled, pointwise(logits, batch.label), 0)
         members = batch.used if supervised_over == "batch" else batch.used & batch.is_labeled
         supervised = losses.mean_where(cross_entropy, members)
-        difference = DIFFERENCES[consistency](logits, jax.lax.stop_gradient(target_logits))
+        difference = _DIFFERENCES[consistency](logits, jax.lax.stop_gradient(target_logits))
         disagreement = losses.mean_where(difference, batch.used)
         value = supervised + consistency_weight * disagreement
         return value, together(online=online, target=target)
@@ -203,3 +202,17 @@ def moving_average(most: float, rounds: jax.Array) -> AfterStep:
         return followed(parameters, alpha)
 
     return follow
+
+
+def _divergence(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """KL(softmax(target) || softmax(logits)), float32 [B] of logits [B, C] twice."""
+    log_p, log_q = jax.nn.log_softmax(target), jax.nn.log_softmax(logits)
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def _squared_difference(logits: jax.Array, target: jax.Array) -> jax.Array:
+    """1/C |softmax(logits) - softmax(target)|^2, float32 [B] of logits [B, C] twice."""
+    return jnp.mean(jnp.square(jax.nn.softmax(logits) - jax.nn.softmax(target)), axis=-1)
+
+
+_DIFFERENCES = {"mse": _squared_difference, "kl": _divergence}

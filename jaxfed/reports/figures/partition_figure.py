@@ -77,7 +77,7 @@ def partition_figure(
                 texts = [plain(name, 18) for name in client_names]
                 ax.set_xticks(range(num_clients), texts, rotation=45, ha="right")
             if every > 1:
-                ax.set_xlabel(f"Client, every {every}th")
+                ax.set_xlabel(f"Client, one in {every}")
     return figure
 
 

@@ -44,8 +44,8 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.participants import (
     ENTRY_BYTES,
-    ClientRows,
     ParticipatingRows,
+    RowsOf,
     least_participants,
     parsed_rows,
 )
@@ -68,7 +68,7 @@ class Client:
     """
 
     def __init__(
-        self, endpoint: Endpoint, values: np.ndarray, rows: ClientRows, *, fraction_bits: int = 40
+        self, endpoint: Endpoint, values: np.ndarray, rows: RowsOf, *, fraction_bits: int = 40
     ) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own, self._fraction_bits = endpoint.address, fraction_bits
@@ -123,7 +123,7 @@ class Server(SummingServer):
     def __init__(
         self,
         endpoint: Endpoint,
-        rows: ClientRows,
+        rows: RowsOf,
         num_classes: int,
         *,
         parts: Mapping[int, np.ndarray] | None = None,

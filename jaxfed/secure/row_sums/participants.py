@@ -20,17 +20,16 @@ from jaxfed.secure.session.endpoint import SERVER
 
 ENTRY_BYTES = 8
 
-ClientRows = Mapping[
-    int, slice
-]  # every client's own rows R_j of the n, and the server's if it owns some
+# Every client's own rows R_j of the n, and the server's if it owns some.
+RowsOf = Mapping[int, slice]
 
 
-def num_clients(rows: ClientRows) -> int:
+def num_clients(rows: RowsOf) -> int:
     """Number of clients among the owners."""
     return len(rows.keys() - {SERVER})
 
 
-def least_participants(rows: ClientRows) -> int:
+def least_participants(rows: RowsOf) -> int:
     """Smallest number of clients in a round: a sum over one, read by the server, reveals its contribution."""
     return 2 if SERVER in rows else 1
 
@@ -44,7 +43,7 @@ class ParticipatingRows:
         num_classes: C.
     """
 
-    def __init__(self, rows: ClientRows, participants: Iterable[int], num_classes: int) -> None:
+    def __init__(self, rows: RowsOf, participants: Iterable[int], num_classes: int) -> None:
         owners = [*({SERVER} & rows.keys()), *sorted(participants)]
         self._sources = {owner: rows[owner] for owner in owners}
         self._places: dict[int, slice] = {}

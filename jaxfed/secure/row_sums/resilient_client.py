@@ -14,8 +14,8 @@ from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums import signed_survivors
 from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
 from jaxfed.secure.row_sums.participants import (
-    ClientRows,
     ParticipatingRows,
+    RowsOf,
     num_clients,
     parsed_rows,
 )
@@ -46,7 +46,7 @@ class Client:
         self,
         endpoint: Endpoint,
         values: np.ndarray,
-        rows: ClientRows,
+        rows: RowsOf,
         *,
         fraction_bits: int = 40,
         signed: bool = False,

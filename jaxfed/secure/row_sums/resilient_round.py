@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives.prg import derived_seed
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.row_sums.participants import ClientRows, num_clients
+from jaxfed.secure.row_sums.participants import RowsOf, num_clients
 from jaxfed.secure.row_sums.participants import least_participants as least_for_sums
 from jaxfed.secure.session.key_agreement import KEY_BYTES, KeyPair
 
@@ -23,7 +23,7 @@ def least_threshold(num_participants: int, *, signed: bool) -> int:
     return (2 * num_participants // 3 if signed else num_participants // 2) + 1
 
 
-def least_participants(rows: ClientRows, *, signed: bool) -> int:
+def least_participants(rows: RowsOf, *, signed: bool) -> int:
     """Smallest number of clients in a round.
 
     A round of few clients reveals their sums, and a server could ask for one by claiming that all others have

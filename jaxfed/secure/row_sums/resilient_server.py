@@ -11,7 +11,7 @@ from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked, signed_survivors
-from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows, num_clients
+from jaxfed.secure.row_sums.participants import ParticipatingRows, RowsOf, num_clients
 from jaxfed.secure.row_sums.resilient_round import (
     agreed_seed,
     key_pair,
@@ -48,7 +48,7 @@ class Server(SummingServer):
     def __init__(
         self,
         endpoint: Endpoint,
-        rows: ClientRows,
+        rows: RowsOf,
         num_classes: int,
         threshold: int | None = None,
         *,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.row_sums.participants import ClientRows
+from jaxfed.secure.row_sums.participants import RowsOf
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.parties import Session
@@ -72,7 +72,7 @@ def row_client(
     values: np.ndarray,
     *,
     random_bytes: RandomBytes,
-    rows: ClientRows,
+    rows: RowsOf,
     is_resilient: bool,
     signed: bool = False,
     promise: Promise | None = None,
@@ -163,6 +163,6 @@ def server_sums(
     return None if sums is None else FixedPoint(1).decode(sums)
 
 
-def _rows(clients: Sequence[int], num_rows: int) -> ClientRows:
+def _rows(clients: Sequence[int], num_rows: int) -> RowsOf:
     """All rows are the server's."""
     return {SERVER: slice(0, num_rows), **dict.fromkeys(clients, slice(num_rows, num_rows))}

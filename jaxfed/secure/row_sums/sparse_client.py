@@ -14,7 +14,7 @@ from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked as masked_row_sums
 from jaxfed.secure.row_sums.mask_streams import add_masks, masked_rows, pair_masks, removed
-from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows, parsed_rows
+from jaxfed.secure.row_sums.participants import ParticipatingRows, RowsOf, parsed_rows
 from jaxfed.secure.row_sums.resilient_round import agreed_seed, key_pair, owner_label
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import KEY_BYTES, RandomBytes
@@ -37,7 +37,7 @@ class Client:
         self,
         endpoint: Endpoint,
         values: np.ndarray,
-        rows: ClientRows,
+        rows: RowsOf,
         *,
         promise: Promise = PROMISE,
         fraction_bits: int = 40,

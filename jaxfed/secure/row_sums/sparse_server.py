@@ -11,7 +11,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.prg import SEED_BYTES
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.row_sums.participants import ClientRows, ParticipatingRows
+from jaxfed.secure.row_sums.participants import ParticipatingRows, RowsOf
 from jaxfed.secure.row_sums.resilient_round import agreed_seed, key_pair
 from jaxfed.secure.row_sums.sparse_client import packed_keys, start_message
 from jaxfed.secure.row_sums.summing_server import SummingServer
@@ -41,7 +41,7 @@ class Server(SummingServer):
     def __init__(
         self,
         endpoint: Endpoint,
-        rows: ClientRows,
+        rows: RowsOf,
         num_classes: int,
         graph: Graph,
         *,

@@ -261,38 +261,36 @@ class Parameters(Propagation):
         """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
         check_values("xclp", _OF_XCLP, vars(self))
-        if self.projection == "group_secret" and self.hamming == "plaintext":
-            raise UsageError(
+        compares_all = self.neighbors == "exact"
+        for key, is_wrong, why, allowed in (
+            (
+                "projection",
+                self.projection == "group_secret" and self.hamming == "plaintext",
                 "with hamming='plaintext' clients have no secret from the server",
-                key="projection",
-                owner="xclp",
-                value=self.projection,
-                allowed="choose a protocol in hamming",
-            )
-        if self.neighbors != "exact" and self.hamming != "plaintext":
-            raise UsageError(
+                "choose a protocol in hamming",
+            ),
+            (
+                "neighbors",
+                not compares_all and self.hamming != "plaintext",
                 f"hamming={self.hamming!r} is a protocol, which compares all pairs",
-                key="neighbors",
-                owner="xclp",
-                value=self.neighbors,
-                allowed="use 'exact'",
-            )
-        if self.neighbors != "exact" and self.compared_clients:
-            raise UsageError(
+                "use 'exact'",
+            ),
+            (
+                "compared_clients",
+                self.compared_clients and not compares_all,
                 f"neighbors={self.neighbors!r} compares points of all clients",
-                key="compared_clients",
-                owner="xclp",
-                value=self.compared_clients,
-                allowed="set neighbors='exact', or use 0",
-            )
-        if self.mask_partners and self.row_sums != "masked_resilient":
-            raise UsageError(
+                "set neighbors='exact', or use 0",
+            ),
+            (
+                "mask_partners",
+                self.mask_partners and self.row_sums != "masked_resilient",
                 f"row_sums={self.row_sums!r} has no partners to choose",
-                key="mask_partners",
-                owner="xclp",
-                value=self.mask_partners,
-                allowed="set row_sums='masked_resilient', or use 0",
-            )
+                "set row_sums='masked_resilient', or use 0",
+            ),
+        ):
+            if is_wrong:
+                value = getattr(self, key)
+                raise UsageError(why, key=key, owner="xclp", value=value, allowed=allowed)
         self._check_presence()
 
     def compares_few(self, num_clients: int) -> bool:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxfed.secure.session.phases import Parties
 
 EVERYBODY = -1  # key of the sum of all clients' contributions
-_COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
+COLUMN_BLOCK = 256  # columns of S solved for at once: n x 256 floats at a time
 
 Labels = Mapping[int, np.ndarray]  # every client's Y^(j), float32 [n_j, C], zero or one-hot rows
 RowsOf = Mapping[int, slice]  # every client's R_j
@@ -140,7 +140,7 @@ class ColumnsClient(InTheClear):
         """
         from jaxfed.secure.influence import columns as influence_columns
 
-        block = self.positions()[start : start + _COLUMN_BLOCK]
+        block = self.positions()[start : start + COLUMN_BLOCK]
         sent = influence_columns.received_columns(self._endpoint, (self._num_points, len(block)))
         self.reach += np.abs(sent).sum(axis=1, dtype=np.float64)
         received = np.zeros((num_rows, width), np.float32)
@@ -284,8 +284,8 @@ def _multiplied(
         product = multiplication(client, num_points)
         try:
             labeled = product.positions()
-            for start in range(0, len(labeled), _COLUMN_BLOCK):
-                block = labeled[start : start + _COLUMN_BLOCK]
+            for start in range(0, len(labeled), COLUMN_BLOCK):
+                block = labeled[start : start + COLUMN_BLOCK]
                 unit = np.zeros((num_rows, shared_width(len(block))), np.float32)
                 unit[own.start + block, np.arange(len(block))] = 1
                 columns, accuracy = solved(matrix, unit)  # 10-SS, 12-CS
