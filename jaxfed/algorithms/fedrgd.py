@@ -1,8 +1,7 @@
 """FedRGD, or SSFL (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney, IEEE Big Data 2021).
 
-Labels at the server (the paper). Server and clients train in parallel, then models are averaged in random
-groups (`jaxfed.training.server.group_averaging`). f_k is client k's network; weak and strong views are as in
-FixMatch:
+Labels at the server (the paper). Server and clients train in parallel, then models are averaged in S random
+groups G_i. f_k is client k's network; weak and strong views are as in FixMatch:
 
     server     w_s <- w;     steps on  mean CE(f_s(weak(x)), y)
     client     w_k <- w_i of its group;   steps on  mean 1[max p >= tau] CE(f_k(strong(u)), argmax p),
@@ -14,8 +13,9 @@ has CE on its own labels beside the term above, both of weight 1.
 
 The paper trains with group normalization in place of batch normalization (the model's `norm`), S = 2, 16
 steps a round (`training.local_steps`), SGD with Nesterov's momentum 0.9. Groups are drawn anew in every round
-out of who takes part, and start from the group models of the round before. So it is in the code, whose groups
-are ranks that go on with their model whichever client's data they are given next.
+out of who takes part, sizes equal to within one, and start from the group models of the round before. So it
+is in the code, whose groups are ranks that go on with their model whichever client's data they are given
+next.
 
 Not reproduced are the code's loss, which has the weak view's logits on both sides, its one pair of ranks that
 belongs to both groups and averages between them, and its rate over warm-up steps. A client that is unsure of
@@ -30,24 +30,29 @@ Leaves a client: its model's change. It receives its group's model.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
 from jaxfed.random_streams import Stream
 from jaxfed.rules import SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.consistency import fixmatch
+from jaxfed.training.local.consistency import confident, consistency
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages
-from jaxfed.training.server.group_averaging import group_mail, group_means
-from jaxfed.training.server.server_state import ServerState, with_statistics
+from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean, weighted_sum
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState, client_draws, with_statistics
 from jaxfed.training.specification import Training
 
 
@@ -68,11 +73,11 @@ def fedrgd(
 
     Cost: the server keeps S models, and a round makes one for each client of its group's.
     """
-    loss = fixmatch(
+    loss = consistency(
         training.model,
         weak=training.local.augment,
         strong=training.local.strong_augment_for("fedrgd"),
-        threshold=threshold,
+        term=confident(threshold, pointwise=training.local.pointwise),
         pointwise=training.local.pointwise,
     )
     training = training.with_server(aggregate=group_means(num_groups))
@@ -115,3 +120,92 @@ def fedrgd(
         return after, {**metrics, "gradient_diversity": after.optimizer.diversity}
 
     return plain._replace(init=init, round=round, sides=None)
+
+
+class Groups(NamedTuple):
+    """State that the server keeps in place of an optimizer's.
+
+    Fields:
+        model: w_i, [S, ...].
+        key: typed; groups are drawn from it.
+        diversity: float32, gradient diversity of the last round.
+    """
+
+    model: nnx.State
+    key: jax.Array
+    diversity: jax.Array
+
+
+class Membership(NamedTuple):
+    """Message to one client: its group's model, and the one-hot number of its group, float32 [S]."""
+
+    model: nnx.State
+    member: jax.Array
+
+
+def group_means(num_groups: int) -> Aggregate:
+    """The server's step: w_i = sum_k p_ki w_k / sum_k p_ki and w = 1/S sum_i w_i; weights p are [K, S].
+
+    p_ki is client k's weight in its own group and 0 in others; a server that trains counts in every group.
+    A group without any positive weight keeps its model and is left out of the mean of groups.
+    """
+
+    def init(model: nnx.State) -> Groups:
+        return Groups(stacked_for(num_groups, model), jax.random.key(0), jnp.float32(0))
+
+    def apply(
+        model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
+    ) -> tuple[nnx.State, Groups]:
+        moved = jax.vmap(weighted_mean, in_axes=(None, 1))(deltas, weights)
+        anyone = jnp.any(weights > 0, axis=0)
+
+        def of_groups(old: jax.Array, start: jax.Array, change: jax.Array) -> jax.Array:
+            is_there = anyone.reshape(-1, *(1,) * start.ndim)
+            return jnp.where(is_there, start[None] + change, old)
+
+        groups = jax.tree.map(of_groups, state.model, model, moved)
+        mean = weighted_mean(groups, anyone.astype(jnp.float32))
+        mean = jax.tree.map(lambda new, old: jnp.where(jnp.any(anyone), new, old), mean, model)
+        return mean, Groups(groups, state.key, gradient_diversity(deltas, in_all(weights) > 0))
+
+    return Aggregate(init, apply)
+
+
+def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
+    """sum_k |g_k|^2 / |sum_k g_k|^2 of parameter changes [K, ...], over the k with `counts`, bool [K].
+
+    Between 1/K, where all changes are equal, and infinity; 0 without any change.
+    """
+    included = counts.astype(jnp.float32)
+    leaves = jax.tree.leaves(nnx.filter_state(deltas, nnx.Param))
+    squares = sum(
+        (weighted_sum(included, _squares(leaf)) for leaf in leaves),
+        jnp.float32(0),
+    )
+    together = sum(
+        (jnp.sum(jnp.square(weighted_sum(included, leaf))) for leaf in leaves),
+        jnp.float32(0),
+    )
+    return jnp.where(squares > 0, squares / jnp.maximum(together, jnp.finfo(jnp.float32).tiny), 0)
+
+
+def _squares(stacked: jax.Array) -> jax.Array:
+    """|x_k|^2 over all but the leading axis."""
+    return jnp.sum(jnp.square(stacked), axis=tuple(range(1, stacked.ndim)))
+
+
+def group_mail(state: ServerState, cohort: Cohort, communication: Communication) -> Membership:
+    """Each client's group and its model, [K, ...]; this model replaces the one that all receive."""
+    del communication
+    return _memberships(state.optimizer, state.round, jnp.asarray(cohort.client_id))
+
+
+@jax.jit
+def _memberships(groups: Groups, number: jax.Array, client_id: jax.Array) -> Membership:
+    num_groups = len(jax.tree.leaves(groups.model)[0])
+    key = jax.random.fold_in(groups.key, number)
+    draws = client_draws(key, client_id)
+    rank = jnp.argsort(jnp.argsort(jnp.where(client_id >= 0, draws, jnp.inf)))
+    group = rank % num_groups
+    model = jax.tree.map(lambda leaf: leaf[group], groups.model)
+    return Membership(model, jax.nn.one_hot(group, num_groups, dtype=jnp.float32))

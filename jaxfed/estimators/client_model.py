@@ -8,12 +8,12 @@ the model always predicts it, without an estimator.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfed.estimators.one_vs_rest import OneVsRest
 from jaxfed.estimators.recipe import Recipe, one_line
 
 
@@ -151,3 +151,29 @@ def _table(x: np.ndarray) -> np.ndarray:
     if flat.dtype == np.uint8:
         return flat.astype(np.float32) / 255
     return flat if np.issubdtype(flat.dtype, np.floating) else flat.astype(np.float32)
+
+
+class OneVsRest:
+    """k binary estimators, each for one of the classes 0..k-1 against the rest, with the interface of one.
+
+    p_c = P_c(x) / sum_c' P_c'(x), P_c by class c's estimator; label = argmax_c p_c, the first of equals.
+    """
+
+    def __init__(self, make: Callable[[], Any], num_classes: int) -> None:
+        self._estimators = [make() for _ in range(num_classes)]
+
+    def fit(self, x: np.ndarray, y: np.ndarray, **weights: np.ndarray) -> OneVsRest:
+        """Fit each estimator on its class, 1, against the others, 0."""
+        for number, estimator in enumerate(self._estimators):
+            estimator.fit(x, (y == number).astype(np.int32), **weights)
+        return self
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        """Probabilities, float64 [n, k]; 1 / k each if all estimators give 0."""
+        own = np.stack([one.predict_proba(x)[:, 1] for one in self._estimators], axis=1)
+        total = own.sum(axis=1, keepdims=True)
+        return np.divide(own, total, out=np.full_like(own, 1 / own.shape[1]), where=total > 0)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Labels, int64 [n]."""
+        return self.predict_proba(x).argmax(axis=1)

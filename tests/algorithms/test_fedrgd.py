@@ -11,14 +11,13 @@ from float64_training import affine
 from scipy import stats
 from small_training import KEY, assert_close, assert_same, double, federation_of, training_of
 
-from jaxfed.algorithms.fedrgd import fedrgd
+from jaxfed.algorithms.fedrgd import Groups, _memberships, fedrgd, gradient_diversity
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.group_averaging import Groups, _memberships, gradient_diversity
 
 LINEAR = mlp((4,), 3, hidden=())
 

@@ -14,8 +14,7 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from jaxfed.errors import UsageError
 from jaxfed.estimators import named
-from jaxfed.estimators.client_model import Task, fitted, fitted_or_why
-from jaxfed.estimators.one_vs_rest import OneVsRest
+from jaxfed.estimators.client_model import OneVsRest, Task, fitted, fitted_or_why
 from jaxfed.estimators.recipe import Recipe
 
 RNG = np.random.default_rng(0)

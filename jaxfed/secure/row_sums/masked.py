@@ -64,14 +64,11 @@ class Client:
         endpoint: its end of the session.
         values: Z^(j), real [n, C].
         rows: R_k of every client.
-        fraction_bits: f of the fixed-point numbers.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, values: np.ndarray, rows: RowsOf, *, fraction_bits: int = 40
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, values: np.ndarray, rows: RowsOf) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
-        self._own, self._fraction_bits = endpoint.address, fraction_bits
+        self._own = endpoint.address
 
     def upload(self) -> None:
         """Receive the round's start and send the masked rows of the other participants.
@@ -86,7 +83,7 @@ class Client:
         if len(participants) < least_participants(self._rows):
             raise ProtocolError(f"row sums among clients {participants}: too few for a sum")
         self._endpoint.claim(f"row sums/{number}")
-        self._encoding = FixedPoint(len(participants), self._fraction_bits)
+        self._encoding = FixedPoint(len(participants))
         rows = ParticipatingRows(self._rows, participants, self._values.shape[1])
         label = f"row sums/{number}/{rows.agreement}"
         seeds = {

@@ -48,13 +48,12 @@ class Client:
         values: np.ndarray,
         rows: RowsOf,
         *,
-        fraction_bits: int = 40,
         signed: bool = False,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
-        self._own, self._fraction_bits = endpoint.address, fraction_bits
-        self._is_signed, self._random_bytes = signed, random_bytes
+        self._own, self._is_signed = endpoint.address, signed
+        self._random_bytes = random_bytes
         self._number = -1  # no round yet
 
     def announce(self) -> None:
@@ -77,7 +76,7 @@ class Client:
         self._endpoint.claim(f"row sums/{number}")
         self._number, self._threshold, self._participants = number, threshold, participants
         self._others = [client for client in participants if client != self._own]
-        self._encoding = FixedPoint(num_participants, self._fraction_bits)
+        self._encoding = FixedPoint(num_participants)
         self._layout = ParticipatingRows(self._rows, participants, self._values.shape[1])
         self._mask_secret = self._random_bytes(KEY_BYTES)
         self._mask_keys = key_pair(self._mask_secret)

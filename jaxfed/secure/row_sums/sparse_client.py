@@ -40,12 +40,11 @@ class Client:
         rows: RowsOf,
         *,
         promise: Promise = PROMISE,
-        fraction_bits: int = 40,
         random_bytes: RandomBytes = secrets.token_bytes,
     ) -> None:
         self._endpoint, self._values, self._rows = endpoint, values, rows
-        self._own, self._fraction_bits = endpoint.address, fraction_bits
-        self._promise, self._random_bytes = Promise(*promise), random_bytes
+        self._own, self._promise = endpoint.address, Promise(*promise)
+        self._random_bytes = random_bytes
         self._number = -1  # no round yet
 
     def announce(self) -> None:
@@ -67,7 +66,7 @@ class Client:
             raise ProtocolError(f"threshold {threshold} of {len(neighbors)} neighbors")
         self._endpoint.claim(f"row sums/{number}")
         self._number, self._threshold, self._neighbors = number, threshold, neighbors
-        self._encoding = FixedPoint(num_clients, self._fraction_bits)
+        self._encoding = FixedPoint(num_clients)
         owners = self._rows.keys() - {SERVER}
         self._layout = ParticipatingRows(self._rows, owners, self._values.shape[1])
         self._mask_secret = self._random_bytes(KEY_BYTES)

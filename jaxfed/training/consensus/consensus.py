@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
-from jaxfed.rules import POSITIVE, SHARE, at_least, between, choose_one_of, keywords
+from jaxfed.rules import SHARE, choose_one_of, keywords
 from jaxfed.training.consensus.staple import staple_performance
 
 Answers = Literal["labels", "probabilities", "numbers"]
@@ -227,47 +227,26 @@ def mean(num_classes: int = 0) -> Consensus:
     return _of_tally("numbers", summed_numbers, from_tally)
 
 
-@keywords(
-    initial=between(0, 1, closed=False),
-    tolerance=POSITIVE,
-    max_steps=at_least(1),
-    threshold=SHARE,
-)
-def staple(
-    num_classes: int,
-    *,
-    initial: float = 0.9,
-    tolerance: float = 1e-5,
-    max_steps: int = 100,
-    threshold: float = 0.0,
-) -> Consensus:
+@keywords(threshold=SHARE)
+def staple(num_classes: int, *, threshold: float = 0.0) -> Consensus:
     """The most likely class under a separate error model for each client
     (`jaxfed.training.consensus.staple`).
 
     Args:
         num_classes: C.
-        initial: the initial accuracy of a client; above 1 / C.
-        tolerance: the change of posterior probabilities at which the estimate stops.
-        max_steps: maximum number of steps.
         threshold: the least posterior probability of the label.
 
     Raises:
-        UsageError: fewer than two classes, or clients no better than chance to begin with.
+        UsageError: fewer than two classes.
     """
-    if num_classes < 2 or initial * num_classes <= 1:
+    if num_classes < 2:
         raise UsageError(
-            f"of {num_classes} classes",
-            key="initial",
-            owner="staple",
-            value=initial,
-            allowed="use a share above 1 / C, with C of 2 or more",
+            key="num_classes", owner="staple", value=num_classes, allowed="use 2 or more"
         )
 
     def agree(answers: jax.Array, client_id: jax.Array) -> Agreed:
         votes = jnp.where(client_id[:, None] >= 0, answers, ABSTAINED)
-        performance = staple_performance(
-            votes, num_classes, initial=initial, tolerance=tolerance, max_steps=max_steps
-        )
+        performance = staple_performance(votes, num_classes)
         anyone = jnp.any(votes >= 0, axis=0)[:, None]
         posterior = jnp.where(anyone, performance.posterior, 0)
         return largest_share(posterior, threshold=threshold)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+_INITIAL = 0.9  # a
 _TINY = 1e-30  # floor under logarithms in float32, for pairs that never occurred
 
 
@@ -54,7 +55,6 @@ def staple_performance(
     votes: jax.Array,
     num_classes: int,
     *,
-    initial: float = 0.9,
     tolerance: float = 1e-5,
     max_steps: int = 100,
 ) -> Performance:
@@ -63,15 +63,14 @@ def staple_performance(
     Args:
         votes: int32 [K, U], classes 0 to C - 1; -1 of a client that has no vote.
         num_classes: C, 2 or more.
-        initial: a, above 1 / C: the votes are better than chance.
         tolerance: of W.
         max_steps: maximum number of steps.
 
     Cost: a step is 2 K U C operations, one client after another; 8 U C + 4 K C^2 bytes beside the votes.
     """
     num_clients = votes.shape[0]
-    other = (1 - initial) / (num_classes - 1)
-    own = jnp.where(jnp.eye(num_classes, dtype=bool), initial, other).astype(jnp.float32)
+    other = (1 - _INITIAL) / (num_classes - 1)
+    own = jnp.where(jnp.eye(num_classes, dtype=bool), _INITIAL, other).astype(jnp.float32)
     start = jnp.broadcast_to(own, (num_clients, num_classes, num_classes))
     is_of_class = jax.nn.one_hot(votes, num_classes, dtype=jnp.int32)
     counts = jnp.sum(is_of_class, axis=(0, 1)).astype(jnp.float32)

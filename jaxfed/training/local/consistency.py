@@ -142,29 +142,6 @@ def graph_where_unsure(
     return either
 
 
-def fixmatch(
-    model: Model,
-    *,
-    weak: Augment | None,
-    strong: Augment,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    pointwise: Pointwise = softmax_cross_entropy,
-) -> Loss:
-    """FixMatch's loss, eqs. 3 and 4: `consistency` with the term `confident`.
-
-    FixMatch's moving average of parameters for evaluation is not part of the loss.
-    """
-    return consistency(
-        model,
-        weak=weak,
-        strong=strong,
-        term=confident(threshold, pointwise=pointwise),
-        unlabeled_weight=unlabeled_weight,
-        pointwise=pointwise,
-    )
-
-
 def soft_cross_entropy(logits: jax.Array, target: jax.Array) -> jax.Array:
     """-sum_c target_c log softmax(logits)_c, float32 [...], of logits and probabilities [..., C].
 

@@ -175,8 +175,7 @@ def test_estimates_below_zero_count_as_zero():
     ("name", "keywords", "told"),
     [
         ("qualified_majority", {"threshold": 1.1}, r"qualified_majority\.threshold=1\.1"),
-        ("staple", {"initial": 0.2}, r"staple\.initial=0\.2: of 4 classes; use"),
-        ("staple", {"max_steps": 0}, r"staple\.max_steps=0"),
+        ("staple", {"threshold": -1}, r"staple\.threshold=-1"),
     ],
 )
 def test_keywords_that_are_refused(name, keywords, told):

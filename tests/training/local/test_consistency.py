@@ -13,7 +13,6 @@ from jaxfed.training.local.consistency import (
     confident,
     consistency,
     divergence,
-    fixmatch,
     graph_where_unsure,
     soft_cross_entropy,
 )
@@ -43,17 +42,17 @@ def test_fixmatch_by_formula():
     weak, strong = log_softmax(x + 1), log_softmax(2 * x)
     surest = 2 + np.exp(weak[2:4]).max(axis=1).argmax()
     threshold = np.sort(np.exp(weak[2:4]).max(axis=1)).mean()
-    loss = fixmatch(
+    loss = consistency(
         model,
         weak=lambda key, rows: rows + 1,
         strong=lambda key, rows: 2 * rows,
-        threshold=threshold,
+        term=confident(threshold),
         unlabeled_weight=0.3,
     )
     supervised = -(weak[0, 0] + weak[1, 2]) / 2
-    consistency = -strong[surest, weak[surest].argmax()] / 2
+    unlabeled = -strong[surest, weak[surest].argmax()] / 2
     (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
-    assert float(value) == pytest.approx(supervised + 0.3 * consistency, rel=1e-5)
+    assert float(value) == pytest.approx(supervised + 0.3 * unlabeled, rel=1e-5)
     step = np.exp(weak[:2]) - np.eye(3)[[0, 2]]
     expected = (x[:2] + 1).T @ step / 2
     step = np.exp(strong[surest]) - np.eye(3)[weak[surest].argmax()]
@@ -65,7 +64,7 @@ def test_fixmatch_of_bytes_is_that_of_images():
     """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
     images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
     model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
-    loss = fixmatch(model, weak=None, strong=compose(("flip",)), threshold=0.0)
+    loss = consistency(model, weak=None, strong=compose(("flip",)), term=confident(0.0))
     state = model.init(KEY)
     batch = Batch(
         x=jnp.asarray(images),
