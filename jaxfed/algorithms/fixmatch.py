@@ -4,8 +4,9 @@
     mean as FedAvg
 
 (The baselines FixMatch-FedAvg and FixMatch-FedProx of FedMatch and of ProtoFSSL; the loss is
-`jaxfed.training.local.consistency.fixmatch`.) The augmentation of `Training` is the weak one, its strong
-augmentation the strong one. In FixMatch, B_U is 7 times as large as B_L: `Batches.unlabeled_ratio`.
+`jaxfed.training.local.consistency` with its term `confident`.) The augmentation of `Training` is the weak
+one, its strong augmentation the strong one. In FixMatch, B_U is 7 times as large as B_L:
+`Batches.unlabeled_ratio`.
 
   * `labeled_by="own"`: the model in training labels (FixMatch-LPL in the papers of SAGE and ProxyFL).
   * `labeled_by="received"`: the model that the server sent labels, frozen for the round (FixMatch-GPL).

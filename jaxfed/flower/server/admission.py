@@ -44,7 +44,6 @@ class Expected(NamedTuple):
         public: checksum of the public examples; "": the method has none.
         data: checksums of clients' data in an earlier part of this run.
         names: of the clients; () for any.
-        same_jax: clients must have the server's version of JAX, so that results are the simulation's.
     """
 
     clients: Collection[int]
@@ -52,7 +51,6 @@ class Expected(NamedTuple):
     public: str = ""
     data: Mapping[int, str] = {}
     names: Sequence[str] = ()
-    same_jax: bool = True
 
 
 def wait_for_nodes(
@@ -155,10 +153,10 @@ def refusals(
 
 
 def _objection(said: Hello, expected: Expected) -> str:
-    """Reason to refuse a hello by itself, or ""."""
+    """Reason to refuse a hello by itself, or ""; with another version of JAX results are no simulation's."""
     for name, theirs, ours in (
         ("jaxfed", said.jaxfed, jaxfed.__version__),
-        ("JAX", said.jax, metadata.version("jax") if expected.same_jax else said.jax),
+        ("JAX", said.jax, metadata.version("jax")),
     ):
         if theirs != ours:
             return f"it has {name} {one_line(theirs)}, the server has {ours}"

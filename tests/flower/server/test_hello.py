@@ -185,11 +185,6 @@ def test_a_node_that_does_not_fit_is_refused_in_one_line(tmp_path, caplog, case)
     ]
 
 
-def test_another_jax_may_be_allowed(tmp_path):
-    clients = {5: client_of(tmp_path / "a", 0, jax="0.1")}
-    assert admitted(clients, Expected(range(3), CONFIG, same_jax=False)).nodes == {0: 5}
-
-
 def test_two_nodes_with_one_number_are_both_refused(tmp_path):
     clients = {node: client_of(tmp_path / str(node), 0 if node < 7 else 1) for node in (5, 6, 7)}
     found = admitted(clients)
