@@ -2,8 +2,8 @@ r"""Mean of clipped client updates, with Gaussian noise (Geyer et al., 2017).
 
     mean = 1/K ( sum_k delta_k min(1, S / |delta_k|) + N(0, z^2 S^2 I) ),    w <- w + server_optimizer(-mean)
 
-over the K clients with a positive weight, |.| the norm over all parameters together. The
-server optimizer's step is post-processing of the noisy mean: it costs no privacy.
+over the K clients with a positive weight, |.| the norm over all parameters together. The server optimizer's
+step is post-processing of the noisy mean: it costs no privacy.
 """
 
 from __future__ import annotations
