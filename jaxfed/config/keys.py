@@ -11,6 +11,25 @@ TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "number
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
 
 
+# Keys that configs of earlier versions have, with the value that is now the only one.
+GONE: dict[str, Any] = {
+    "labeled_cohorts": True,
+    "labeled_share": "ceiling",
+    "dp_fedavg.bound": "fixed",
+    "dp_fedavg_records.records": "poisson",
+    "fedct.decode": "unbiased",
+    "fedct.ties": "smallest",
+    "fedct.weights": "one",
+    "fedrgd.self_training": False,
+    "fl2.adaptive": True,
+    "model.code": "semifl",
+    "per_client_lp.self_edges": False,
+    "pooled_lp.self_edges": False,
+    "scaffold.option": "II",
+    "twinsight.threshold": 0.95,
+    "twinsight.thresholds": "freematch",
+    "xclp.self_edges": False,
+}
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {
     **dict.fromkeys(
@@ -37,7 +56,10 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def unknown_key(key: str, known: Collection[str]) -> UsageError:
-    """Return the error for an unknown key: its section does not exist, or a suggestion of known keys."""
+    """Return the error for an unknown key: it is gone, has no section, or a suggestion of known keys."""
+    if key in GONE:
+        wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
+        return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
     section = key.rpartition(".")[0]
     sections = {parent for name in known for parent in _parents(name)}
     for parent in _parents(key):

@@ -7,26 +7,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxfed.config.keys import GONE
+
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
-# Keys that configs of earlier versions have, with the value that is now the only one.
-_GONE = {
-    "labeled_cohorts": True,
-    "labeled_share": "ceiling",
-    "dp_fedavg.bound": "fixed",
-    "dp_fedavg_records.records": "poisson",
-    "fedct.decode": "unbiased",
-    "fedct.ties": "smallest",
-    "fedct.weights": "one",
-    "fedrgd.self_training": False,
-    "fl2.adaptive": True,
-    "model.code": "semifl",
-    "per_client_lp.self_edges": False,
-    "pooled_lp.self_edges": False,
-    "scaffold.option": "II",
-    "twinsight.threshold": 0.95,
-    "twinsight.thresholds": "freematch",
-    "xclp.self_edges": False,
-}
 
 
 def restored(stored: Mapping[str, Any]) -> ConfigDict:
@@ -47,12 +30,12 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
 
 def without_gone(config: Any) -> Any:
     """Delete the keys that are gone from the content of a config.json, and return it."""
-    for key, only in _GONE.items():
+    for key, only in GONE.items():
         section, _, name = key.rpartition(".")
         own = (config.get(section) if section else config) if isinstance(config, dict) else None
         if isinstance(own, dict) and own.get(name) == only:
             del own[name]
-            if section and not own:
+            if not own:
                 del config[section]
     return config
 

@@ -9,7 +9,8 @@ from small_workdirs import make_run, make_sweep
 
 import jaxfed
 from jaxfed.config import base, file, stored
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import GONE, flatten
+from jaxfed.config.schema.reference import entries
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 3, "xclp__alpha": 0.9, "training__epochs": 1}
@@ -64,10 +65,18 @@ def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
     assert len(jaxfed.open(place).model("fedavg")(np.zeros((1, *_shape(trained)), np.float32))) == 1
 
 
+def test_no_key_that_is_gone_is_a_setting():
+    """Reading a config.json deletes them, and would delete the setting."""
+    assert not GONE.keys() & {entry.key for entry in entries()}
+
+
 @pytest.mark.parametrize(
     ("gone", "message"),
     [
-        ({"labeled_share": "nearest"}, r"^config\.labeled_share: unknown key"),
+        (
+            {"labeled_share": "nearest"},
+            "labeled_share: no longer a setting; .* 'ceiling'; leave it out",
+        ),
         ({"federation": {"quantity": "lognormal"}}, r"^config\.federation\.quantity='lognormal': "),
     ],
 )
