@@ -10,6 +10,13 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.memory_demand import Demand, refuse_beyond
+from jaxfed.config.build.views import (
+    check_memory,
+    features_of_views,
+    has_views,
+    view_rows,
+    without_views,
+)
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.dataset import Standardization, standardization
@@ -17,6 +24,7 @@ from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
 from jaxfed.data.mapped_rows import adjoined, parts
 from jaxfed.errors import UsageError
+from jaxfed.models.efficientnet import NUM_FEATURES
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
 KINDS = ("identity", "images", "standardized", "pretrained", "federated_features")
@@ -51,24 +59,30 @@ def preprocessed(
     float32 [n, d]. `standardized` scales every feature to mean 0 and variance 1 over the training examples:
     the clients', the server's, validation examples, and public ones of the same set, without test examples
     drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
-    has its own files in the cache.
+    has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
     kind = config.preprocessing.kind
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
     if kind == "pretrained":
-        parts_there, total = there, sum(map(len, there))
-
-        def features(place: int) -> np.ndarray:
-            before = sum(map(len, parts_there[:place]))
-            return pretrained_part(
-                parts_there[place], config, lambda done: report(before + done, total)
-            )
-
-        there = list(map(features, range(len(there))))
+        there = _with_features(there, config, report)
     elif scale := scaling(parts, config):
         there = [scale(part) for part in there]
     examples = adjoined(there)
     return flat(examples) if is_flat(config) else examples
+
+
+def _with_features(parts: list[np.ndarray], config: ConfigDict, report: Report) -> list[np.ndarray]:
+    """Return the features of each part, and of the views of the first, which is trained on."""
+    views = sum(map(len, view_rows(config).values()))
+    total, before = sum(map(len, parts)) + views * len(parts[0]), 0
+
+    def features(images: np.ndarray) -> np.ndarray:
+        nonlocal before
+        done_before, before = before, before + len(images)
+        return pretrained_part(images, config, lambda done: report(done_before + done, total))
+
+    found = [features_of_views(parts[0], config, features) if views else features(parts[0])]
+    return [*found, *(without_views(features(part), config) for part in parts[1:])]
 
 
 def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
@@ -90,6 +104,8 @@ def check_copies(dataset: Dataset, config: ConfigDict) -> None:
         UsageError: names the bytes that are needed and those that there are.
     """
     x, kind = dataset.x, config.preprocessing.kind
+    if has_views(config):
+        check_memory(config, len(dataset.y) + len(dataset.y_test), NUM_FEATURES)
     if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
         what = "a float32 copy of all examples"
         refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * x.size, what))
