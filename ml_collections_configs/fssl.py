@@ -136,6 +136,7 @@ def _images(config: ConfigDict, name: str, train_size: int) -> None:
 
 def _features(config: ConfigDict) -> None:
     config.preprocessing.kind, config.preprocessing.views = "pretrained", 4
+    config.preprocessing.image_size, config.preprocessing.components = 128, 128
     config.model = ConfigDict({"name": "mlp", "hidden": (128,)})
 
 

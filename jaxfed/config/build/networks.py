@@ -136,7 +136,10 @@ def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: i
 def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and deviation of the clients' data, or those that released weights were trained with."""
     if config.training.initial_model != PRETRAINED:
-        return federation.normalization
+        mean, deviation = federation.normalization
+        if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
+            deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))
+        return mean, deviation
     network = _pretrained_network(config)
     mean, deviation = (np.asarray(rgb) / 255 for rgb in (network.mean, network.deviation))
     return mean, deviation

@@ -49,18 +49,23 @@ def change_of(config: ConfigDict, key: str) -> Augment | None:
 def _one_of(rows: range) -> Augment:
     def draw(key: jax.Array, x: jax.Array) -> jax.Array:
         """[B, 1 + 2 V, D] -> [B, 1, D]."""
-        drawn = jax.random.randint(key, (len(x), 1, 1), rows.start, rows.stop)
-        return jax.numpy.take_along_axis(x, drawn, axis=1)
+        drawn = jax.random.randint(key, (len(x),), rows.start, rows.stop)
+        of_all = x.reshape(-1, x.shape[-1])
+        return of_all[jax.numpy.arange(len(x)) * x.shape[1] + drawn][:, None]
 
     return draw
 
 
-def features_of_views(
-    images: np.ndarray, config: ConfigDict, features: Callable[[np.ndarray], np.ndarray]
+def with_views(
+    own: np.ndarray,
+    images: np.ndarray,
+    config: ConfigDict,
+    features: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Compute the features of images and of their views.
+    """Compute the features of the views of images, beside the images' own.
 
     Args:
+        own: float32 [n, D], the features of the images.
         images: [n, H, W, c], uint8 or float in 0 to 1.
         config: of the experiment; its seed draws the views.
         features: function of images -> float32 [n, D].
@@ -68,10 +73,12 @@ def features_of_views(
     Returns:
         float32 [n, 1 + V (number of kinds of views), D].
     """
-    found = [features(images)]
+    found = [own]
     key = jax.random.fold_in(jax.random.key(config.seed), Stream.VIEWS)
     for kind, rows in view_rows(config).items():
-        change = jax.jit(augmentation.compose(config.training[kind]))
+        augment = augmentation.compose(config.training[kind])
+        assert augment is not None  # or it would have no rows
+        change = jax.jit(augment)
         for row in rows:
             seen = [
                 _as_bytes(change(jax.random.fold_in(jax.random.fold_in(key, row), first), part))

@@ -16,7 +16,7 @@ from jaxfed.config.build.networks import (
     without_clients,
 )
 from jaxfed.config.build.views import without_views
-from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
+from jaxfed.config.data.preprocessing import Parts, num_features, preprocessed, pretrained_part
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
@@ -52,7 +52,8 @@ def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
     """Return at most one example as models take it, [0 or 1, ...]."""
     nothing = dataset.x[:0]
     if config.preprocessing.kind == "pretrained":
-        return without_views(pretrained_part(nothing, config), config)
+        features = pretrained_part(nothing, config)[:, : num_features(config)]
+        return without_views(features, config)
     first = np.flatnonzero(dataset.is_labeled)[:1]
     return preprocessed(Parts(dataset.x[first], nothing, nothing), config)
 

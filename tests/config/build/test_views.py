@@ -158,6 +158,41 @@ def test_what_cannot_have_views_is_one_line(config, key, value, line):
         check(config)
 
 
+def test_components_of_images_and_views_are_those_of_the_training_images(config, images):
+    whole = Simulation(config).federation(0).x
+    config.preprocessing.components = 5
+    check(config)
+    simulation = Simulation(config)
+    simulation.check()
+    federation = simulation.federation(0)
+    assert federation.x.shape == (60, 1 + 2 * V, 5)
+    own = whole[:40, 0].astype(np.float64)
+    _, spread, directions = np.linalg.svd(own - own.mean(axis=0))
+    expected = (whole - own.mean(axis=0)) @ directions[:5].T
+    signs = np.sign(np.sum(expected * federation.x, axis=(0, 1)))
+    np.testing.assert_allclose(federation.x, expected * signs, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(federation.x[:40, 0].var(axis=0), spread[:5] ** 2 / 40, rtol=1e-4)
+    # All components have one scale, so that noise does not weigh as much as the first.
+    model = make_model(config, federation)
+    first = model.features(model.init(jax.random.key(0)), federation.x[:1])
+    plain = make_mlp_features(model.init(jax.random.key(0)), federation)
+    np.testing.assert_allclose(first, plain[:1], rtol=1e-4, atol=1e-5)
+
+
+def make_mlp_features(state, federation):
+    """relu(W z + b) of all examples' first rows; z: centered, divided by the root of the mean variance."""
+    mean, deviation = federation.normalization
+    z = (federation.x[:, 0] - mean) / np.sqrt(np.mean(deviation**2))
+    leaves = {leaf.ndim: np.asarray(leaf) for leaf in jax.tree.leaves(state) if leaf.shape[-1] == 8}
+    return np.maximum(z @ leaves[2] + leaves[1], 0)
+
+
+def test_more_components_than_images_are_refused(config, images):
+    config.preprocessing.components = 41
+    with pytest.raises(UsageError, match=r"components=41: use integers up to 40"):
+        Simulation(config).check()
+
+
 def test_too_many_views_are_refused_before_anything_is_computed(config, images):
     config.preprocessing.views = 10**8
     with pytest.raises(UsageError, match=r"preprocessing\.views=100000000: 200000001 rows of 1280"):
