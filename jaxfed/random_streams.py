@@ -50,3 +50,4 @@ class Stream(IntEnum):
     TEACHER = 0x74636872  # the teacher that stage 1 ends with
     TRAINING_COHORT = 0x7472636F  # clients of a cohort that train
     UPLOAD_STORE = 0x6D656D6F  # the server's store of uploads
+    VIEWS = 0x76696577  # views of images, whose features are computed before training

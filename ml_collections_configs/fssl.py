@@ -65,6 +65,7 @@ def get_config(variant: str = "") -> ConfigDict:
     labels_5 labels_10 labels_20                        percent of the examples with a label; 10 without
     one_in_ten server                                   labels at one client in ten, or at the server alone
     participation_5 participation_20 participation_100  percent of the clients in a round; 40 without
+    features                                            of a pretrained network, with 4 views of each kind
     paper                                               the size of the papers
     smoke                                               a few rounds
     """
@@ -133,6 +134,12 @@ def _images(config: ConfigDict, name: str, train_size: int) -> None:
     config.model = ConfigDict({"name": "cnn"})
 
 
+def _features(config: ConfigDict) -> None:
+    config.preprocessing.kind, config.preprocessing.views = "pretrained", 4
+    config.preprocessing.image_size, config.preprocessing.components = 128, 128
+    config.model = ConfigDict({"name": "mlp", "hidden": (128,)})
+
+
 def _set(config: ConfigDict, key: str, value: float) -> None:
     section, _, leaf = key.rpartition(".")
     (config[section] if section else config)[leaf] = value
@@ -184,6 +191,7 @@ VARIANTS: dict[str, base.Variant] = {
     **{name: partial(_set, key="cohort_size", value=value) for name, value in COHORTS.items()},
     "one_in_ten": partial(_set, key="federation.num_labeled_clients", value=2),
     "server": _server,
+    "features": _features,
     "paper": _paper,
     "smoke": _smoke,
 }

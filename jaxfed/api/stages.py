@@ -151,11 +151,21 @@ def feature_stages(
     """
     kind = config.preprocessing.kind
     if kind == "pretrained":
-        return (_network_stage(*extraction(**pretrained_settings(config))),)
+        network = _network_stage(*extraction(**pretrained_settings(config)))
+        projected = simulation.projection()
+        if projected is None:
+            return (network,)
+        mean, directions = projected
+        arrays = {"mean": mean, "directions": directions}
+        return network, _network_stage(arrays, _project, rows_at_once())
     if kind == "federated_features":
         model, state = simulation.feature_model(config.seed + repeat, folder)
         return (_network_stage(state, model.features, BATCH),)
     return ()
+
+
+def _project(state: Mapping[str, jax.Array], features: jax.Array) -> jax.Array:
+    return (features - state["mean"][None]) @ state["directions"]
 
 
 def _network_stage(state: Any, function: Callable[[Any, Any], jax.Array], rows: int) -> Stage:

@@ -44,6 +44,29 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
     return _wrapped(model, features, train_features)
 
 
+def of_first_row(model: Model) -> Model:
+    """Return the model of x[:, 0], for examples [B, rows, D]; examples [B, D] stay as they are."""
+
+    def first(x: jax.Array) -> jax.Array:
+        return x[:, 0] if x.ndim == 3 else x
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return model.features(state, first(x))
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        return model.train_features(state, first(x), key)
+
+    return compose(
+        init=model.init,
+        features=features,
+        head=model.head,
+        train_features=train_features,
+        by_example=model.by_example,
+    )
+
+
 def in_precision(model: Model, dtype: Any) -> Model:
     """The model whose features are computed in `dtype` (bfloat16), parameters and inputs rounded.
 

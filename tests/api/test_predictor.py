@@ -206,7 +206,12 @@ def test_image_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_images_through_a_pretrained_network(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "views",
+    [{}, {"preprocessing__components": 6, "preprocessing__views": 1}],
+    ids=["whole", "views"],
+)
+def test_images_through_a_pretrained_network(tmp_path, monkeypatch, views):
     from efficientnet_weights import write_weights
 
     from jaxfed.models.efficientnet import efficientnet
@@ -220,6 +225,7 @@ def test_images_through_a_pretrained_network(tmp_path, monkeypatch):
         preprocessing__network=network,
         preprocessing__weights=str(tmp_path / "weights"),
         preprocessing__image_size=32,
+        **views,
     )
     files = sorted((tmp_path / "f").rglob("*.png"))
     raw, expected = as_in_the_run(result, np.array(files))

@@ -26,6 +26,7 @@ from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
+from jaxfed.config.build.views import change_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -39,7 +40,7 @@ from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
 from jaxfed.federation.sampling import participation
 from jaxfed.training.client_execution import ClientExecution
-from jaxfed.training.local import augmentation, losses
+from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
@@ -163,7 +164,7 @@ def make_training(
     """Build the training specification of a config for the clients' shapes."""
     wanted = config.training
     model = make_model(config, federation)
-    augment = augmentation.compose(wanted.augmentation)
+    augment = change_of(config, "augmentation")
     pointwise = losses.POINTWISE[wanted.loss]
     if wanted.class_weights:
         pointwise = losses.class_weighted(pointwise, wanted.class_weights)
@@ -182,7 +183,7 @@ def make_training(
             ),
             pointwise=pointwise,
             augment=augment,
-            strong_augment=augmentation.compose(wanted.strong_augmentation),
+            strong_augment=change_of(config, "strong_augmentation"),
             batch_statistics=wanted.batch_statistics,
         ),
         server=ServerTraining(

@@ -21,7 +21,7 @@ from jaxfed.host.location import location
 from jaxfed.models import MODELS, Model
 from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
-from jaxfed.models.wrapping import DTYPES, in_precision, normalized
+from jaxfed.models.wrapping import DTYPES, in_precision, normalized, of_first_row
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 
@@ -47,7 +47,12 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
 
 
 def check_augmentation(config: ConfigDict, key: str, shape: tuple[int, ...]) -> None:
-    """Check that examples of this shape can be changed as `training.KEY` says; nothing is computed."""
+    """Check that examples of this shape can be changed as `training.KEY` says; nothing is computed.
+
+    Of examples with views the images are changed, before features are computed.
+    """
+    if config.preprocessing.views:
+        return
     augment = augmentation.compose(config.training[key])
     if augment:
         examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
@@ -82,6 +87,8 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     factory, execution = MODELS[name], config.execution
     check_options(name, factory, options)
     shape = federation.x.shape[1:]
+    if config.preprocessing.views:
+        shape = shape[1:]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     if takes_convolution(factory):
         options["convolution"] = execution.convolution
@@ -93,7 +100,8 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
         _check_outputs(model, name, shape, federation.num_classes)
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
-    return normalized(model, *_normalization(config, federation))
+    model = normalized(model, *_normalization(config, federation))
+    return of_first_row(model) if config.preprocessing.views else model
 
 
 def without_clients(x: np.ndarray, num_classes: int) -> Federation:
@@ -128,7 +136,10 @@ def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: i
 def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and deviation of the clients' data, or those that released weights were trained with."""
     if config.training.initial_model != PRETRAINED:
-        return federation.normalization
+        mean, deviation = federation.normalization
+        if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
+            deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))
+        return mean, deviation
     network = _pretrained_network(config)
     mean, deviation = (np.asarray(rgb) / 255 for rgb in (network.mean, network.deviation))
     return mean, deviation

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import settings_to_try
+from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
@@ -206,6 +207,7 @@ def _check_together(config: ConfigDict) -> None:
     _check_partners(config)
     check_labels_at(config)
     check_public(config)
+    check_views(config)
     check_learner(config)
     for name in methods.chosen(config):
         if federation.test == "clients" and methods.has_learners(config, name):

@@ -70,6 +70,8 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "preprocessing.weights": _PRETRAINED,
     "preprocessing.image_size": _PRETRAINED,
     "preprocessing.batch_size": _PRETRAINED,
+    "preprocessing.components": _PRETRAINED,
+    "preprocessing.views": _PRETRAINED,
     **{
         f"federation.{key}": {"federation.partition": _any_of(*schemes)}
         for key in FIELDS

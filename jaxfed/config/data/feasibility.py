@@ -15,7 +15,8 @@ from jaxfed.config.build.networks import (
     feature_shape,
     without_clients,
 )
-from jaxfed.config.data.preprocessing import Parts, preprocessed, pretrained_part
+from jaxfed.config.build.views import without_views
+from jaxfed.config.data.preprocessing import Parts, num_features, preprocessed, pretrained_part
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
@@ -51,7 +52,8 @@ def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
     """Return at most one example as models take it, [0 or 1, ...]."""
     nothing = dataset.x[:0]
     if config.preprocessing.kind == "pretrained":
-        return pretrained_part(nothing, config)
+        features = pretrained_part(nothing, config)[:, : num_features(config)]
+        return without_views(features, config)
     first = np.flatnonzero(dataset.is_labeled)[:1]
     return preprocessed(Parts(dataset.x[first], nothing, nothing), config)
 

@@ -10,13 +10,22 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.memory_demand import Demand, refuse_beyond
+from jaxfed.config.build.views import (
+    check_memory,
+    has_views,
+    view_rows,
+    with_views,
+    without_views,
+)
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.dataset import Standardization, standardization
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
 from jaxfed.data.mapped_rows import adjoined, parts
+from jaxfed.data.principal_components import Projection, principal_components
 from jaxfed.errors import UsageError
+from jaxfed.models.efficientnet import NUM_FEATURES
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
 KINDS = ("identity", "images", "standardized", "pretrained", "federated_features")
@@ -51,24 +60,49 @@ def preprocessed(
     float32 [n, d]. `standardized` scales every feature to mean 0 and variance 1 over the training examples:
     the clients', the server's, validation examples, and public ones of the same set, without test examples
     drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
-    has its own files in the cache.
+    has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
     kind = config.preprocessing.kind
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
     if kind == "pretrained":
-        parts_there, total = there, sum(map(len, there))
-
-        def features(place: int) -> np.ndarray:
-            before = sum(map(len, parts_there[:place]))
-            return pretrained_part(
-                parts_there[place], config, lambda done: report(before + done, total)
-            )
-
-        there = list(map(features, range(len(there))))
+        there = _with_features(parts, config, report)
     elif scale := scaling(parts, config):
         there = [scale(part) for part in there]
     examples = adjoined(there)
     return flat(examples) if is_flat(config) else examples
+
+
+def _with_features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
+    """Return the features of each part, and of the views of the training split."""
+    others = [part for part in (parts.test, parts.public) if len(part)]
+    views = sum(map(len, view_rows(config).values()))
+    total, before = (1 + views) * len(parts.train) + sum(map(len, others)), 0
+
+    def features(images: np.ndarray) -> np.ndarray:
+        nonlocal before
+        done_before, before = before, before + len(images)
+        return pretrained_part(images, config, lambda done: report(done_before + done, total))
+
+    own = features(parts.train)
+    project = _projection(own, parts, config) or (lambda features: features)
+    train = (
+        with_views(project(own), parts.train, config, lambda images: project(features(images)))
+        if views
+        else project(own)
+    )
+    return [train, *(without_views(project(features(part)), config) for part in others)]
+
+
+def projection(parts: Parts, config: ConfigDict) -> Projection | None:
+    """Return the projection of pretrained features onto principal components; None if they stay whole."""
+    if not config.preprocessing.components:
+        return None
+    return _projection(pretrained_part(parts.train, config), parts, config)
+
+
+def _projection(features: np.ndarray, parts: Parts, config: ConfigDict) -> Projection | None:
+    number = config.preprocessing.components
+    return principal_components(features[parts.is_seen], number) if number else None
 
 
 def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
@@ -90,6 +124,8 @@ def check_copies(dataset: Dataset, config: ConfigDict) -> None:
         UsageError: names the bytes that are needed and those that there are.
     """
     x, kind = dataset.x, config.preprocessing.kind
+    if has_views(config):
+        check_memory(config, len(dataset.y) + len(dataset.y_test), num_features(config))
     if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
         what = "a float32 copy of all examples"
         refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * x.size, what))
@@ -131,6 +167,18 @@ def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
             f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
         )
     pretrained_part(dataset.x[:0], config)
+    most = min(NUM_FEATURES, len(dataset.x))
+    if config.preprocessing.components > most:
+        raise UsageError(
+            key="config.preprocessing.components",
+            value=config.preprocessing.components,
+            allowed=f"use integers up to {most}, the smaller of numbers of features and training images",
+        )
+
+
+def num_features(config: ConfigDict) -> int:
+    """Return the number of features of an image by `preprocessing.kind='pretrained'`."""
+    return config.preprocessing.components or NUM_FEATURES
 
 
 def pretrained_part(

@@ -53,6 +53,7 @@ from jaxfed.config.data.preprocessing import (
     check_pretrained,
     is_flat,
     preprocessed,
+    projection,
     scaling,
     warn_of_scales,
 )
@@ -64,6 +65,7 @@ from jaxfed.data import Dataset, class_counts
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.mapped_rows import parts
 from jaxfed.data.partitioning.stratified import stratified
+from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
@@ -193,6 +195,10 @@ class Simulation:
         if self._vectors is None:
             self._vectors = preprocessed(self._parts(), self._config, report)
         return self._federation(self._vectors, seed)
+
+    def projection(self) -> Projection | None:
+        """Return the projection of pretrained features that the config asks for."""
+        return projection(self._parts(), self._config)
 
     def row_encoding(self) -> RowEncoding:
         """Return the encoding of rows as they are outside jaxfed, up to features that networks compute."""

@@ -100,6 +100,16 @@ PREPROCESS = in_section(
             0, at_least(0, ", 0 is what the network was trained on"), "pixels a side of its input"
         ),
         "batch_size": Setting(0, at_least(0, ", 0 is by device"), "images in a batch of it"),
+        "components": Setting(
+            0,
+            at_least(0, ", 0 keeps all features"),
+            "principal components of the training images' features that are kept, for kind='pretrained'",
+        ),
+        "views": Setting(
+            0,
+            at_least(0, ", 0 augments nothing"),
+            "weak, and as many strong, views of each image whose features are computed before training",
+        ),
     },
 )
 FEDERATION = in_section(

@@ -1,0 +1,145 @@
+"""Views of images whose features a pretrained network computes: `preprocessing.views`.
+
+    x_i = [f(image_i), f(a_1(image_i)), .., f(a_V(image_i)), f(A_1(image_i)), .., f(A_V(image_i))]
+
+f is the pretrained network, a_v are draws of `training.augmentation` and A_v of
+`training.strong_augmentation`, made once before training. Where training augments example i, it draws one of
+its V rows, uniformly; everywhere else an example is its first row. So methods that compare two views of an
+image can train a small network on features: a step costs thousands of times less than one through f. V draws
+stand for new ones in every step, which is what the methods' papers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.build.memory_demand import Demand, refuse_beyond
+from jaxfed.errors import UsageError
+from jaxfed.random_streams import Stream
+from jaxfed.training.local import augmentation
+from jaxfed.training.local.losses import Augment
+
+_AT_ONCE = 500  # images
+_KINDS = ("augmentation", "strong_augmentation")
+
+
+def view_rows(config: ConfigDict) -> dict[str, range]:
+    """Return key of `training` -> rows of an example that are its views; empty without views."""
+    number = config.preprocessing.views
+    there = [key for key in _KINDS if number and config.training[key]]
+    return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
+
+
+def has_views(config: ConfigDict) -> bool:
+    """True if an example has a row for itself and one for each of its views."""
+    return config.preprocessing.views > 0
+
+
+def change_of(config: ConfigDict, key: str) -> Augment | None:
+    """Return the change of a batch that `training.KEY` describes, or the draw of a view in its place."""
+    rows = view_rows(config).get(key)
+    return augmentation.compose(config.training[key]) if rows is None else _one_of(rows)
+
+
+def _one_of(rows: range) -> Augment:
+    def draw(key: jax.Array, x: jax.Array) -> jax.Array:
+        """[B, 1 + 2 V, D] -> [B, 1, D]."""
+        drawn = jax.random.randint(key, (len(x),), rows.start, rows.stop)
+        of_all = x.reshape(-1, x.shape[-1])
+        return of_all[jax.numpy.arange(len(x)) * x.shape[1] + drawn][:, None]
+
+    return draw
+
+
+def with_views(
+    own: np.ndarray,
+    images: np.ndarray,
+    config: ConfigDict,
+    features: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Compute the features of the views of images, beside the images' own.
+
+    Args:
+        own: float32 [n, D], the features of the images.
+        images: [n, H, W, c], uint8 or float in 0 to 1.
+        config: of the experiment; its seed draws the views.
+        features: function of images -> float32 [n, D].
+
+    Returns:
+        float32 [n, 1 + V (number of kinds of views), D].
+    """
+    found = [own]
+    key = jax.random.fold_in(jax.random.key(config.seed), Stream.VIEWS)
+    for kind, rows in view_rows(config).items():
+        augment = augmentation.compose(config.training[kind])
+        assert augment is not None  # or it would have no rows
+        change = jax.jit(augment)
+        for row in rows:
+            seen = [
+                _as_bytes(change(jax.random.fold_in(jax.random.fold_in(key, row), first), part))
+                for first in range(0, len(images), _AT_ONCE)
+                for part in [images[first : first + _AT_ONCE]]
+            ]
+            found.append(features(np.concatenate(seen)))
+    return np.stack(found, axis=1)
+
+
+def without_views(features: np.ndarray, config: ConfigDict) -> np.ndarray:
+    """Repeat features [n, D] of examples that nobody trains on in place of their views."""
+    number = 1 + sum(map(len, view_rows(config).values()))
+    return np.repeat(features[:, None], number, axis=1) if has_views(config) else features
+
+
+def _as_bytes(images: jax.Array) -> np.ndarray:
+    return np.rint(np.asarray(images) * np.float32(255)).astype(np.uint8)
+
+
+def check_views(config: ConfigDict) -> None:
+    """Check that there are views to draw, and that every method of the run trains on them.
+
+    Raises:
+        UsageError: another preprocessing, no augmentation, an augmentation of a method's own, a method that
+            labels in one shot or trains other learners.
+    """
+    if not has_views(config):
+        return
+    number = config.preprocessing.views
+
+    def refuse(wrong: str, allowed: str) -> UsageError:
+        return UsageError(wrong, key="config.preprocessing.views", value=number, allowed=allowed)
+
+    if config.preprocessing.kind != "pretrained":
+        kind = config.preprocessing.kind
+        raise refuse(
+            f"views have features of preprocessing.kind='pretrained', not {kind!r}", "use 0"
+        )
+    if not view_rows(config):
+        raise refuse("no augmentation makes views", "set training.augmentation, or use 0")
+    for name in methods.chosen(config):
+        if not methods.uses_training(config, name) or methods.has_learners(config, name):
+            raise refuse(
+                f"{name!r} does not train one network on the clients' examples",
+                "use 0, or leave the method out",
+            )
+    for name, seen in methods.differently_trained(config):
+        for key in _KINDS:
+            if seen.training[key] != config.training[key]:
+                raise UsageError(
+                    "views are computed once, for all methods",
+                    key=f"config.{methods.training_key(config, name, key)}",
+                    value=seen.training[key],
+                    allowed=f"set training.{key}, or preprocessing.views to 0",
+                )
+
+
+def check_memory(config: ConfigDict, num_examples: int, num_features: int) -> None:
+    """Refuse views of more examples than memory holds."""
+    rows = 1 + sum(map(len, view_rows(config).values()))
+    what = f"{rows} rows of {num_features} features for each of {num_examples} examples"
+    num_bytes = 4 * num_examples * rows * num_features
+    refuse_beyond(Demand("preprocessing.views", config.preprocessing.views, num_bytes, what))
