@@ -33,15 +33,7 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
         shape = (1,) * (x.ndim - 1) + (-1,)
         return (x - mean.reshape(shape)) * scale.reshape(shape)
 
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(state, prepare(x))
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        return model.train_features(state, prepare(x), key)
-
-    return _wrapped(model, features, train_features)
+    return _prepared(model, prepare)
 
 
 def of_first_row(model: Model) -> Model:
@@ -50,21 +42,7 @@ def of_first_row(model: Model) -> Model:
     def first(x: jax.Array) -> jax.Array:
         return x[:, 0] if x.ndim == 3 else x
 
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(state, first(x))
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        return model.train_features(state, first(x), key)
-
-    return compose(
-        init=model.init,
-        features=features,
-        head=model.head,
-        train_features=train_features,
-        by_example=model.by_example,
-    )
+    return _prepared(model, first)
 
 
 def in_precision(model: Model, dtype: Any) -> Model:
@@ -89,6 +67,20 @@ def in_precision(model: Model, dtype: Any) -> Model:
         parameters, _ = nnx.split_state(state, nnx.Param, ...)
         _, moved = nnx.split_state(changed, nnx.Param, ...)
         return trained.astype(jnp.float32), nnx.merge_state(parameters, moved)
+
+    return _wrapped(model, features, train_features)
+
+
+def _prepared(model: Model, prepare: Callable[[jax.Array], jax.Array]) -> Model:
+    """The model of prepare(x)."""
+
+    def features(state: nnx.State, x: jax.Array) -> jax.Array:
+        return model.features(state, prepare(x))
+
+    def train_features(
+        state: nnx.State, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        return model.train_features(state, prepare(x), key)
 
     return _wrapped(model, features, train_features)
 
