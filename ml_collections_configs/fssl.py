@@ -65,6 +65,7 @@ def get_config(variant: str = "") -> ConfigDict:
     labels_5 labels_10 labels_20                        percent of the examples with a label; 10 without
     one_in_ten server                                   labels at one client in ten, or at the server alone
     participation_5 participation_20 participation_100  percent of the clients in a round; 40 without
+    auto                                                XCLP's settings chosen in every round, calibrated
     features                                            of a pretrained network, with 4 views of each kind
     paper                                               the size of the papers
     smoke                                               a few rounds
@@ -93,6 +94,9 @@ def get_config(variant: str = "") -> ConfigDict:
     training.strong_augmentation = ("translate:1", "cutout:3")
     config.xclp.tolerance = 1e-4
     config.fixmatch_gpl = ConfigDict({"algorithm": "fixmatch", "labeled_by": "received"})
+    config.fixmatch_xclp = ConfigDict(
+        {"algorithm": "fixmatch", "labeled_by": "received", "pseudo_label": "xclp"}
+    )
     config.flexmatch = ConfigDict({"algorithm": "fixmatch", "thresholds": "flexmatch"})
     config.rscfed = ConfigDict({"beta": 300.0})  # 10^4 is for clients with thousands of examples
     config.twinsight = ConfigDict({"training": {"learning_rate": 0.03}})
@@ -132,6 +136,11 @@ def _images(config: ConfigDict, name: str, train_size: int) -> None:
     config.dataset.train_size, config.dataset.test_size = train_size, 2000
     config.rounds = 60
     config.model = ConfigDict({"name": "cnn"})
+
+
+def _auto(config: ConfigDict) -> None:
+    base.auto(config)
+    config.xclp.confidence = "calibrated"
 
 
 def _features(config: ConfigDict) -> None:
@@ -191,6 +200,7 @@ VARIANTS: dict[str, base.Variant] = {
     **{name: partial(_set, key="cohort_size", value=value) for name, value in COHORTS.items()},
     "one_in_ten": partial(_set, key="federation.num_labeled_clients", value=2),
     "server": _server,
+    "auto": _auto,
     "features": _features,
     "paper": _paper,
     "smoke": _smoke,

@@ -113,9 +113,9 @@ def check_place_of_labels(
     if needed.pseudo_label == "xclp" and not is_for_it:
         raise _refused(
             config,
-            "the server then takes part in XCLP, whose noise, protocols and compared_clients are for clients",
-            "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels' and "
-            "compared_clients=0 in config.xclp",
+            "the server then takes part in XCLP, whose noise, protocols and choices are for clients",
+            "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels', "
+            "compared_clients=0, select=(), client_prior=0 and confidence='entropy' in config.xclp",
         )
 
 

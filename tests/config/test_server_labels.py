@@ -73,6 +73,7 @@ def test_more_than_there_is(tmp_path, keys, told):
         ("labels_at_server.py", ["xclp.hamming=masked"], r"takes part in XCLP"),
         ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"takes part in XCLP"),
         ("labels_at_server.py", ["xclp.compared_clients=4"], r"takes part in XCLP"),
+        ("labels_at_server.py", ["xclp.confidence=calibrated"], r"and confidence='entropy'"),
         (
             "labels_at_server.py",
             ["federation.labels_at=clients"],

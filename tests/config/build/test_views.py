@@ -62,11 +62,11 @@ def test_rows_are_the_image_weak_views_and_strong_views(config, images):
     assert x.shape == (60, 1 + 2 * V, 16)
     np.testing.assert_array_equal(x[:, 0], images.reshape(60, 16))
     np.testing.assert_array_equal(x[40:], np.repeat(x[40:, :1], 1 + 2 * V, axis=1))
-    kept = flipped = 0
-    shifts = set()
-    for image, rows in zip(images[:40], x[:40], strict=True):
-        for weak in rows[1 : 1 + V]:
-            kept += np.array_equal(weak, image.reshape(16))
+    is_kept = np.zeros((40, V), bool)
+    flipped, shifts = 0, set()
+    for number, (image, rows) in enumerate(zip(images[:40], x[:40], strict=True)):
+        for view, weak in enumerate(rows[1 : 1 + V]):
+            is_kept[number, view] = np.array_equal(weak, image.reshape(16))
             flipped += np.array_equal(weak, image[:, ::-1].reshape(16))
         for strong in rows[1 + V :]:
             found = [
@@ -77,8 +77,10 @@ def test_rows_are_the_image_weak_views_and_strong_views(config, images):
             ]
             assert found
             shifts.update(found)
-    assert kept + flipped == 40 * V
-    assert abs(kept - 60) < 4 * np.sqrt(120) / 2  # a fair coin
+    assert is_kept.sum() + flipped == 40 * V
+    assert abs(is_kept.sum() - 60) < 4 * np.sqrt(120) / 2  # a fair coin
+    assert len(np.unique(is_kept, axis=1).T) == V  # each view and each batch has draws of its own
+    assert not np.array_equal(is_kept[:15], is_kept[15:30])
     assert len(shifts) == 9
     assert reports[-1] == (300, 300)  # 40 images seven times, 20 once
     config.seed = 1
@@ -177,6 +179,18 @@ def test_components_of_images_and_views_are_those_of_the_training_images(config,
     first = model.features(model.init(jax.random.key(0)), federation.x[:1])
     plain = make_mlp_features(model.init(jax.random.key(0)), federation)
     np.testing.assert_allclose(first, plain[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_images_to_test_on_have_no_part_in_components(config, images):
+    config.preprocessing.components, config.preprocessing.views = 2, 0
+    config.training.augmentation = config.training.strong_augmentation = ()
+    config.algorithm, config.baselines = "fedavg", ()
+    config.dataset.pooled, config.dataset.test_fraction = True, 0.5
+    federation = Simulation(config).federation(0)
+    assert len(federation.test) == 30
+    seen = np.setdiff1d(np.arange(60), federation.test)
+    np.testing.assert_allclose(federation.x[seen].mean(axis=0), 0, atol=1e-3)
+    assert np.abs(federation.x.mean(axis=0)).max() > 0.1
 
 
 def make_mlp_features(state, federation):
