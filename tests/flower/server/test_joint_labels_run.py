@@ -5,7 +5,6 @@ import json
 import pytest
 from network_deployment import FIRST_NODE, Deployment, config_of, state_of
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
