@@ -39,8 +39,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-class _FewDialects(mlir.JaxIrContext):  # type: ignore[misc]
-    """A program's context with the dialects of a CPU's programs: to load all takes 4 ms of every compilation."""
+class _FewDialects(mlir.JaxIrContext):
+    """A program's context with a CPU's dialects alone: to load all takes 4 ms of every compilation."""
 
     def load_all_available_dialects(self) -> None:
         self.dialects["func"]

@@ -11,7 +11,6 @@ from on_demand import on_demand
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
 
-
 TREES = ("learner.name=decision_tree", "federation.public_size=60", "deployment.quorum=0.6")
 SUMS = ("plaintext", "masked", "masked_resilient")
 

@@ -8,7 +8,6 @@ from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
 
 
-
 @pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
 def test_a_run_is_the_simulation(tmp_path, name):
     config = config_of(name, *(VIEWS * (name in CONSISTENT)))

@@ -13,7 +13,6 @@ from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import comparison
 
-
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.num_bits=64"),
     *("xclp.row_sums=masked", "preprocessing.kind=identity"),
