@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ from jaxfed.config.learner_section import asks_for_learners
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.rounds import play
+from jaxfed.federation.rounds import Played, play
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 
@@ -113,14 +113,27 @@ def played(
     change: Callable[[Cohort], Cohort] = lambda cohort: cohort,
 ) -> ServerState:
     """The state after the rounds from `first` to `last`."""
+    for one in rounds_of(algorithm, config, federation, state, first, last, change):
+        state = one.after
+    return state
+
+
+def rounds_of(
+    algorithm: FederatedAlgorithm,
+    config: ConfigDict,
+    federation: Federation,
+    state: ServerState,
+    first: int,
+    last: int,
+    change: Callable[[Cohort], Cohort] = lambda cohort: cohort,
+) -> Generator[Played]:
+    """The rounds from `first` to `last`, one after another."""
 
     def cohort_of(number: int) -> Cohort:
         return change(federation.cohort(sample_clients(config, federation, SEED, number)))
 
     rounds, key = range(first, last + 1), jax.random.key(SEED)
-    for one in play(algorithm, state, rounds, cohort_of=cohort_of, key=key):
-        state = one.after
-    return state
+    return play(algorithm, state, rounds, cohort_of=cohort_of, key=key)
 
 
 def padded(cohort: Cohort, fill: float) -> Cohort:
@@ -177,6 +190,17 @@ def _count(event: str, *_: Any, **__: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
+@functools.lru_cache(maxsize=1)
+def _uninterrupted(name: str, settings: tuple[str, ...]) -> tuple[list[ServerState], list[int]]:
+    """The states before the first round and after each, and the numbers of programs compiled by then."""
+    config, federation, algorithm = arranged(name, "auto", settings)
+    states, counts = [started(algorithm, federation)], []
+    for one in rounds_of(algorithm, config, federation, states[0], 1, max(config.rounds, 4)):
+        states.append(one.after)
+        counts.append(num_compilations())
+    return states, counts
+
+
 class MethodChecks:
     """The checks, of one method.
 
@@ -193,22 +217,19 @@ class MethodChecks:
     def test_learns_and_is_repeatable(self) -> None:
         """The same seed gives the same state, bit for bit, and the state is accurate enough."""
         config, federation, algorithm = self._arranged()
-        states = [
-            played(algorithm, config, federation, started(algorithm, federation), 1, config.rounds)
-            for _ in range(2)
-        ]
-        assert_equal(*states)
-        quality = algorithm.evaluate(states[0], federation)
+        state = self._states()[config.rounds]
+        again = played(
+            algorithm, config, federation, started(algorithm, federation), 1, config.rounds
+        )
+        assert_equal(state, again)
+        quality = algorithm.evaluate(state, federation)
         assert quality["test_accuracy"] > self.least_accuracy
 
     def test_rounds_are_compiled_once(self) -> None:
         """Nothing is compiled after the first round of each stage."""
-        config, federation, algorithm = self._arranged()
-        stages = config.training.labeled_only_rounds + 1
-        state = played(algorithm, config, federation, started(algorithm, federation), 1, stages)
-        before = num_compilations()
-        played(algorithm, config, federation, state, stages + 1, config.rounds)
-        assert num_compilations() == before
+        config, _, _ = self._arranged()
+        counts = _uninterrupted(self.method, self.settings)[1][: config.rounds]
+        assert len(set(counts[config.training.labeled_only_rounds :])) <= 1  # one round has one
 
     def test_the_order_of_clients_is_inert(self) -> None:
         """A reversed cohort gives the same model, bit for bit."""
@@ -216,17 +237,16 @@ class MethodChecks:
             return
         config, federation, algorithm = self._arranged()
         last = config.training.labeled_only_rounds + 1
-        start = started(algorithm, federation)
         backwards = played(
             algorithm,
             config,
             federation,
-            start,
+            self._states()[0],
             1,
             last,
             lambda cohort: Cohort(*(field[::-1] for field in cohort)),
         )
-        assert_equal(played(algorithm, config, federation, start, 1, last), backwards)
+        assert_equal(self._states()[last], backwards)
 
     def test_strategies_agree_and_padding_is_inert(self) -> None:
         """One comparison of both, as another shape would be compiled again."""
@@ -236,12 +256,12 @@ class MethodChecks:
 
     def agrees_with(self, strategy: str) -> None:
         """Another execution strategy, with padding, gives the same state up to rounding."""
-        config, federation, one_by_one = self._arranged()
+        config, federation, _ = self._arranged()
         _, _, other = self._arranged(strategy)
         last = config.training.labeled_only_rounds + 1
-        start = started(one_by_one, federation)
+        start = self._states()[0]
         assert_equal(
-            played(one_by_one, config, federation, start, 1, last),
+            self._states()[last],
             played(other, config, federation, start, 1, last, lambda cohort: padded(cohort, 7.0)),
             rtol=1e-4,
             atol=1e-5,
@@ -250,20 +270,17 @@ class MethodChecks:
     def test_resumed_equals_uninterrupted(self, tmp_path: Path) -> None:
         """A state that was saved and loaded continues bit for bit."""
         config, federation, algorithm = self._arranged()
-        start = started(algorithm, federation)
-        whole = played(algorithm, config, federation, start, 1, 4)
-        Checkpoints(tmp_path).save(3, played(algorithm, config, federation, start, 1, 3), {})
+        states = self._states()
+        Checkpoints(tmp_path).save(3, states[3], {})
         saved = Checkpoints(tmp_path).latest()
         assert saved is not None
-        restored = saved.state(template=start)
-        assert_equal(whole, played(algorithm, config, federation, restored, 4, 4))
+        restored = saved.state(template=states[0])
+        assert_equal(states[4], played(algorithm, config, federation, restored, 4, 4))
 
     def test_predictions_are_what_was_measured(self) -> None:
         """The table of predictions has the accuracy that `evaluate` returns."""
         config, federation, algorithm = self._arranged()
-        state = played(
-            algorithm, config, federation, started(algorithm, federation), 1, config.rounds
-        )
+        state = self._states()[config.rounds]
         assert algorithm.predictions is not None
         told = algorithm.predictions(state, federation)
         tested = np.isin(told.role, ("new", "test"))
@@ -274,3 +291,6 @@ class MethodChecks:
         self, strategy: str = "auto"
     ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
         return arranged(self.method, strategy, self.settings)
+
+    def _states(self) -> list[ServerState]:
+        return _uninterrupted(self.method, self.settings)[0]

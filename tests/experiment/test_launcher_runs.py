@@ -5,18 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from invoking import DIGITS, ROOT, invoke
+from invoking import DIGITS, ROOT, Done, called, invoke
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache
 from jaxfed.experiment.store.records import read_run
 from jaxfed.experiment.store.workdir import is_finished, open_workdir
 from jaxfed.reports.figures.plots import run_plots
-from launch import entry
+from launch import entry, run
 
 CACHE = "execution.compilation_cache"
 
@@ -85,21 +87,46 @@ entry.start(run.main)
 """
 
 
-def drift(workdir: Path, stop: str = "", every: int = 1) -> subprocess.CompletedProcess[str]:
+# Runs the driver in children of a process that has imported what takes each anew a second.
+FORKS = f"""
+import json, os, sys
+import jaxfed.experiment.run.loop, jaxfed.reports.figures.plots, sklearn.datasets
+from launch import run
+
+for line in sys.stdin:
+    arguments, variables, *outputs = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, output in enumerate(outputs, 1):
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), number)
+        os.environ.update(variables)
+        sys.argv = ["launch", *arguments]
+        exec({DRIVER!r})
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def drift(tmp_path: Path) -> Iterator[Callable[..., Done]]:
     """Run the driver for 2 repeats of 6 rounds; `stop` says where the process ends itself."""
+    command = [sys.executable, "-c", FORKS]
     options = ["algorithm=drift", "baselines=", "rounds=6", "num_repeats=2", "cohort_size=3"]
-    options.append(f"checkpoint_every={every}")
-    return subprocess.run(
-        [
-            *(sys.executable, "-c", DRIVER, f"--config={DIGITS}", f"--workdir={workdir}"),
-            *(f"--config.{option}" for option in options),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "STOP": stop, "JAXFED_CACHE": str(workdir.parent / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    cache = str(tmp_path / "cache")
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forks:
+
+        def forked(workdir: Path, stop: str = "", every: int = 1) -> Done:
+            set_ = [f"--config.{option}" for option in (*options, f"checkpoint_every={every}")]
+            arguments = [f"--config={DIGITS}", f"--workdir={workdir}", *set_]
+            outputs = [Path(tempfile.mkstemp(dir=tmp_path)[1]) for _ in range(2)]
+            given = (arguments, {"STOP": stop, "JAXFED_CACHE": cache}, *map(str, outputs))
+            forks.stdin.write(json.dumps(given) + "\n")
+            forks.stdin.flush()
+            status = int(forks.stdout.readline())
+            return Done(status, *(output.read_text() for output in outputs))
+
+        yield forked
 
 
 def results(workdir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -112,7 +139,7 @@ def results(workdir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return lines, summary
 
 
-def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path):
+def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path, drift):
     whole = drift(tmp_path / "whole")
     assert (whole.returncode, whole.stderr) == (0, "")
     assert "; 3 clients a round\n" in whole.stdout
@@ -169,7 +196,7 @@ def test_smoke_from_the_command_line(tmp_path):
     assert summary["environment"]["command"] == " ".join([Path(sys.executable).name, *command[1:]])
     assert (workdir / "plots" / "partition.png").stat().st_size > 1000
 
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = called(run.main, *command[3:])
     assert again.returncode == 0
     assert again.stdout == f"{workdir} is finished; --overwrite runs it again\n"
 

@@ -13,7 +13,6 @@ from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.testing.method_checks import SEED
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [1, 2, 4]
 TREE = ("learner.name=decision_tree",)
 MIXED = (

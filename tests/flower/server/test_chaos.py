@@ -18,7 +18,6 @@ from jaxfed.flower.deployment import comparison
 from jaxfed.flower.server.stages import departures
 from jaxfed.host.interruption import Interruption
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 # One makes all whole numbers negative, of which an update need not have any.
 PLAYED = [fault for fault in FAULTS if fault != "out of range"]
 

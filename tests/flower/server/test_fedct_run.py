@@ -11,8 +11,6 @@ from on_demand import on_demand
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 TREES = ("learner.name=decision_tree", "federation.public_size=60", "deployment.quorum=0.6")
 SUMS = ("plaintext", "masked", "masked_resilient")
 

@@ -5,8 +5,6 @@ import json
 import pytest
 from network_deployment import FIRST_NODE, Deployment, config_of, state_of
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
     *("xclp.num_bits=64", "training.labeled_only_rounds=0", "dataset.train_size=90"),

@@ -7,8 +7,6 @@ from on_demand import on_demand
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 
 @pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
 def test_a_run_is_the_simulation(tmp_path, name):

@@ -13,8 +13,6 @@ from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_data
 from jaxfed.flower.deployment import comparison
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
-
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.num_bits=64"),
     *("xclp.row_sums=masked", "preprocessing.kind=identity"),

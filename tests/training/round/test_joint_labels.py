@@ -14,7 +14,6 @@ from jaxfed.federation.sides import Unusable
 from jaxfed.training.round.network.joint_labels import JointLabels
 from jaxfed.xclp.settings.parameters import Parameters
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [2, 3, 5]
 SECURE = (
     *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked"),

@@ -10,7 +10,6 @@ from on_demand import on_demand
 from jaxfed.errors import UsageError
 from jaxfed.testing.method_checks import SEED, arranged
 
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 COHORT = [2, 3, 5]
 # The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
 EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
@@ -31,6 +30,7 @@ def both(name, settings=(), rounds=3, **which):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_users_compile")
 @pytest.mark.parametrize("case", CASES)
 def test_a_network_gives_the_numbers_of_the_simulation(case):
     name, settings = CASES[case]
