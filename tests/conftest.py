@@ -33,20 +33,20 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-class _FewDialects(mlir.JaxIrContext):
-    """A program's context with a CPU's dialects alone: to load all takes 4 ms of every compilation."""
-
-    def load_all_available_dialects(self) -> None:
-        self.dialects["func"]
-
-
 if metadata.version("jaxlib").startswith("0.10."):
+    from jax._src.interpreters import mlir
+
+    class _FewDialects(mlir.JaxIrContext):  # type: ignore[misc]
+        """A program's context with the dialects of a CPU's programs: all take 4 ms of every compilation."""
+
+        def load_all_available_dialects(self) -> None:
+            self.dialects["func"]
+
     mlir.JaxIrContext = _FewDialects
 
 _C_LIBRARY = ctypes.CDLL(None)
