@@ -155,17 +155,11 @@ def feature_stages(
         projected = simulation.projection()
         if projected is None:
             return (network,)
-        mean, directions = projected
-        arrays = {"mean": mean, "directions": directions}
-        return network, _network_stage(arrays, _project, rows_at_once())
+        return network, _network_stage(projected, lambda project, x: project(x), rows_at_once())
     if kind == "federated_features":
         model, state = simulation.feature_model(config.seed + repeat, folder)
         return (_network_stage(state, model.features, BATCH),)
     return ()
-
-
-def _project(state: Mapping[str, jax.Array], features: jax.Array) -> jax.Array:
-    return (features - state["mean"][None]) @ state["directions"]
 
 
 def _network_stage(state: Any, function: Callable[[Any, Any], jax.Array], rows: int) -> Stage:

@@ -20,8 +20,8 @@ class Projection(NamedTuple):
     directions: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return float32 [..., k] of x [..., d]."""
-        return (x - self.mean) @ self.directions
+        """Return float32 [n, k] of x [n, d], NumPy's or JAX's."""
+        return (x - self.mean[None]) @ self.directions
 
 
 def principal_components(x: np.ndarray, number: int) -> Projection:

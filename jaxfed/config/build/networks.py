@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.memory_demand import Demand, refuse_beyond
+from jaxfed.config.build.views import has_views
 from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section
@@ -51,7 +52,7 @@ def check_augmentation(config: ConfigDict, key: str, shape: tuple[int, ...]) -> 
 
     Of examples with views the images are changed, before features are computed.
     """
-    if config.preprocessing.views:
+    if has_views(config):
         return
     augment = augmentation.compose(config.training[key])
     if augment:
@@ -87,7 +88,7 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     factory, execution = MODELS[name], config.execution
     check_options(name, factory, options)
     shape = federation.x.shape[1:]
-    if config.preprocessing.views:
+    if has_views(config):
         shape = shape[1:]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     if takes_convolution(factory):
@@ -101,7 +102,7 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     model = normalized(model, *_normalization(config, federation))
-    return of_first_row(model) if config.preprocessing.views else model
+    return of_first_row(model) if has_views(config) else model
 
 
 def without_clients(x: np.ndarray, num_classes: int) -> Federation:

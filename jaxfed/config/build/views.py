@@ -35,6 +35,11 @@ def view_rows(config: ConfigDict) -> dict[str, range]:
     return {key: range(1 + i * number, 1 + (i + 1) * number) for i, key in enumerate(there)}
 
 
+def num_rows(config: ConfigDict) -> int:
+    """Return the number of rows of an example: its own and one for each view."""
+    return 1 + sum(map(len, view_rows(config).values()))
+
+
 def has_views(config: ConfigDict) -> bool:
     """True if an example has a row for itself and one for each of its views."""
     return config.preprocessing.views > 0
@@ -80,10 +85,10 @@ def with_views(
         assert augment is not None  # or it would have no rows
         change = jax.jit(augment)
         for row in rows:
+            row_key = jax.random.fold_in(key, row)
             seen = [
-                _as_bytes(change(jax.random.fold_in(jax.random.fold_in(key, row), first), part))
-                for first in range(0, len(images), _AT_ONCE)
-                for part in [images[first : first + _AT_ONCE]]
+                _as_bytes(change(jax.random.fold_in(row_key, i), images[i : i + _AT_ONCE]))
+                for i in range(0, len(images), _AT_ONCE)
             ]
             found.append(features(np.concatenate(seen)))
     return np.stack(found, axis=1)
@@ -91,8 +96,7 @@ def with_views(
 
 def without_views(features: np.ndarray, config: ConfigDict) -> np.ndarray:
     """Repeat features [n, D] of examples that nobody trains on in place of their views."""
-    number = 1 + sum(map(len, view_rows(config).values()))
-    return np.repeat(features[:, None], number, axis=1) if has_views(config) else features
+    return np.repeat(features[:, None], num_rows(config), axis=1) if has_views(config) else features
 
 
 def _as_bytes(images: jax.Array) -> np.ndarray:
@@ -139,7 +143,7 @@ def check_views(config: ConfigDict) -> None:
 
 def check_memory(config: ConfigDict, num_examples: int, num_features: int) -> None:
     """Refuse views of more examples than memory holds."""
-    rows = 1 + sum(map(len, view_rows(config).values()))
+    rows = num_rows(config)
     what = f"{rows} rows of {num_features} features for each of {num_examples} examples"
     num_bytes = 4 * num_examples * rows * num_features
     refuse_beyond(Demand("preprocessing.views", config.preprocessing.views, num_bytes, what))

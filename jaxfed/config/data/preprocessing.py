@@ -13,7 +13,7 @@ from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.build.views import (
     check_memory,
     has_views,
-    view_rows,
+    num_rows,
     with_views,
     without_views,
 )
@@ -65,44 +65,45 @@ def preprocessed(
     kind = config.preprocessing.kind
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
     if kind == "pretrained":
-        there = _with_features(parts, config, report)
+        there = _with_features(there, parts, config, report)
     elif scale := scaling(parts, config):
         there = [scale(part) for part in there]
     examples = adjoined(there)
     return flat(examples) if is_flat(config) else examples
 
 
-def _with_features(parts: Parts, config: ConfigDict, report: Report) -> list[np.ndarray]:
-    """Return the features of each part, and of the views of the training split."""
-    others = [part for part in (parts.test, parts.public) if len(part)]
-    views = sum(map(len, view_rows(config).values()))
-    total, before = (1 + views) * len(parts.train) + sum(map(len, others)), 0
+def _with_features(
+    there: list[np.ndarray], parts: Parts, config: ConfigDict, report: Report
+) -> list[np.ndarray]:
+    """Return the features of each part, and of the views of the first, the training split."""
+    train, *others = there
+    total, before = num_rows(config) * len(train) + sum(map(len, others)), 0
 
     def features(images: np.ndarray) -> np.ndarray:
         nonlocal before
         done_before, before = before, before + len(images)
         return pretrained_part(images, config, lambda done: report(done_before + done, total))
 
-    own = features(parts.train)
-    project = _projection(own, parts, config) or (lambda features: features)
-    train = (
-        with_views(project(own), parts.train, config, lambda images: project(features(images)))
-        if views
-        else project(own)
-    )
-    return [train, *(without_views(project(features(part)), config) for part in others)]
+    own = features(train)
+    project = projection(parts, config, own) or (lambda features: features)
+    found = project(own)
+    if has_views(config):
+        found = with_views(found, train, config, lambda images: project(features(images)))
+    return [found, *(without_views(project(features(part)), config) for part in others)]
 
 
-def projection(parts: Parts, config: ConfigDict) -> Projection | None:
-    """Return the projection of pretrained features onto principal components; None if they stay whole."""
-    if not config.preprocessing.components:
-        return None
-    return _projection(pretrained_part(parts.train, config), parts, config)
+def projection(
+    parts: Parts, config: ConfigDict, own: np.ndarray | None = None
+) -> Projection | None:
+    """Return the projection of pretrained features onto principal components; None if they stay whole.
 
-
-def _projection(features: np.ndarray, parts: Parts, config: ConfigDict) -> Projection | None:
+    `own` are the features of the training split, where they are computed already.
+    """
     number = config.preprocessing.components
-    return principal_components(features[parts.is_seen], number) if number else None
+    if not number:
+        return None
+    own = pretrained_part(parts.train, config) if own is None else own
+    return principal_components(own[parts.is_seen], number)
 
 
 def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
