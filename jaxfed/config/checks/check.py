@@ -139,16 +139,18 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 
 
 def _check_training_cohort(config: ConfigDict, name: str) -> None:
-    """Check that a round has as many clients as are to train."""
+    """Check that a round has as many clients as are to train, which is for labels at clients."""
     most = config.cohort_size or config.federation.num_clients
     size = methods.with_own_training(config, name).training.training_cohort_size
-    if methods.uses_training(config, name) and 0 < most < size:
-        raise UsageError(
-            f"a round has {most} clients",
-            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
-            value=size,
-            allowed=f"use 1 to {most}, and 0 for all",
-        )
+    if not size or not methods.uses_training(config, name):
+        return
+    key = f"config.{methods.training_key(config, name, 'training_cohort_size')}"
+    if config.federation.labels_at == "server":
+        allowed = "set it to 0, or federation.labels_at='clients'"
+        raise UsageError("needs labels at clients", key=key, value=size, allowed=allowed)
+    if 0 < most < size:
+        allowed = f"use 1 to {most}, and 0 for all"
+        raise UsageError(f"a round has {most} clients", key=key, value=size, allowed=allowed)
 
 
 def _check_partners(config: ConfigDict) -> None:

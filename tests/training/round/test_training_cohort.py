@@ -17,6 +17,7 @@ from small_training import (
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import arranged
@@ -145,6 +146,8 @@ def test_mistakes_are_named():
         "ml_collections_configs/fedavg_xclp.py:smoke", ["federation.labels_at=server"]
     )
     config.training.training_cohort_size = 2
+    with pytest.raises(UsageError, match=r"config.training.training_cohort_size=2: needs"):
+        check(config)
     at_server = Simulation(config).federation(0)
     method = make_algorithm(config, "fedavg_xclp", at_server)
     with pytest.raises(UsageError, match=r"training_cohort_size=2: needs labels at clients"):
