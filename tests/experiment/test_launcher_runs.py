@@ -200,7 +200,7 @@ def test_smoke_from_the_command_line(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("xclp", "client_knn"):
-        assert f"repeat 2/2  {name:<10}  round 1/1  test accuracy 0." in done.stdout
+        assert f"repeat 2/2  {name:<14}  round 1/1  test accuracy 0." in done.stdout
     config = json.loads((workdir / "config.json").read_text())
     assert config["xclp"]["num_bits"] == 256
     summary = json.loads((workdir / "summary.json").read_text())
