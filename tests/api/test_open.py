@@ -14,6 +14,7 @@ from jaxfed.config.schema.reference import entries
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"baselines": ("fedavg",), "rounds": 3, "xclp__alpha": 0.9, "training__epochs": 1}
+FEW |= {"dataset__train_size": 400, "xclp__num_bits": 64, "execution__plots": False}
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,7 @@ def on_a_file(tmp_path):
         federation__num_clients=2,
         xclp__num_bits=64,
         xclp__num_neighbors=3,
+        execution__plots=False,
     )
     return jaxfed.open(tmp_path / "w"), table
 

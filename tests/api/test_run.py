@@ -15,7 +15,9 @@ from jaxfed.config import file
 from jaxfed.experiment.run.progress import RunProgress
 
 TRAINED = "fedavg_xclp:smoke"
-FEW = {"baselines": ("fedavg",), "rounds": 4}
+FEW = {"baselines": ("fedavg",), "rounds": 4, "xclp__num_bits": 64}
+FEW |= {"dataset__train_size": 400, "model__hidden": (16,)}
+SMALL = {"dataset__train_size": 100, "xclp__num_bits": 64, "execution__plots": False}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,7 @@ def test_it_is_the_launchers_path(trained, tmp_path):
     arguments = [
         "--config=ml_collections_configs/fedavg_xclp.py:smoke",
         f"--workdir={tmp_path / 'w'}",
-        "--config.baselines=fedavg",
-        "--config.rounds=4",
+        *(f"--config.{key.replace('__', '.')}={value}" for key, value in FEW.items()),
     ]
     status, errors = invoke(arguments)
     assert (status, errors) == (0, "")
@@ -62,7 +63,7 @@ def test_the_console_has_the_names_of_reports(tmp_path, monkeypatch):
         RunProgress, "show_results", lambda _, *told, **more: shown.append(told[-1])
     )
     settings = {"algorithm": "client_knn", "baselines": ("mine",), "mine__algorithm": "client_knn"}
-    settings |= {"mine__num_neighbors": 3, "num_repeats": 1}
+    settings |= {"mine__num_neighbors": 3, "num_repeats": 1, "execution__plots": False}
     jaxfed.run("xclp_digits:smoke", workdir=tmp_path / "a", **settings)
     told = {
         key.replace("__", "."): value for key, value in {**settings, "baselines": "mine"}.items()
@@ -175,9 +176,7 @@ def test_a_config_of_the_current_folder_goes_by_its_name(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_folder_of_its_own_goes_with_the_result():
-    result = jaxfed.run(
-        "xclp_digits:smoke", progress=False, num_repeats=1, baselines=("client_knn",), rounds=1
-    )
+    result = jaxfed.run("xclp_digits:smoke", progress=False, num_repeats=1, baselines=(), **SMALL)
     place = result.workdir
     assert place.is_dir()
     del result
@@ -203,7 +202,7 @@ def test_mistakes_are_one_line(trained, call, message):
 
 
 def test_one_shot_methods_have_no_model():
-    result = jaxfed.run("xclp_digits:smoke", progress=False, num_repeats=1, baselines=())
+    result = jaxfed.run("xclp_digits:smoke", progress=False, num_repeats=1, baselines=(), **SMALL)
     with pytest.raises(jaxfed.UsageError, match="trains no model"):
         result.model()
     later = (

@@ -2,12 +2,10 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from invoking import ROOT
+from invoking import called
 from matplotlib.colors import to_hex
 from whole_figures import assert_nothing_is_cut
 
@@ -15,6 +13,7 @@ from benchmarks.growth.document import read_growths, write_growth
 from benchmarks.growth.figure import growth_figure
 from jaxfed.errors import UsageError
 from jaxfed.reports.figures import png
+from launch import growth
 
 SEARCH = {"num_bits": 64}
 GIGA = 1e9
@@ -182,15 +181,11 @@ def test_files_of_two_machines(tmp_path):
 
 
 def test_the_command(tmp_path):
-    def called(*arguments):
-        command = [sys.executable, "-m", "launch.growth", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    done = called(str(bench_file(tmp_path / "b.json", row(100), row(200))))
+    done = called(growth.main, bench_file(tmp_path / "b.json", row(100), row(200)))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path / 'growth' / 'search.png'}\n"
     assert (tmp_path / "growth" / "growth.csv").is_file()
     (tmp_path / "bad.json").write_text("{")
-    done = called(str(tmp_path / "bad.json"))
+    done = called(growth.main, tmp_path / "bad.json")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"jaxfed: cannot read {tmp_path / 'bad.json'}: ")

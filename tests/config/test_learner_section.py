@@ -234,6 +234,7 @@ def test_an_experiment_on_data_at_hand(tmp_path):
         load("baselines=local_learning,centralized,pate", variant="smoke,dp"),
         workdir=tmp_path / "run",
         progress=False,
+        execution__plots=False,
     )
     assert result.methods == ("fedct", "local_learning", "centralized", "pate")
     final = result.summary["algorithms"]["fedct"]

@@ -37,12 +37,24 @@ from jaxfed.training.pseudo_labels import pseudo_label
 CONFIG = "ml_collections_configs/fedavg_xclp.py"
 
 
+SMALL = (
+    *("dataset.train_size=600", "xclp.num_bits=128", "algorithm=fedavg_network", "baselines=()"),
+    "checkpoint_every=4",
+)
+
+
 @pytest.fixture
 def config():
-    config = config_file.load(f"{CONFIG}:smoke", ["dataset.train_size=600", "xclp.num_bits=128"])
-    config.algorithm, config.baselines = "fedavg_network", ()
-    config.checkpoint_every = 4
-    return config
+    return config_file.load(f"{CONFIG}:smoke", SMALL)
+
+
+@pytest.fixture(scope="module")
+def stage1(tmp_path_factory):
+    """The workdir of a first stage, and its metrics."""
+    config = config_file.load(f"{CONFIG}:smoke", SMALL)
+    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
+    place = tmp_path_factory.mktemp("stage1")
+    return place, run(config, place)[1]
 
 
 def run(config, path):
@@ -148,6 +160,7 @@ def test_what_clients_get_each_is_in_the_last_line_only(config, tmp_path):
 def test_a_method_that_diverges_stops_and_the_others_go_on(config, tmp_path):
     config.algorithm, config.baselines, config.num_repeats = "fedavg", ("client_knn",), 2
     config.preprocessing.kind, config.rounds, config.model.hidden = "identity", 2, (8,)
+    config.federation.num_clients = 10
     config.training.labeled_only_rounds, config.training.learning_rate = 0, 1e30
     summary, records = run(config, tmp_path / "run")
     trained = [r for r in records if r["algorithm"] == "fedavg" and r["round"] > 0]
@@ -174,17 +187,12 @@ def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure(
     assert (unmeasured.best, unmeasured.round) == ("c", 2)
 
 
-def test_stage_2_starts_from_what_stage_1_left(config, tmp_path):
-    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
-    _, first = run(config, tmp_path / "stage1")
-    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
-    config.algorithm = "fedavg_network"
-    config.training.learning_rate = 1e-9
+def test_stage_2_starts_from_what_stage_1_left(config, tmp_path, stage1):
+    place, first = stage1
+    config.training.labeled_only_rounds, config.training.learning_rate = 0, 1e-9
     accuracies = {r["round"]: r.get("validation_accuracy") for r in first}
     for start, number in (("", first[-1]["selected_round"]), ("-last", 6)):
-        config.training.initial_model = str(
-            tmp_path / "stage1" / "states" / ("fedavg-{repeat}" + start)
-        )
+        config.training.initial_model = str(place / "states" / ("fedavg-{repeat}" + start))
         _, second = run(config, tmp_path / f"stage2{start}")
         assert second[0]["validation_accuracy"] == accuracies[number]
         assert second[-1]["validation_accuracy"] == pytest.approx(accuracies[number], abs=1e-6)
@@ -193,17 +201,16 @@ def test_stage_2_starts_from_what_stage_1_left(config, tmp_path):
         check(config)
 
 
-def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path):
-    config.algorithm, config.training.labeled_only_rounds = "fedavg", 0
-    _, first = run(config, tmp_path / "stage1")
-    config.training.initial_model = str(tmp_path / "stage1" / "states" / "fedavg-{repeat}")
-    config.algorithm, config.training.learning_rate = "fedavg_network", 30.0
+def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path, stage1):
+    place, first = stage1
+    config.training.initial_model = str(place / "states" / "fedavg-{repeat}")
+    config.training.labeled_only_rounds, config.training.learning_rate = 0, 30.0
     summary, second = run(config, tmp_path / "stage2")
     assert max(r.get("validation_accuracy", 0) for r in second[1:]) < 0.3
     assert second[-1]["selected_round"] == 0
     assert summary["test_accuracy"] == first[-1]["test_accuracy"] > 0.3
     states = final_states(tmp_path / "stage2")
-    start = final_states(tmp_path / "stage1")["fedavg-0"]
+    start = final_states(place)["fedavg-0"]
     model = [name for name in start if name.startswith("model.")]
     for name in model:
         np.testing.assert_array_equal(states["fedavg_network-0"][name], start[name])

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from absl import app, logging
 from absl.testing import flagsaver
+from invoking import called as in_process
 from rich.console import Console
 
 from jaxfed.config import file as config_file
@@ -150,7 +152,6 @@ def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
         config_file.load(path)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "arguments", "key"),
     [
@@ -163,15 +164,9 @@ def test_configs_are_found_from_any_folder(path, monkeypatch, tmp_path):
 )
 def test_a_name_too_long_is_a_mistake(name, arguments, key):
     long = "a" * 300
-    command = [
-        sys.executable,
-        "-m",
-        f"launch.{name}",
-        *(a.replace("LONG", long) for a in arguments),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, f"jaxfed: {key}='{long}': File name too long\n")
-    assert done.stdout == ""
+    given = [argument.replace("LONG", long) for argument in arguments]
+    done = in_process(import_module(f"launch.{name}").main, *given)
+    assert done == (2, "", f"jaxfed: {key}='{long}': File name too long\n")
 
 
 @pytest.mark.parametrize(
@@ -179,10 +174,9 @@ def test_a_name_too_long_is_a_mistake(name, arguments, key):
 )
 def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp_path):
     name, *given = arguments
-    command = [sys.executable, "-m", f"launch.{name}", *given, f"--out={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = in_process(import_module(f"launch.{name}").main, *given, f"--out={tmp_path}")
     line = f"jaxfed: --out='{tmp_path}': cannot write in {tmp_path}: Is a directory\n"
-    assert (done.returncode, done.stderr, done.stdout) == (2, line, "")
+    assert done == (2, "", line)
 
 
 def test_a_run_does_not_wait_for_packages_that_it_does_not_need():

@@ -95,7 +95,7 @@ def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch):
     arguments = [
         argument for argument in page_commands()[name] if not argument.startswith("--workdir=")
     ]
-    smaller = ["--config.num_repeats=1", "--config.baselines="]
+    smaller = ["--config.num_repeats=1", "--config.baselines=", "--config.execution.plots=false"]
     if name != "clients":
         smaller += ["--config.xclp.num_bits=64"]
     if name == "photos":

@@ -245,7 +245,7 @@ def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
 @pytest.mark.parametrize(("key_bits", "workers"), [(2048, 1), (3072, 0)])
 def test_key_size_and_worker_processes(key_bits, workers):
     """The size shows in the bytes, the processes nowhere; progress counts to the end."""
-    vectors, labels = digits(2, 40)
+    vectors, labels = digits(2, 20)
     told = []
     parameters = {"num_classes": 10, "num_bits": 32, "num_neighbors": 3}
     result = xclp.cross_client_label_propagation(

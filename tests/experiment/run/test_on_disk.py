@@ -25,6 +25,7 @@ NATURAL = {
     "model__name": "mlp",
     "cohort_size": 4,
     "num_repeats": 1,
+    "execution__plots": False,
 }
 
 

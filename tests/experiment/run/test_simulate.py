@@ -15,7 +15,10 @@ from jaxfed.models import from_flax
 
 from flax import nnx  # isort: skip
 
-OVERRIDES = ("dataset.validation_fraction=0.1", "evaluate_every=2", "baselines=()")
+OVERRIDES = (
+    *("dataset.validation_fraction=0.1", "evaluate_every=2", "baselines=()"),
+    *("dataset.train_size=400", "model.hidden=(16,)", "execution.plots=false"),
+)
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((90, 4)).astype(np.float32)
 Y = (X @ RNG.standard_normal((4, 3))).argmax(axis=1)

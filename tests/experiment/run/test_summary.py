@@ -108,6 +108,7 @@ SVC = ("--config.learner.name=estimator", "--config.learner.estimator.estimator=
 )
 def test_a_run_in_which_no_client_has_a_model(overrides, why, tmp_path):
     arguments = [f"--config={FEDCT}", f"--workdir={tmp_path / 'run'}", *overrides]
+    arguments.append("--config.execution.plots=false")
     status, error = invoke(arguments)
     assert status == 1
     lines = [line for line in error.splitlines() if line.startswith("jaxfed: ")]

@@ -68,6 +68,7 @@ def launch(tmp_path, monkeypatch, capsys):
             "federation.labeled_fraction": 0.5,
             "checkpoint_every": 1,
             "execution.compilation_cache": "off",
+            "execution.plots": "false",
         }
         command = ["run", f"--config={base.__file__}", f"--workdir={workdir}"]
         command += [f"--config.{key}={value}" for key, value in settings.items()]
@@ -180,10 +181,10 @@ def test_a_run_goes_on_with_more_memory(launch, whole, tmp_path):
     assert (status, complaint.count("\n")) == (2, 1)
     assert 'another config: config.execution.precision is "float32" there' in complaint
     assert "memory_limit" not in complaint
-    assert launch(place, more, "--config.execution.plots=false") == (0, "")
+    assert launch(place, more, "--config.execution.workers=1") == (0, "")
     assert results(place) == whole
     execution = json.loads((place / "config.json").read_text())["execution"]
-    assert (execution["memory_limit"], execution["plots"]) == ("1 GB", False)
+    assert (execution["memory_limit"], execution["workers"]) == ("1 GB", 1)
     status, complaint = launch(place)
     assert (status, complaint.count("\n")) == (2, 1)
     assert 'config.execution.memory_limit is "1 GB" there, null now' in complaint
@@ -246,17 +247,17 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(
     """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
     monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
     monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
-    saving = f"--config.checkpoint_every={every}"
+    saving = (f"--config.checkpoint_every={every}", "--config.execution.plots=true")
     for number, limit in enumerate((150, 1000, 3000)):
         workdir = tmp_path / str(number)
         with full_disk(after=limit):
-            status, complaint = launch(workdir, saving)
+            status, complaint = launch(workdir, *saving)
         assert (status, complaint.count("\n")) == (1, 1), complaint
         assert "File too large" in complaint
         assert "with more room the same command continues" in complaint
         assert not list(workdir.rglob("*.partial"))
         assert not (workdir / "summary.json").exists()
-        assert launch(workdir, saving) == (0, "")
+        assert launch(workdir, *saving) == (0, "")
         assert results(workdir) == whole
 
 

@@ -399,7 +399,7 @@ def test_a_real_sweep_with_a_failing_point(config, tmp_path):
     path, directory = (
         config(
             f"{BROKEN}def sweep(add):\n"
-            "    add(**{'xclp.num_bits': 64})\n"
+            "    add(**{'client_knn.num_neighbors': 3})\n"
             "    add(**{'algorithm': 'broken'})\n"
         ),
         tmp_path / "out",
@@ -410,12 +410,15 @@ def test_a_real_sweep_with_a_failing_point(config, tmp_path):
         "--config.num_repeats=1",
         "--config.dataset.train_size=400",
         "--config.federation.labeled_fraction=0.5",
-        "--config.baselines=client_knn",
+        "--config.algorithm=client_knn",
+        "--config.baselines=another",
+        "--config.another.algorithm=client_knn",
+        "--config.execution.plots=false",
     )
     assert done.returncode == 1, done.stderr
     assert "failed: algorithm=broken, see" in done.stderr
     assert "1 of 2 points are finished" in done.stdout
     rows = read_csv(directory)
-    assert [row["algorithm"] for row in rows] == ["xclp", "client_knn"]
+    assert [row["algorithm"] for row in rows] == ["client_knn", "another"]
     assert all(0 < float(row["test_accuracy"]) <= 1 for row in rows)
     assert all(row["test_accuracy_std"] == "" for row in rows)

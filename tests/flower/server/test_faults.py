@@ -120,7 +120,8 @@ def test_a_fault_costs_its_client_the_rest_of_its_round(deployed, step, fault):
 def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fault):
     if fault in ("twice with other content", "other type"):
         pytest.skip("a hello may be repeated, and has its sums in this type anyway")
-    there = deployed({(11, "hello", 0): "other form" if fault == "out of range" else fault})
+    fault = "other form" if fault == "out of range" else fault
+    there = deployed({(11, "hello", 0): fault}, "rounds=1")
     with pytest.raises(
         UsageError, match=r"clients 1 of 3 are missing; refused: node 11: \S"
     ) as line:
@@ -129,14 +130,14 @@ def test_a_fault_at_the_hello_stops_the_run_before_its_first_round(deployed, fau
     assert not (there.place / "stages.jsonl").exists()
     there.network.revive(11)
     there.serve()
-    np.testing.assert_array_equal(result(there), expected())
+    np.testing.assert_array_equal(result(there), expected(rounds=1))
 
 
 @pytest.mark.parametrize("fault", [fault for fault, reason in LOST.items() if not reason])
 def test_a_hello_that_is_repeated_is_one_hello(deployed, fault):
-    there = deployed({(11, "hello", 0): fault})
+    there = deployed({(11, "hello", 0): fault}, "rounds=1")
     there.serve()
-    np.testing.assert_array_equal(result(there), expected())
+    np.testing.assert_array_equal(result(there), expected(rounds=1))
 
 
 def test_too_few_clients_stop_the_run_in_one_line_and_the_same_command_continues(deployed):
@@ -299,7 +300,7 @@ def test_a_client_that_does_not_fit_stops_the_start_in_one_line(deployed, case):
 
 
 def test_named_clients_take_part(deployed):
-    there = deployed(None, "deployment.nodes=('client-0','client-1','client-2')")
+    there = deployed(None, "rounds=1", "deployment.nodes=('client-0','client-1','client-2')")
     there.serve()
     assert json.loads((there.place / "clients.json").read_text())["1"]["name"] == "client-1"
 

@@ -139,16 +139,12 @@ def test_states_of_an_unknown_time_are_refused(tmp_path, monkeypatch):
         there.serve()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"0": 1}', '{"0": {"data": 1}}'])
-def test_a_damaged_record_of_clients_is_one_line(tmp_path, monkeypatch, content):
+def test_a_damaged_record_of_clients_or_another_config_is_one_line(tmp_path, monkeypatch):
     there = stopped(tmp_path, monkeypatch)
-    (there.place / "clients.json").write_text(content)
-    with pytest.raises(UsageError, match=r"clients\.json: damaged; it identifies the clients"):
-        there.serve()
-
-
-def test_the_workdir_of_another_config_is_refused(tmp_path, monkeypatch):
-    there = stopped(tmp_path, monkeypatch)
+    for content in ("", "[]", '{"0": 1}', '{"0": {"data": 1}}'):
+        (there.place / "clients.json").write_text(content)
+        with pytest.raises(UsageError, match=r"clients\.json: damaged; it identifies the clients"):
+            there.serve()
     there.config = config_of(NAME, *CONFIG, "rounds=3", "seed=8")
     with pytest.raises(UsageError, match=r"made by another config: config\.seed is"):
         there.serve()
