@@ -33,7 +33,6 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
-from ml_collections import ConfigDict, FieldReference  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -49,24 +48,6 @@ if metadata.version("jaxlib").startswith("0.10."):
             self.dialects["func"]
 
     mlir.JaxIrContext = _FewDialects
-
-_get, _get_ref = ConfigDict.get, ConfigDict.get_ref
-
-
-def _get_without_a_message(self: ConfigDict, key: str, default: Any = None) -> Any:
-    """`get` of a missing key: the original looks for one like it, for a message that it drops."""
-    return _get(self, key, default) if key in self or "." in str(key) else default
-
-
-def _get_ref_in_place(self: ConfigDict, key: str) -> FieldReference:
-    """A key's reference: the original walks the whole config to store one."""
-    if not isinstance(self._fields[key], FieldReference | None):
-        self._fields[key] = FieldReference(self._fields[key])
-    return _get_ref(self, key)
-
-
-# Both are most of the time that configs take to be read and checked.
-ConfigDict.get, ConfigDict.get_ref = _get_without_a_message, _get_ref_in_place
 
 _C_LIBRARY = ctypes.CDLL(None)
 _KEPT = 2 * 2**30  # bytes

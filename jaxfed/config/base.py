@@ -7,7 +7,7 @@ defaults, allowed values and meanings: `docs/keys.md`, or `python -m launch.run 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from jaxfed.config.schema import SHARED, defaults
 from jaxfed.errors import UsageError, suggestion
@@ -34,9 +34,13 @@ ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 
 def get_config() -> ConfigDict:
     """XCLP and its Section 4.1 baselines on no data set yet."""
-    config = ConfigDict(defaults())
+    values = defaults()
+    followers = ("per_client_lp", "pooled_lp")
+    for key in {key for name in followers for key in values[name]}:
+        values["xclp"][key] = FieldReference(values["xclp"][key])
+    config = ConfigDict(values)
     # Baselines follow XCLP's settings unless they have their own.
-    for name in ("per_client_lp", "pooled_lp"):
+    for name in followers:
         for key in config[name]:
             config[name][key] = config.xclp.get_oneway_ref(key)
     # In addition to the given value; () = it alone. Keys in a method's `select` are chosen by leave-one-out.

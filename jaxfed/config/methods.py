@@ -47,7 +47,10 @@ def variants(config: ConfigDict) -> list[str]:
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
-    return str(_section(config, name).get("algorithm", name))
+    own = section_of(config, name)
+    if "algorithm" in own:  # `get` of a missing key looks for one like it, for a millisecond
+        return str(own["algorithm"])
+    return name
 
 
 def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorithm]:
@@ -100,7 +103,7 @@ def is_public(config: ConfigDict, name: str) -> bool:
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
-    sections = (_section(config, algorithm_of(config, name)), _section(config, name))
+    sections = (section_of(config, algorithm_of(config, name)), section_of(config, name))
     given = {key: value for own in sections for key, value in own.items()}
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
@@ -211,8 +214,8 @@ def naming_keywords(config: ConfigDict, name: str) -> AbstractContextManager[Non
     """Name in errors about a method's keyword the key that holds its value."""
     algorithm = algorithm_of(config, name)
     keys = {word: f"{name}.{word}" for word in own_keywords(factory_of(config, name))}
-    keys |= {word: f"{algorithm}.{word}" for word in _section(config, algorithm)}
-    keys |= {word: f"{name}.{word}" for word in _section(config, name)}
+    keys |= {word: f"{algorithm}.{word}" for word in section_of(config, algorithm)}
+    keys |= {word: f"{name}.{word}" for word in section_of(config, name)}
     return section("config", keys)
 
 
@@ -221,10 +224,13 @@ def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     return {
         key: (owner, value)
         for owner in (algorithm_of(config, name), name)
-        for key, value in _section(config, owner).get("training", {}).items()
+        if "training" in (own := section_of(config, owner))
+        for key, value in own["training"].items()
     }
 
 
-def _section(config: ConfigDict, name: str) -> ConfigDict:
-    own = config.get(name, ConfigDict())
-    return own if isinstance(own, ConfigDict) else ConfigDict()
+def section_of(config: ConfigDict, name: str) -> ConfigDict:
+    """A method's own section; empty without one."""
+    if name in config and isinstance(config[name], ConfigDict):
+        return config[name]
+    return ConfigDict()

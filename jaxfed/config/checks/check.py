@@ -68,9 +68,9 @@ def check(config: ConfigDict) -> None:
         ):
             raise unknown_key(key, {*RULES, *methods.own_keys(config)})
     for name, factory in plugins.items():
-        check_plugin(name, factory, config.get(name, {}))
+        check_plugin(name, factory, methods.section_of(config, name))
     for name in names:  # also those outside the run: a sweep may use them
-        check_own(name, config.get(name, {}), methods.factory_of(config, name))
+        check_own(name, methods.section_of(config, name), methods.factory_of(config, name))
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):
@@ -117,7 +117,7 @@ def _check_variant(name: str, algorithm: Any) -> None:
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
     """Check that a method's own training has keys and values that the section `training` allows."""
-    own = config.get(name, {}).get("training", {})
+    own = config[name].get("training", {}) if name in config else {}
     if not isinstance(own, ConfigDict | dict):
         raise UsageError(
             key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
@@ -157,7 +157,7 @@ def _check_partners(config: ConfigDict) -> None:
     """Check that sums under masks have enough neighbors among the clients of a round."""
     num_clients = config.cohort_size or config.federation.num_clients
     for name in ("xclp", *methods.chosen(config)):
-        if size := config.get(name, {}).get("mask_partners", 0):
+        if size := methods.section_of(config, name).get("mask_partners", 0):
             from jaxfed.secure.session.neighborhoods import check_partners
 
             check_partners(num_clients, size, owner=f"config.{name}")

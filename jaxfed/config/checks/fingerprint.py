@@ -120,7 +120,7 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
         is_own = of_training != key
         found[methods.training_key(config, name, of_training) if is_own else key] = key, value
     for word in own:
-        owner = name if word in config.get(name, {}) else algorithm
+        owner = name if word in methods.section_of(config, name) else algorithm
         found[f"{owner}.{word}"] = f"{algorithm}.{word}", own[word]
     if name != algorithm:
         found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm
