@@ -42,6 +42,14 @@ def batch_of(labeled, unlabeled, unused=1):
     )
 
 
+@pytest.fixture
+def one_share(monkeypatch):
+    """For tests that no share matters to: draws of Beta take seconds of compilation."""
+    monkeypatch.setattr(
+        jax.random, "beta", lambda key, a, b, shape: jnp.full(shape, SHARE, jnp.float32)
+    )
+
+
 def shifting():
     """An augmentation whose first draw adds the first shift, and so on."""
     draws = iter(SHIFTS)
@@ -124,7 +132,7 @@ def test_guesses_are_held_fixed(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
 
 
-def test_every_view_is_drawn_apart():
+def test_every_view_is_drawn_apart(one_share):
     seen = []
 
     def seeing(key, x):
@@ -181,7 +189,7 @@ def test_shares_are_the_greater_ones_of_beta_draws(alpha):
     assert stats.kstest(share, lambda t: law.cdf(t) - law.cdf(1 - t)).pvalue > 1e-6
 
 
-def test_all_permutations_are_equally_likely():
+def test_all_permutations_are_equally_likely(one_share):
     """Of four members among six rows."""
     x, member = jnp.eye(6), jnp.array([True, False, True, True, False, True])
     mix = jax.jit(jax.vmap(lambda key: mixed_up(key, x, x, member, 2.0)[0]))
@@ -194,7 +202,7 @@ def test_all_permutations_are_equally_likely():
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_rows_that_fill_a_batch_have_no_part():
+def test_rows_that_fill_a_batch_have_no_part(one_share):
     batch = batch_of(2, 3, unused=2)
     other = batch._replace(x=np.where(batch.used[:, None], batch.x, 50.0).astype(np.float32))
     loss = mixmatch_loss(

@@ -49,11 +49,11 @@ def test_equals_numpy_with_ties(n, m, k, seed):
 
 
 def test_several_blocks_and_batches(monkeypatch):
-    monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 32)
+    monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 16)
     monkeypatch.setattr(knn_extended, "_OLD_AT_ONCE", 64)
     is_new = np.random.default_rng(0).random(300) < 0.3
     check(some_codes(300, 3, 2**31), is_new, 5)
-    check(some_codes(300), is_new, 40)  # more than a batch has
+    check(some_codes(300), is_new, 20)  # more than a batch has
 
 
 def test_searches_in_place_of_shared_distances(monkeypatch):

@@ -215,9 +215,10 @@ def test_normalized_reads_bytes_and_floats_alike():
         features, train_logits = jax.jit(compute)(state, x, jax.random.key(0))
         return features, model.head(state, features), train_logits
 
+    expected = outputs(model, by_hand)
     for x in (pixels, (pixels / np.float32(255))):
         jax.tree.map(
             partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
             outputs(wrapped, jnp.asarray(x)),
-            outputs(model, by_hand),
+            expected,
         )

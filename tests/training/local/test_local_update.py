@@ -75,7 +75,7 @@ def seen(data, batches, key=KEY):
 @given(
     num_labeled=st.integers(0, 9),
     num_unlabeled=st.integers(0, 9),
-    size=st.integers(1, 5),
+    size=st.sampled_from([1, 4]),  # a program each
     epochs=st.integers(1, 2),
 )
 def test_joint_epochs_pass_over_every_usable_example_once(num_labeled, num_unlabeled, size, epochs):

@@ -122,7 +122,7 @@ def test_batch_after_batch_and_labels_of_later_points():
 
 def test_components_that_lose_their_label_lose_their_scores():
     """Later points take the place of each other's only neighbor, so no label reaches the second any more."""
-    angles = np.array([0, 1.2]), np.array([0.1, 1.25])
+    angles = np.array([0, 0.8]), np.array([0.1, 0.85])
     old, later = (
         np.stack([np.cos(t), np.sin(t), *[0 * t] * 14], axis=1).astype(np.float32) for t in angles
     )
