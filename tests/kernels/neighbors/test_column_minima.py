@@ -13,6 +13,7 @@ FIRST, NUMBERED, WITHIN = (
     )
 )
 
+
 @pytest.mark.parametrize("dtype", [np.int16, np.int32])
 @pytest.mark.parametrize(("num_rows", "k"), [(1, 1), (33, 33), (64, 5)])
 def test_first_numbered_takes_the_first_of_equals(dtype, num_rows, k):
