@@ -108,7 +108,8 @@ def test_max_pool(height, width, size):
     np.testing.assert_array_equal(max_pool(x, size), pooled(np.asarray(x), size))
 
 
-@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 9)])
+@pytest.mark.parametrize(("height", "width"), [(7, 9), (6, 6)])
+@pytest.mark.sample(1)
 def test_max_pool_shares_among_equal_numbers_as_maxima_of_maxima_do(height, width):
     """Few values, so that many are equal: of a column first, then of the two columns."""
 
