@@ -221,6 +221,10 @@ def networks():
     return federation, network(training=training, public_batch_size=8)
 
 
+def as_if_fitted(state):
+    return state._replace(fits=jnp.ones_like(state.fits))
+
+
 def with_spoiled(state, client):
     """Its network has finite parameters, and scores that are infinite."""
     model = jax.tree.map(jnp.array, state.model)
@@ -264,7 +268,7 @@ def test_a_network_without_scores_begins_anew_and_the_others_go_on(name, caplog)
 def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
     federation, learner = networks()
     ids = np.arange(3, dtype=np.int32)
-    state = learner.fit(learner.init(KEY, federation), federation.cohort(), None, KEY, 2).state
+    state = as_if_fitted(learner.init(KEY, federation))
     spoiled = with_spoiled(state, BAD)
     for question in ("predict", "predict_proba", "scores"):
         turn = ClientFit(spoiled, ids, np.zeros(0, np.int32), {})
@@ -294,10 +298,11 @@ def test_several_networks_without_scores_are_asked_once(parts):
     one = learner._replace(predict=counted)
     all_of_them = mixed([one, one]) if parts == 2 else one
     start = all_of_them.init(KEY, federation)
-    state = all_of_them.fit(start, federation.cohort(), None, KEY, 2).state
     if parts == 2:
+        state = tuple(map(as_if_fitted, start))
         spoiled = tuple(with_spoiled(part, 0) for part in state)
     else:
+        state = as_if_fitted(start)
         spoiled = with_spoiled(with_spoiled(state, 0), 1)
     ids, x = np.arange(3, dtype=np.int32), federation.public_examples
     answers, failed = answers_of(all_of_them, "predict", spoiled, ids, x, 3)

@@ -84,7 +84,8 @@ def test_the_loss_by_formula():
         expected.items(), {"labeled": 1, "batch": 3}.items()
     ):
         loss = siamese_loss(model, 3.0, kind, over, augment=None, pointwise=softmax_cross_entropy)
-        (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
+        both = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        (value, _), gradient = both(state, state, batch, KEY)
         assert float(value) == pytest.approx(-np.log(p[0, 1]) / count + 3 * consistency, rel=1e-5)
         assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient["target"]))
 
@@ -120,6 +121,7 @@ def client_in_numpy(online, target, x, y, *, beta, over, first_step, rate, avera
 
 
 @pytest.mark.parametrize("over", ["labeled", "batch"])
+@pytest.mark.sample(1)
 def test_rounds_are_those_of_the_transcription(over):
     """Two clients, rounds of two steps, R = 3; steps count from 1 and rounds from 1."""
     federation = federation_of([8, 8], 3)

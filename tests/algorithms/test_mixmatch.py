@@ -25,6 +25,7 @@ MODEL = mlp((4,), 3, hidden=())
 STATE = MODEL.init(KEY)
 SHIFTS = (0.3, -0.2)  # of the two views
 SHARE = 0.7
+MIXED_UP = jax.jit(mixed_up)
 
 
 def batch_of(labeled, unlabeled, unused=1):
@@ -38,6 +39,14 @@ def batch_of(labeled, unlabeled, unused=1):
         weight=is_labeled.astype(np.float32),
         used=used,
         is_labeled=is_labeled,
+    )
+
+
+@pytest.fixture
+def one_share(monkeypatch):
+    """For tests that no share matters to: draws of Beta take seconds of compilation."""
+    monkeypatch.setattr(
+        jax.random, "beta", lambda key, a, b, shape: jnp.full(shape, SHARE, jnp.float32)
     )
 
 
@@ -117,12 +126,13 @@ def test_guesses_are_held_fixed(monkeypatch):
     def by_hand(state):
         return jnp.mean(jnp.square(fixed - jax.nn.softmax(MODEL.apply(state, batch.x))))
 
-    gradient = jax.grad(lambda state: loss(state, STATE, batch, KEY)[0])(STATE)
-    for a, b in zip(*map(jax.tree.leaves, (gradient, jax.grad(by_hand)(STATE))), strict=True):
+    gradient = jax.jit(jax.grad(lambda state: loss(state, STATE, batch, KEY)[0]))(STATE)
+    expected = jax.jit(jax.grad(by_hand))(STATE)
+    for a, b in zip(*map(jax.tree.leaves, (gradient, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
 
 
-def test_every_view_is_drawn_apart():
+def test_every_view_is_drawn_apart(one_share):
     seen = []
 
     def seeing(key, x):
@@ -154,7 +164,7 @@ def test_guessing_does_not_move_running_statistics(monkeypatch):
 def test_members_are_mixed_with_a_permutation_of_themselves(member, seed):
     member = np.array(member)
     x = np.eye(9, dtype=np.float32)
-    mixed, target = mixed_up(jax.random.key(seed), x, x[:, :3], jnp.asarray(member), 0.75)
+    mixed, target = MIXED_UP(jax.random.key(seed), x, x[:, :3], member, 0.75)
     mixed = np.array(mixed)
     np.testing.assert_allclose(target, mixed[:, :3])  # one share for both
     np.testing.assert_allclose(mixed.sum(axis=1), 1, rtol=1e-6)
@@ -171,18 +181,18 @@ def test_members_are_mixed_with_a_permutation_of_themselves(member, seed):
 def test_shares_are_the_greater_ones_of_beta_draws(alpha):
     """P(max(g, 1 - g) <= t) = F(t) - F(1 - t), F of Beta(alpha, alpha), in a test that fails by chance less
     than once in 10^6 times; each row has its own."""
-    x = jnp.eye(1200)
-    mixed, _ = mixed_up(KEY, x, x, jnp.ones(1200, bool), alpha)
+    x = np.eye(1200, dtype=np.float32)
+    mixed, _ = MIXED_UP(KEY, x, x, np.ones(1200, bool), alpha)
     share = np.diag(mixed)
     share = share[np.count_nonzero(mixed, axis=1) > 1]  # who is not its own partner
     law = stats.beta(alpha, alpha)
     assert stats.kstest(share, lambda t: law.cdf(t) - law.cdf(1 - t)).pvalue > 1e-6
 
 
-def test_all_permutations_are_equally_likely():
+def test_all_permutations_are_equally_likely(one_share):
     """Of four members among six rows."""
     x, member = jnp.eye(6), jnp.array([True, False, True, True, False, True])
-    mix = jax.vmap(lambda key: mixed_up(key, x, x, member, 2.0)[0])
+    mix = jax.jit(jax.vmap(lambda key: mixed_up(key, x, x, member, 2.0)[0]))
     rows = np.flatnonzero(member)
     others = (np.asarray(mix(jax.random.split(KEY, 4800))) * (1 - np.eye(6)))[:, rows]
     partner = np.where(others.any(axis=2), others.argmax(axis=2), rows)
@@ -192,13 +202,14 @@ def test_all_permutations_are_equally_likely():
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_rows_that_fill_a_batch_have_no_part():
+def test_rows_that_fill_a_batch_have_no_part(one_share):
     batch = batch_of(2, 3, unused=2)
     other = batch._replace(x=np.where(batch.used[:, None], batch.x, 50.0).astype(np.float32))
     loss = mixmatch_loss(
         MODEL, augment=None, num_augmentations=2, temperature=0.5, alpha=0.75, unlabeled_weight=3.0
     )
-    values = [loss(STATE, STATE, Batch(*map(jnp.asarray, b)), KEY)[0] for b in (batch, other)]
+    value = jax.jit(lambda batch: loss(STATE, STATE, batch, KEY)[0])
+    values = [value(b) for b in (batch, other)]
     assert values[0] == values[1]
 
 

@@ -4,7 +4,7 @@ Whole rounds, the prototypes after them and what a state predicts: test_protofss
 """
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,21 @@ STATE = MODEL.init(KEY)
 
 def training(**changes):
     return training_of(Batches("joint", size=4, epochs=3), **changes)
+
+
+PLAIN = protofssl(training=training(), task=TASK, unlabeled_query=4)
+
+
+@cache
+def loss_of(*, fills=False, **settings):
+    """One program for all batches and helpers: the loss, and its gradient by the network."""
+    settings = {"unlabeled_weight": 0.3, "temperature": 0.5, "distance": "euclidean"} | settings
+
+    def value(state, batch, helpers):
+        helpers = completed(helpers) if fills else helpers
+        return prototype_loss(MODEL, helpers, SIZES, **settings)(state, STATE, batch, KEY)[0]
+
+    return jax.jit(jax.value_and_grad(value))
 
 
 def softmax(logits, is_there):
@@ -134,18 +149,7 @@ def transcribed(
 @pytest.mark.sample(2)
 def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
     batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
-    loss = prototype_loss(
-        MODEL,
-        helpers,
-        SIZES,
-        unlabeled_weight=0.3,
-        temperature=0.5,
-        distance="euclidean",
-        by_helpers=by_helpers,
-    )
-    (value, _), gradient = jax.value_and_grad(
-        lambda state: loss(state, STATE, Batch(*map(jnp.asarray, batch)), KEY), has_aux=True
-    )(STATE)
+    value, gradient = loss_of(by_helpers=by_helpers)(STATE, batch, helpers)
     expected = transcribed(batch, helpers, 0.3, 0.5, use_global=by_helpers)
     np.testing.assert_allclose(value, expected, rtol=2e-5)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
@@ -157,20 +161,11 @@ def test_the_loss_is_equation_8(lacking, helpers_lack, by_helpers):
 )
 def test_missing_classes_as_in_the_authors_code(lacking, helpers_lack):
     batch, helpers = batch_of(lacking), helpers_of(helpers_lack)
-    whole = completed(Prototypes(*map(jnp.asarray, helpers)))
+    whole = jax.jit(completed)(helpers)
     expected = filled(helpers)
     np.testing.assert_array_equal(whole.is_there, expected.is_there)
     np.testing.assert_allclose(whole.center, expected.center, rtol=1e-6)
-    loss = prototype_loss(
-        MODEL,
-        whole,
-        SIZES,
-        unlabeled_weight=0.3,
-        temperature=0.5,
-        distance="euclidean",
-        missing_class="mean",
-    )
-    value, _ = loss(STATE, STATE, Batch(*map(jnp.asarray, batch)), KEY)
+    value, _ = loss_of(missing_class="mean")(STATE, batch, whole)
     np.testing.assert_allclose(value, transcribed(batch, expected, 0.3, 0.5, mean=True), rtol=2e-5)
 
 
@@ -180,16 +175,7 @@ def test_labels_of_another_source_are_targets_with_their_weights(lacking):
     batch = batch_of(lacking)
     batch.label[12:] = [0, 1, 2, 1, 1]  # one of a class that may have no prototype
     batch.weight[12:] = rng.random(5) * batch.used[12:]
-    loss = prototype_loss(
-        MODEL,
-        (),
-        SIZES,
-        unlabeled_weight=0.3,
-        temperature=0.5,
-        distance="euclidean",
-        targets="xclp",
-    )
-    value, _ = loss(STATE, STATE, Batch(*map(jnp.asarray, batch)), KEY)
+    value, _ = loss_of(targets="xclp")(STATE, batch, ())
     expected = transcribed(batch, helpers_of(), 0.3, 0.5, by_labels=True)
     np.testing.assert_allclose(value, expected, rtol=2e-5)
 
@@ -206,38 +192,19 @@ def test_helpers_order_and_padding_are_inert(seed, padding, missing):
     nothing = Prototypes(np.zeros((padding, 3, 8), np.float32), np.zeros((padding, 3), bool))
     order = rng.permutation(3 + padding)
     other = [np.concatenate(pair)[order] for pair in zip((center, is_there), nothing, strict=True)]
-    batch = Batch(*map(jnp.asarray, batch_of()))
-
-    def value(helpers):
-        helpers = Prototypes(*map(jnp.asarray, helpers))
-        return prototype_loss(
-            MODEL,
-            completed(helpers) if missing == "mean" else helpers,
-            SIZES,
-            unlabeled_weight=1.0,
-            temperature=0.5,
-            distance="euclidean",
-            missing_class=missing,
-        )(STATE, STATE, batch, KEY)[0]
-
-    np.testing.assert_allclose(value((center, is_there)), value(other), rtol=1e-5)
+    value = loss_of(fills=missing == "mean", missing_class=missing, unlabeled_weight=1.0)
+    first, second = (
+        value(STATE, batch_of(), Prototypes(*own))[0] for own in ((center, is_there), other)
+    )
+    np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
 def test_without_helpers_unlabeled_examples_count_for_nothing():
     nobody = helpers_of([(j, k) for j in range(2) for k in range(3)])
-    loss = partial(
-        prototype_loss,
-        MODEL,
-        nobody,
-        SIZES,
-        temperature=0.5,
-        distance="euclidean",
-        by_helpers=False,
+    (without, _), (value, gradient) = (
+        loss_of(by_helpers=False, unlabeled_weight=w)(STATE, batch_of(), nobody) for w in (0.0, 1.0)
     )
-    batch = Batch(*map(jnp.asarray, batch_of()))
-    values = [loss(unlabeled_weight=w)(STATE, STATE, batch, KEY)[0] for w in (0.0, 1.0)]
-    assert values[0] == values[1]
-    gradient = jax.grad(lambda s: loss(unlabeled_weight=1.0)(s, STATE, batch, KEY)[0])(STATE)
+    assert without == value
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
@@ -254,16 +221,19 @@ def test_targets_have_no_gradient():
         by_helpers=False,
     )
 
+    @jax.jit
+    @jax.value_and_grad
     def slope(x):
         moved = Batch(*map(jnp.asarray, batch._replace(x=x)))
         return loss(STATE, STATE, moved, KEY)[0]
 
-    gradient = jax.grad(slope)(jnp.asarray(batch.x))[12]
+    value, gradient = slope(batch.x)
+    gradient = gradient[12]
     step = 1e-2 * np.asarray(gradient) / np.linalg.norm(gradient)
     x = batch.x.copy()
     x[12] += step
     # Both targets and predictions follow u; only the predictions' part is in the gradient.
-    whole = (transcribed(batch._replace(x=x), helpers, 1, 0.5) - slope(batch.x)) / 1e-2
+    whole = (transcribed(batch._replace(x=x), helpers, 1, 0.5) - value) / 1e-2
     assert abs(whole - np.linalg.norm(gradient)) > 1e-3
 
 
@@ -272,23 +242,12 @@ def test_a_query_on_its_prototype_has_a_slope():
     batch = batch_of()
     batch.x[:8] = batch.x[0]  # all of class 0's, and its prototype is the same point
 
-    def value(state):
-        helpers = Prototypes(*map(jnp.asarray, helpers_of()))
-        return prototype_loss(
-            MODEL,
-            helpers,
-            SIZES,
-            unlabeled_weight=0.3,
-            temperature=0.5,
-            distance="euclidean",
-        )(state, STATE, Batch(*map(jnp.asarray, batch)), KEY)[0]
-
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(value)(STATE)))
+    _, gradient = loss_of(by_helpers=False)(STATE, batch, helpers_of())
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 def test_where_nobody_has_labels_nothing_moves():
-    algorithm = protofssl(training=training(), task=TASK, unlabeled_query=4)
-    before, after = rounds_of(algorithm, federation_of([6, 6], num_labeled=0), 1)
+    before, after = rounds_of(PLAIN, federation_of([9, 9], num_labeled=0), 1)
     assert_same(before.model, after.model)
 
 
@@ -382,19 +341,16 @@ def test_with_an_interval_helpers_stay_as_they_were():
 
 def test_clipped_prototypes_are_moved_by_one_example_no_more_than_is_said():
     federation = federation_of([14], num_labeled=9)
-    states = [
-        rounds_of(
-            protofssl(training=training(), task=TASK, unlabeled_query=4, clip=c), federation, 1
-        )[1]
-        for c in (0.0, 0.5)
-    ]
-    free, clipped = (np.asarray(s.memory.latest.center[0]) for s in states)
+    algorithm = protofssl(training=training(), task=TASK, unlabeled_query=4, clip=0.5)
+    state = rounds_of(algorithm, federation, 1)[1]
+    clipped = np.asarray(state.memory.latest.center[0])
     points = federation.partition.labeled[0]
-    z = np.asarray(MODEL.features(states[1].model, federation.x[points]))
-    z = z * np.minimum(1, 0.5 / np.linalg.norm(z, axis=1, keepdims=True))
+    free = np.asarray(MODEL.features(state.model, federation.x[points]))
+    z = free * np.minimum(1, 0.5 / np.linalg.norm(free, axis=1, keepdims=True))
     for k in np.unique(federation.y[points]):
-        np.testing.assert_allclose(clipped[k], z[federation.y[points] == k].mean(axis=0), rtol=1e-5)
-    assert np.linalg.norm(clipped, axis=1).max() <= 0.5 < np.linalg.norm(free, axis=1).max()
+        own = federation.y[points] == k
+        np.testing.assert_allclose(clipped[k], z[own].mean(axis=0), rtol=1e-5)
+        assert np.linalg.norm(clipped[k]) <= 0.5 < np.linalg.norm(free[own].mean(axis=0))
 
 
 @pytest.mark.parametrize("network", ["own", "mean"])
@@ -435,12 +391,8 @@ def test_bytes_are_those_of_the_prototypes_that_there_are(network):
 
 def test_noise_is_on_what_is_shown_and_nothing_else():
     federation = federation_of([9, 9], num_labeled=6)
-    quiet, loud = (
-        rounds_of(
-            protofssl(training=training(), task=TASK, noise=s, unlabeled_query=4), federation, 1
-        )[1]
-        for s in (0.0, 2.0)
-    )
+    noisy = protofssl(training=training(), task=TASK, noise=2.0, unlabeled_query=4)
+    quiet, loud = (rounds_of(algorithm, federation, 1)[1] for algorithm in (PLAIN, noisy))
     for a, b in zip(*map(jax.tree.leaves, (quiet.model, loud.model)), strict=True):
         np.testing.assert_array_equal(a, b)
     is_there = np.asarray(quiet.memory.latest.is_there)

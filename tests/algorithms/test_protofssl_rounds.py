@@ -21,7 +21,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
 EPOCHS, UNLABELED_WEIGHT, TEMPERATURE, MU = 2, 0.7, 0.5, 0.4
 LABELS = [  # of each client; the others of its examples have none
-    ([0, 0, 0, 1, 1], 4),
+    ([0, 0, 0, 1], 4),
     ([1, 2, 2], 2),
     ([], 3),
     ([0, 1, 2, 2], 0),

@@ -134,7 +134,7 @@ def test_the_mean_of_two_groups_of_two():
 
 def test_groups_are_of_all_sets_alike():
     weights = jnp.array([2.0, 0.0, 1.0, 9.0, 1.0])
-    drawn = jax.vmap(lambda key: group(key, weights, 2))(jax.random.split(KEY, 2000))
+    drawn = jax.jit(jax.vmap(lambda key: group(key, weights, 2)))(jax.random.split(KEY, 2000))
     assert np.all(np.sum(drawn, axis=1) == 2)
     np.testing.assert_allclose(np.mean(drawn, axis=0), [0.5, 0, 0.5, 0.5, 0.5], atol=0.05)
     np.testing.assert_array_equal(group(KEY, weights, 9), weights > 0)
@@ -163,7 +163,7 @@ def test_a_teacher_is_held_fixed():
     x = jax.random.normal(KEY, (5, 4))
     batch = Batch(x, nothing, jnp.zeros(5), nothing == 0, nothing > 0)
     both = together(student=model, teacher=model)
-    found = jax.grad(lambda state: loss(state, state, batch, KEY)[0])(both)
+    found = jax.jit(jax.grad(lambda state: loss(state, state, batch, KEY)[0]))(both)
     sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found["student"])]
     assert min(sizes) > 0
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["teacher"]))

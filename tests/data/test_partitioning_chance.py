@@ -29,8 +29,8 @@ from jaxfed.data.partitioning.stratified import stratified
 DIGITS = load_digits()
 EVEN = np.repeat(np.arange(10), 60)
 SETTINGS = {  # examples of digits, clients, labeled fraction, seeds
-    "1,000 clients": (len(DIGITS.target), 1000, 0.1, 40),
     "10 examples a client": (500, 50, 0.3, 100),
+    "1,000 clients": (len(DIGITS.target), 1000, 0.1, 40),
     "10 clients": (len(DIGITS.target), 10, 0.05, 100),
 }
 
@@ -124,6 +124,7 @@ def client_1nn(labeled, new):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.sample(1)
 def test_a_clients_nearest_label_is_as_good_as_on_a_random_split(setting):
     gains = []
     for seed, part in enumerate(dealt(setting)):
@@ -191,6 +192,7 @@ ROLES = {  # schemes whose weights no seed changes
 
 
 @pytest.mark.parametrize("name", ROLES)
+@pytest.mark.sample(4)
 def test_roles_are_independent_and_have_the_expected_counts(name):
     """20 clients of 24 examples and 6 new ones."""
     keywords = ROLES[name]

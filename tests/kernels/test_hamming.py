@@ -38,6 +38,7 @@ def test_oracle_by_hand():
         (17, 17, 128),
     ],
 )
+@pytest.mark.sample(11)
 def test_equals_the_oracle(backend, n, m, num_words):
     a, b = codes_of(n, num_words), codes_of(m, num_words, seed=1)
     distances = hamming.distances(a, b, backend=backend)

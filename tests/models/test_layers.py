@@ -108,7 +108,8 @@ def test_max_pool(height, width, size):
     np.testing.assert_array_equal(max_pool(x, size), pooled(np.asarray(x), size))
 
 
-@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 9)])
+@pytest.mark.parametrize(("height", "width"), [(7, 9), (6, 6)])
+@pytest.mark.sample(1)
 def test_max_pool_shares_among_equal_numbers_as_maxima_of_maxima_do(height, width):
     """Few values, so that many are equal: of a column first, then of the two columns."""
 
@@ -215,9 +216,10 @@ def test_normalized_reads_bytes_and_floats_alike():
         features, train_logits = jax.jit(compute)(state, x, jax.random.key(0))
         return features, model.head(state, features), train_logits
 
+    expected = outputs(model, by_hand)
     for x in (pixels, (pixels / np.float32(255))):
         jax.tree.map(
             partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
             outputs(wrapped, jnp.asarray(x)),
-            outputs(model, by_hand),
+            expected,
         )

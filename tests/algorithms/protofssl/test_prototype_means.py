@@ -1,5 +1,7 @@
 """Means of helpers' prototypes in ProtoFSSL's rounds: in the clear, and by masked sums the same."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ C, D = 3, 8
 FEDERATION = federation_of([8, 8, 8, 8], num_labeled=5)
 
 
+@cache  # a method's programs are its own
 def method(sums, **changes):
     training = training_of(Batches("joint", size=4, epochs=2))
     task = PrototypeTask(num_classes=C, max_labels=5)

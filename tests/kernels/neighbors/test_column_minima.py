@@ -1,15 +1,24 @@
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
 from jaxfed.kernels.neighbors import column_minima
+
+FIRST, NUMBERED, WITHIN = (
+    jax.jit(function, static_argnums=1)
+    for function in (
+        column_minima.first,
+        column_minima.first_numbered,
+        column_minima.first_numbered_within,
+    )
+)
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int32])
 @pytest.mark.parametrize(("num_rows", "k"), [(1, 1), (33, 33), (64, 5)])
 def test_first_numbered_takes_the_first_of_equals(dtype, num_rows, k):
     distances = np.random.default_rng(0).integers(0, 9, (num_rows, 7)).astype(dtype)
-    found, rows = column_minima.first_numbered(jnp.asarray(distances), k)
+    found, rows = NUMBERED(distances, k)
     expected = np.argsort(distances, axis=0, kind="stable")[:k]
     np.testing.assert_array_equal(rows, expected)
     np.testing.assert_array_equal(found, np.take_along_axis(distances, expected, axis=0))
@@ -25,7 +34,7 @@ def test_first_takes_the_first_of_equals_and_no_nan(num_rows, k):
     distances = rng.integers(-9, 9, (num_rows, 50)).astype(np.float32) / 8
     for share in (0, 0.1):
         distances[rng.random(distances.shape) < share] = np.nan
-        found, rows = column_minima.first(jnp.asarray(distances), k)
+        found, rows = FIRST(distances, k)
         last = np.where(np.isnan(distances), np.inf, distances)
         expected = np.argsort(last, axis=0, kind="stable")[:k]
         values = np.take_along_axis(last, expected, axis=0)
@@ -36,7 +45,7 @@ def test_first_takes_the_first_of_equals_and_no_nan(num_rows, k):
 def test_columns_of_few_numbers_have_no_more():
     distances = np.full((64, 3), np.nan, np.float32)
     distances[5, 0] = distances[60, 0] = distances[9, 1] = 1
-    found, rows = column_minima.first(jnp.asarray(distances), 2)
+    found, rows = FIRST(distances, 2)
     np.testing.assert_array_equal(found, [[1, 1, np.inf], [1, np.inf, np.inf]])
     assert np.asarray(rows)[:, 0].tolist() == [5, 60]
 
@@ -44,7 +53,7 @@ def test_columns_of_few_numbers_have_no_more():
 @pytest.mark.parametrize("k", [1, 2, 10])
 def test_ascending_sorts_columns_equal_values_too(k):
     x = np.random.default_rng(0).integers(0, 6, (k, 20)).astype(np.int32)
-    np.testing.assert_array_equal(column_minima.ascending(jnp.asarray(x)), np.sort(x, axis=0))
+    np.testing.assert_array_equal(jax.jit(column_minima.ascending)(x), np.sort(x, axis=0))
 
 
 @pytest.mark.parametrize(
@@ -54,12 +63,10 @@ def test_first_numbered_within_a_distance_has_all_that_are_near(num_near):
     rng = np.random.default_rng(num_near)
     distances = rng.integers(5, 9, (64, 32)).astype(np.int16)
     near = rng.permutation(32)[:num_near]
-    farthest = np.full(32, 4)
+    farthest = np.full(32, 4, np.int32)
     farthest[near] = rng.integers(5, 8, num_near)
-    found, rows = column_minima.first_numbered_within(
-        jnp.asarray(distances.T), 10, jnp.asarray(farthest)
-    )
-    all_found, all_rows = column_minima.first_numbered(jnp.asarray(distances), 10)
+    found, rows = WITHIN(distances.T, 10, farthest)
+    all_found, all_rows = NUMBERED(distances, 10)
     np.testing.assert_array_equal(found[:, near], all_found[:, near])
     np.testing.assert_array_equal(rows[:, near], all_rows[:, near])
     others = np.delete(np.asarray(found), near, axis=1)

@@ -75,7 +75,7 @@ def seen(data, batches, key=KEY):
 @given(
     num_labeled=st.integers(0, 9),
     num_unlabeled=st.integers(0, 9),
-    size=st.integers(1, 5),
+    size=st.sampled_from([1, 4]),  # a program each
     epochs=st.integers(1, 2),
 )
 def test_joint_epochs_pass_over_every_usable_example_once(num_labeled, num_unlabeled, size, epochs):
@@ -172,14 +172,18 @@ def vectors(num_labeled, num_unlabeled, capacity):
     return data._replace(x=jnp.asarray(x))
 
 
-def trained(data, batches):
+@functools.cache
+def trainer(batches):
     loss = losses.weighted_loss(Linear)
-    run = jax.jit(
+    return jax.jit(
         lambda data: train(
             Linear.init(), data, KEY, loss=loss, optimizer=optax.sgd(0.5), batches=batches
         )
     )
-    return run(data)
+
+
+def trained(data, batches):
+    return trainer(batches)(data)
 
 
 def assert_same(a, b):
@@ -200,7 +204,7 @@ def test_padding_is_inert_to_the_bit(scheme, num_labeled, num_unlabeled):
 
 @pytest.mark.parametrize("scheme", ["joint", "paired"])
 def test_a_client_without_examples_returns_its_model_untouched(scheme):
-    result = trained(vectors(0, 0, 6), Batches(scheme, 4, 3))
+    result = trained(vectors(0, 0, 14), Batches(scheme, 4, 3))
     assert_same(result.state, Linear.init())
     assert (result.num_steps, result.loss) == (0, 0)
 

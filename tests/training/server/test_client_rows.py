@@ -91,6 +91,7 @@ def rounds(method, federation, **changes):
 
 
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
+@pytest.mark.sample(1)
 def test_rounds_have_the_bits_of_arrays(monkeypatch, strategy):
     """SCAFFOLD with kept optimizers and local BatchNorm: a state of each kind."""
     changes = {"batch_norm": True, "batch_statistics": "local", "client_optimizer": "kept"}

@@ -29,12 +29,12 @@ SHAPES = {
     "nobody was there": ([0, 0], [20, 10]),
     "fewer clients": ([30, 20, 10], [4]),
 }
+ONE = {"num_neighbors": 1, "num_bits": 32}  # many ties
 SWITCHES = [
-    {"similarity_power": 3.0, "num_neighbors": 1},
+    {"similarity_power": 3.0} | ONE,
     {"label_matrix": "class_balanced", "alpha": 0.5},
     {"relative_confidence": True, "influence": "columns"},
     {"client_prior": 1.0},
-    {"num_bits": 32},  # many ties
 ]
 
 
@@ -96,8 +96,8 @@ def test_equals_it_for_random_numbers_of_points(seed):
 
 @pytest.mark.parametrize(("sizes", "later"), [([20, 15], [4, 3]), ([4, 0], [20, 30])])
 def test_agrees_with_the_dense_algorithm(sizes, later):
-    ours, joint, scale = check_extension(sizes, later, num_bits=512)
-    label, confidence, z = dense_algorithm_1(*joint, Parameters(**SETTINGS | {"num_bits": 512}))
+    ours, joint, scale = check_extension(sizes, later)
+    label, confidence, z = dense_algorithm_1(*joint, Parameters(**SETTINGS))
     found = [np.concatenate(part) for part in zip(*ours, strict=True)]
     np.testing.assert_array_equal(found[0], label)
     np.testing.assert_allclose(found[1], confidence, atol=1e-4)
@@ -122,10 +122,11 @@ def test_batch_after_batch_and_labels_of_later_points():
 
 def test_components_that_lose_their_label_lose_their_scores():
     """Later points take the place of each other's only neighbor, so no label reaches the second any more."""
-    angles = np.array([0, 1.2]), np.array([0.1, 1.25])
-    old, later = (np.stack([np.cos(t), np.sin(t)], axis=1).astype(np.float32) for t in angles)
-    given = {"num_classes": 2, "num_bits": 1024, "num_neighbors": 1}
-    found = propagate_labels([old], [np.array([0, -1])], **given)
+    angles = np.array([0, 0.8]), np.array([0.1, 0.85])
+    old, later = (
+        np.stack([np.cos(t), np.sin(t), *[0 * t] * 14], axis=1).astype(np.float32) for t in angles
+    )
+    found = propagate_labels([old], [np.array([0, -1])], **SETTINGS | ONE)
     np.testing.assert_array_equal(found[0].labels, [0, 0])
     (own,) = found.with_later([later])
     np.testing.assert_array_equal(own.labels, [0, -1, 0, -1])
@@ -142,7 +143,7 @@ def test_without_labels_they_are_unlabeled():
 
 
 def test_the_old_scores_save_steps():
-    vectors, labels, _ = clustered_clients([900], labeled=0.1)
+    vectors, labels, _ = clustered_clients([240], labeled=0.1)
     later, _, _ = clustered_clients([9], seed=1)
     p = Parameters(**SETTINGS)
     found = propagate_labels(vectors, labels, **SETTINGS).with_later(later)

@@ -248,7 +248,7 @@ def test_all_others_are_the_bits_of_today(hamming):
 
 def test_cohorts_of_more_clients_are_labeled_on_the_host(monkeypatch):
     """In a round of federated training; a cohort of fewer is labeled as without the setting."""
-    vectors, labels = digits(8, 80)
+    vectors, labels = digits(9, 90)
     x, y = np.stack(vectors), np.stack(labels).astype(np.int32)
     on_host, run = [], xclp.cross_client_label_propagation
     monkeypatch.setattr(
@@ -256,29 +256,22 @@ def test_cohorts_of_more_clients_are_labeled_on_the_host(monkeypatch):
         "cross_client_label_propagation",
         lambda *a, **k: on_host.append(run(*a, **k)) or on_host[-1],
     )
-    for p, clients, is_few in (
-        (P, 8, True),
-        (P, 5, False),
-        (dataclasses.replace(P, compared_clients=8), 8, False),
-    ):
+    cohort = Cohort(np.arange(9, dtype=np.int32), x, y, np.ones((9, 10), bool))
+
+    def found_with(compared_clients):
         on_host.clear()
-        cohort = Cohort(
-            np.arange(clients, dtype=np.int32),
-            x[:clients],
-            y[:clients],
-            np.ones((clients, 10), bool),
-        )
-        found, communication = [], Communication()
-        for settings in (p, dataclasses.replace(p, compared_clients=0)):
-            source = XclpLabels(lambda state, cohort, key: cohort, settings)
-            found.append(source(None, cohort, jax.random.key(0), communication))
-        assert len(on_host) == is_few
-        ours, today = (np.asarray(one.label) for one in found)
-        assert np.array_equal(ours, today) != is_few
-        if is_few:
-            predicted = np.stack([own.labels for own in on_host[0].predictions])
-            is_open = y[:clients] < 0
-            np.testing.assert_array_equal(ours[is_open], predicted[is_open])
+        settings = dataclasses.replace(P, compared_clients=compared_clients)
+        source = XclpLabels(lambda state, cohort, key: cohort, settings)
+        return np.asarray(source(None, cohort, jax.random.key(0), Communication()).label)
+
+    today = found_with(0)
+    np.testing.assert_array_equal(found_with(8), today)
+    assert not on_host
+    few = found_with(4)
+    [labeling] = on_host
+    assert not np.array_equal(few, today)
+    predicted = np.stack([own.labels for own in labeling.predictions])
+    np.testing.assert_array_equal(few[y < 0], predicted[y < 0])
 
 
 def test_later_points_are_compared_with_all_clients():
