@@ -117,7 +117,10 @@ def _check_variant(name: str, algorithm: Any) -> None:
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
     """Check that a method's own training has keys and values that the section `training` allows."""
-    own = config[name].get("training", {}) if name in config else {}
+    method = methods.section_of(config, name)
+    if "training" not in method:
+        return
+    own = method["training"]
     if not isinstance(own, ConfigDict | dict):
         raise UsageError(
             key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
