@@ -30,15 +30,15 @@ def of_client(federation, client):
         server=nobody[0],
         public=np.arange(len(points), len(held)),
         census=federation.counted(),
+        room=None,
     )
 
 
 def of_server(federation):
     """The federation as the server holds it: held-out and public examples, and counts of the clients'."""
     nobody = (np.zeros(0, np.int64),) * federation.num_clients
-    return dataclasses.replace(
-        federation, partition=Partition(nobody, nobody, nobody), census=federation.counted()
-    )
+    there = federation.with_partition(Partition(nobody, nobody, nobody))
+    return dataclasses.replace(there, census=federation.counted())
 
 
 PLAIN = (bytes, str, bool, int, float)

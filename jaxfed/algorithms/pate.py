@@ -20,7 +20,7 @@ bits. Nothing comes back: the student is the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -282,7 +282,7 @@ def noisy_vote(
 def _without_examples(federation: Federation) -> Federation:
     """A single client without examples: the student's place."""
     nothing = (np.zeros(0, np.int64),)
-    return replace(federation, partition=Partition(nothing, nothing, nothing))
+    return federation.with_partition(Partition(nothing, nothing, nothing))
 
 
 def _nobody(cohort: Cohort) -> Cohort:

@@ -54,6 +54,8 @@ class Federation:
         predicted: int32 [n], classes by the trained model whose features `x` are; None if `x` are others.
         census: counts of all clients' examples if this is one side of a network, which holds its own examples
             alone; None: all clients' examples are here.
+        room: int64 [M], sizes of clients, the largest first, for which cohorts have room, so that the
+            repeats of an experiment share their compiled programs; None: for these clients alone.
     """
 
     x: np.ndarray
@@ -68,6 +70,7 @@ class Federation:
     num_public_classes: int = 0
     predicted: np.ndarray | None = None
     census: Census | None = None
+    room: np.ndarray | None = None
 
     @classmethod
     def from_clients(
@@ -186,8 +189,13 @@ class Federation:
 
     @property
     def capacity(self) -> int:
-        """N, the size of the largest client: every cohort is padded to it, so shapes never change."""
-        return int(self._sizes[:1].max(initial=0)) if self.census is None else self.census.capacity
+        """N, the size to which every cohort is padded, so that shapes never change."""
+        return int(self._room[:1].max(initial=0)) if self.census is None else self.census.capacity
+
+    @property
+    def largest(self) -> int:
+        """The number of examples of the largest client."""
+        return int(self.sizes[:1].max(initial=0)) if self.census is None else self.census.capacity
 
     @property
     def max_labels(self) -> int:
@@ -278,9 +286,9 @@ class Federation:
     def cohort(self, clients: Sequence[int] | None = None, *, ragged: bool | None = None) -> Cohort:
         """Stack the given clients (default all) into a `Cohort`; one copy of their examples.
 
-        Every cohort has the capacity of the largest of all clients, not of its own: with one shape a round
-        is compiled once for an experiment. A further shape costs as much as all padding of tens to hundreds
-        of rounds, measured with clients as unequal as 50 and 2,000 examples.
+        Every cohort has the capacity of the largest of all clients, not of its own, and of all repeats'
+        (`room`): with one shape a round is compiled once for an experiment. A further shape costs as much as
+        all padding of tens to hundreds of rounds, measured with clients as unequal as 50 and 2,000 examples.
         If the K largest clients together would fill less than half of the padded array, examples are
         concatenated (`Ragged`) in as many rows as these K clients have. No step, feature or pair of points
         is then computed on padding. Only labels, their weights and the mask stay padded, 9 bytes for each of
@@ -292,7 +300,7 @@ class Federation:
                 K clients.
         """
         clients = range(self.num_clients) if clients is None else clients
-        shape = (len(clients), int(self._sizes[:1].max(initial=0)))
+        shape = (len(clients), int(self._room[:1].max(initial=0)))
         y = np.full(shape, UNLABELED, np.int32)
         mask = np.zeros(shape, bool)
         own = [self.points(client) for client in clients]
@@ -300,7 +308,7 @@ class Federation:
             num_labeled = len(self.partition.labeled[client])
             y[row, :num_labeled] = self.y[points[:num_labeled]]
             mask[row, : len(points)] = True
-        most = int(self._sizes[: len(clients)].sum())
+        most = int(self._room[: len(clients)].sum())
         if ragged is None:
             ragged = mask.size > max(_SMALL, _PADDING_ALLOWED * most)
         copies = gathered(self.x, own)
@@ -316,14 +324,24 @@ class Federation:
         return Cohort(np.asarray(clients, np.int32), x, y, mask)
 
     @cached_property
-    def _sizes(self) -> np.ndarray:
+    def sizes(self) -> np.ndarray:
         """The sizes of all clients, int64 [M], the largest first."""
         return np.sort(self.partition.sizes.sum(axis=0))[::-1]
+
+    @cached_property
+    def _room(self) -> np.ndarray:
+        """The sizes, int64 [M], the largest first, for which a cohort has room."""
+        others = self.sizes[:0] if self.room is None else self.room[: self.num_clients]
+        return np.maximum(self.sizes, np.pad(others, (0, self.num_clients - len(others))))
+
+    def with_partition(self, partition: Partition) -> Federation:
+        """The same examples, held otherwise."""
+        return replace(self, partition=partition, room=None)
 
     def without_unlabeled(self) -> Federation:
         """The same clients without their unlabeled points: `XCLP (labeled)` of Table 3."""
         nothing = ClientRows.empty(self.num_clients)
-        return replace(self, partition=self.partition._replace(unlabeled=nothing))
+        return self.with_partition(self.partition._replace(unlabeled=nothing))
 
     def fully_labeled(self) -> Federation:
         """The same clients with all known labels: supervised training, the upper bound."""
@@ -333,14 +351,12 @@ class Federation:
         nothing = ClientRows.empty(self.num_clients)
         labeled = Partition(self.partition.labeled, revealed, nothing).joined
         unlabeled = hidden.chosen(~is_known)
-        return replace(
-            self, partition=self.partition._replace(labeled=labeled, unlabeled=unlabeled)
-        )
+        return self.with_partition(self.partition._replace(labeled=labeled, unlabeled=unlabeled))
 
     def pooled(self) -> Federation:
         """Merge all clients into one: the bound of a method that sees everything."""
         joint = (ClientRows.of(part).joined for part in self.partition)
-        return replace(self, partition=Partition(*((rows,) for rows in joint)))
+        return self.with_partition(Partition(*((rows,) for rows in joint)))
 
     def leave_out(self, client: int) -> Federation:
         """One client contributes no labels; all its points are new, the others' new points go (Table 2).
@@ -365,13 +381,6 @@ class Federation:
         is_known = self.y[points] != UNLABELED
         unlabeled = list(part.unlabeled)
         unlabeled[client] = points[~is_known]
-        return replace(
-            self,
-            partition=Partition(
-                labeled=tuple(map(only, part.labeled, others)),
-                unlabeled=tuple(unlabeled),
-                new=tuple(
-                    part.new[j][:0] if other else points[is_known] for j, other in enumerate(others)
-                ),
-            ),
-        )
+        new = (part.new[j][:0] if other else points[is_known] for j, other in enumerate(others))
+        labeled = tuple(map(only, part.labeled, others))
+        return self.with_partition(Partition(labeled, tuple(unlabeled), tuple(new)))

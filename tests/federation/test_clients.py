@@ -142,6 +142,6 @@ def test_a_cohort_reads_no_more_sizes_than_it_has_clients(federation):
 
     expected = federation.cohort([1])
     assert federation.num_clients > 1
-    vars(federation)["_sizes"] = federation._sizes.view(Watched)
+    vars(federation)["_room"] = federation._room.view(Watched)
     assert federation.capacity == expected.y.shape[1]
     np.testing.assert_array_equal(federation.cohort([1]).y, expected.y)

@@ -280,9 +280,9 @@ def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
 
 
 def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
-    most = federation.capacity
+    most = federation.largest
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
-        most = federation.max_labels or federation.capacity
+        most = federation.max_labels or federation.largest
     size = _at_most(wanted.batch_size, most)
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
 

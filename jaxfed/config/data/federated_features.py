@@ -97,7 +97,7 @@ def labeled_part(federation: Federation) -> Federation:
     """Return the same clients with their labeled examples only."""
     labeled = federation.partition.labeled
     nothing = tuple(points[:0] for points in labeled)
-    return replace(federation, partition=Partition(labeled, nothing, nothing))
+    return federation.with_partition(Partition(labeled, nothing, nothing))
 
 
 def _training_config(config: ConfigDict) -> ConfigDict:

@@ -21,6 +21,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,7 +162,19 @@ class Simulation:
 
     def dealt(self, seed: int) -> Federation:
         """Return the clients of the repeat with this seed without their examples: only the partition."""
+        return replace(self._dealt(seed), room=self._room)
+
+    def _dealt(self, seed: int) -> Federation:
         return self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
+
+    @cached_property
+    def _room(self) -> np.ndarray | None:
+        """The largest sizes of clients in the first 100 repeats, `Federation.room`; None for one repeat."""
+        if self._config.num_repeats == 1:
+            return None
+        seeds = range(self._config.seed, self._config.seed + self._config.num_repeats)
+        sizes = [self._dealt(seed).sizes for seed in seeds[:_MOST_CHECKED]]
+        return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
         self,
@@ -194,7 +209,7 @@ class Simulation:
     def _without_features(self, seed: int, report: Report) -> Federation:
         if self._vectors is None:
             self._vectors = preprocessed(self._parts(), self._config, report)
-        return self._federation(self._vectors, seed)
+        return replace(self._federation(self._vectors, seed), room=self._room)
 
     def projection(self) -> Projection | None:
         """Return the projection of pretrained features that the config asks for."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxfed.errors import UsageError
@@ -69,6 +72,18 @@ class LocalTraining:
         """Use `batches` for rounds on given labels too if they have none of their own."""
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
+
+    def rate_in(self, stage_round: jax.Array) -> jax.Array:
+        """Return the learning rate after so many rounds of the stage, a float32 scalar; jit-traceable."""
+        return jnp.float32(self.learning_rate(stage_round.astype(jnp.float32)))
+
+    def rate_of(self, stage_round: int) -> np.float32:
+        """Return the same on the host, as an argument of programs that do not have it as a constant."""
+        return np.float32(self._rate(stage_round))
+
+    @cached_property
+    def _rate(self) -> Callable[[int], jax.Array]:
+        return jax.jit(self.rate_in)
 
     def strong_augment_for(self, method: str) -> Augment:
         """Return the strong augmentation, which this method requires.

@@ -77,7 +77,7 @@ class CohortStep:
         """Lift the computations to a cohort; stage 1 is on given labels alone."""
         local = training.local
         batches = local.labeled_batches if stage == 1 else local.batches
-        self._learning_rate = local.learning_rate
+        self._rate_in = local.rate_in
         self._first_round = 0 if stage == 1 else training.labeled_only_rounds
         self._keeps_optimizers = local.client_optimizer == "kept"
 
@@ -110,13 +110,11 @@ class CohortStep:
         self._measure = map_clients(measure)
         self._show = map_clients(show)
 
-    def shared(self, state: ServerState) -> Shared:
-        """Return what all clients of the round receive alike."""
+    def shared(self, state: ServerState, rate: jax.Array | None = None) -> Shared:
+        """Return what all clients of the round receive alike; `rate` if its learning rate is known."""
         stage_round = state.round - self._first_round
-        return Shared(state.model, state.control, self._rate(stage_round), stage_round)
-
-    def _rate(self, stage_round: jax.Array) -> jax.Array:
-        return jnp.float32(self._learning_rate(stage_round.astype(jnp.float32)))
+        rate = self._rate_in(stage_round) if rate is None else rate
+        return Shared(state.model, state.control, rate, stage_round)
 
     def _as_it_began(
         self, shared: Shared, client: Client, models: nnx.State, start: Start
@@ -124,7 +122,7 @@ class CohortStep:
         """Return what a client received when it began: an earlier round's model, and that round's rate."""
         model = model_at(models, start)
         stage_round = jnp.maximum(shared.round - start.staleness, 0)
-        shared = Shared(model, shared.control, self._rate(stage_round), stage_round)
+        shared = Shared(model, shared.control, self._rate_in(stage_round), stage_round)
         return shared, client._replace(statistics=nnx.split_state(model, nnx.Param, ...)[1])
 
     def updates(

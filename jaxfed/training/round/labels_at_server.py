@@ -137,11 +137,9 @@ class ServerWithLabels(ServerWithoutLabels):
 
         @jax.jit
         def train(
-            state: ServerState, own: ClientData, key: jax.Array
+            state: ServerState, own: ClientData, key: jax.Array, rate: jax.Array
         ) -> tuple[nnx.State, ServerMetrics]:
-            stage_round = state.round - first_round
-            rate = jnp.float32(training.local.learning_rate(stage_round.astype(jnp.float32)))
-            shared = Shared(state.model, state.control, rate, stage_round)
+            shared = Shared(state.model, state.control, rate, state.round - first_round)
             update_key, measure_key = jax.random.split(key)
             found = self._updated(state, shared, own, update_key)
             model = jax.tree.map(jnp.add, state.model, found.delta)
@@ -152,7 +150,8 @@ class ServerWithLabels(ServerWithoutLabels):
 
         def turn(state: ServerState, key: jax.Array) -> tuple[ServerState, ServerMetrics]:
             own_key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
-            model, metrics = train(without_tables(state), examples, own_key)
+            rate = training.local.rate_of(int(state.round) - first_round)
+            model, metrics = train(without_tables(state), examples, own_key, rate)
             return state._replace(model=model), metrics
 
         return turn

@@ -210,10 +210,14 @@ def _stages(
     """The two stages of a run; without pseudo-labels both are the first one."""
 
     def stage(number: int, source: str, first_round: int) -> Stage:
-        train = executed(
+        run = executed(
             lambda map_clients: jitted(program(training, map_clients, stage=number).whole),
             training.execution,
         )
+
+        def train(state: ServerState, *others: Any) -> Trained:
+            return run(state, *others, training.local.rate_of(int(state.round) - first_round))
+
         label = server.label(source, sources[source])
         return Stage(source, label, server.turn(first_round), train)
 

@@ -22,7 +22,7 @@ from jaxfed.federation.execution.chunk_size import MapClients
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
-from jaxfed.training.round.client_round import LocalUpdate
+from jaxfed.training.round.client_round import LocalUpdate, Shared
 from jaxfed.training.round.cohort_step import (
     CohortData,
     CohortStep,
@@ -103,12 +103,25 @@ class StageProgram:
         received: Any,
         own: ClientData | None,
         key: jax.Array,
+        rate: jax.Array,
     ) -> Trained:
-        """Run the clients' part and the server's; `own` are the examples of a server with labels."""
+        """Run the clients' part and the server's.
+
+        Args:
+            state: before the round.
+            cohort: the clients.
+            labels: of the round.
+            received: beside the model.
+            own: the examples of a server with labels.
+            key: typed, of the round's training.
+            rate: float32 scalar, the round's learning rate: no constant of the program, so that programs
+                of one method at several rates are one.
+        """
         clients, ids = self.labeled(cohort, labels), cohort.client_id
-        updates = self.step.updates(state, self.step.shared(state), clients, received, key)
+        shared = self.step.shared(state, rate)
+        updates = self.step.updates(state, shared, clients, received, key)
         trains = jnp.any(usable(clients.data), axis=1)
-        after, metrics = self.server_part(state, updates, trains, own, key)
+        after, metrics = self.server_part(state, updates, trains, own, key, shared=shared)
         if self.measures:
             after = self.with_measured(
                 after, *self.step.measured(after.model, clients, key), own, key
@@ -128,6 +141,7 @@ class StageProgram:
         own: ClientData | None,
         key: jax.Array,
         *,
+        shared: Shared | None = None,
         num_clients: int | None = None,
     ) -> tuple[ServerState, dict[str, jax.Array]]:
         """FedAvg: take the server's step by the weighted mean of the clients' changes.
@@ -138,12 +152,13 @@ class StageProgram:
             trains: bool [K], False for a client that has nothing to train on.
             own: the examples of a server with labels.
             key: typed, of the round's training.
+            shared: what clients received; None: computed anew.
             num_clients: M, the number of all clients; None: as many as have a state in `state.clients`.
 
         Returns:
             The state after the round, without the clients' own new states, and metrics.
         """
-        shared = self.step.shared(state)
+        shared = shared or self.step.shared(state)
         deltas, weights, server_metrics = self.server.joined(
             updates.delta, updates.weight, state, shared, own, key
         )
