@@ -121,7 +121,7 @@ def start(main: Main) -> NoReturn:
 
 
 def _hint(error: flags.Error) -> str:
-    """What to write in place of an unknown flag that resembles none."""
+    """Return advice for an unknown flag that resembles none, else an empty text."""
     if not isinstance(error, flags.UnrecognizedFlagError) or "Did you mean" in str(error):
         return ""
     setting = "a setting of the config is --config.KEY=VALUE; " if "config" in flags.FLAGS else ""

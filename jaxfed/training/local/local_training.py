@@ -66,7 +66,19 @@ class LocalTraining:
     batch_statistics: BatchStatistics = "averaged"
 
     def __post_init__(self) -> None:
-        """Use `batches` for rounds on given labels too if they have none of their own."""
+        """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
+
+        Raises:
+            UsageError: a name or a number in place of a function, or no `Batches`.
+        """
+        for key, kind, allowed in (
+            ("optimizer", Callable, "use a function such as optax.adam"),
+            ("learning_rate", Callable, "use a schedule such as optax.constant_schedule(0.1)"),
+            ("batches", Batches, "use Batches('joint', size=32, epochs=1)"),
+        ):
+            value = getattr(self, key)
+            if not isinstance(value, kind):
+                raise UsageError(key=key, owner="LocalTraining", value=value, allowed=allowed)
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
 
