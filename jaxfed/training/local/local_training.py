@@ -71,13 +71,21 @@ class LocalTraining:
         Raises:
             UsageError: a name or a number in place of a function, or no `Batches`.
         """
-        for key, kind, allowed in (
-            ("optimizer", Callable, "use a function such as optax.adam"),
-            ("learning_rate", Callable, "use a schedule such as optax.constant_schedule(0.1)"),
-            ("batches", Batches, "use Batches('joint', size=32, epochs=1)"),
+        for key, is_right, allowed in (
+            ("optimizer", callable(self.optimizer), "use a function such as optax.adam"),
+            (
+                "learning_rate",
+                callable(self.learning_rate),
+                "use a schedule such as optax.constant_schedule(0.1)",
+            ),
+            (
+                "batches",
+                isinstance(self.batches, Batches),
+                "use Batches('joint', size=32, epochs=1)",
+            ),
         ):
-            value = getattr(self, key)
-            if not isinstance(value, kind):
+            if not is_right:
+                value = getattr(self, key)
                 raise UsageError(key=key, owner="LocalTraining", value=value, allowed=allowed)
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
