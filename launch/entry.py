@@ -86,7 +86,7 @@ def start(main: Main) -> NoReturn:
         try:
             positional = flags.FLAGS(rest)
         except flags.Error as error:
-            sys.exit(_complain(str(error)))
+            sys.exit(_complain(f"{error}{_hint(error)}"))
         except SystemExit:  # of --help and similar flags, where absl exits with 1
             sys.exit(_written(lambda: None))
         except BrokenPipeError as error:  # of the same, without buffering
@@ -118,6 +118,14 @@ def start(main: Main) -> NoReturn:
                 return 1
 
     app.run(guarded, flags_parser=parse)
+
+
+def _hint(error: flags.Error) -> str:
+    """Return advice for an unknown flag that resembles none, else an empty text."""
+    if not isinstance(error, flags.UnrecognizedFlagError) or "Did you mean" in str(error):
+        return ""
+    setting = "a setting of the config is --config.KEY=VALUE; " if "config" in flags.FLAGS else ""
+    return f"; {setting}see --helpshort"
 
 
 def _check_variables() -> None:

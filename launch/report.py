@@ -5,7 +5,7 @@ python -m launch.report WORKDIR... --tensorboard=DIR
 
 A WORKDIR is that of a run or of a sweep, or a folder with such workdirs at any depth. DIR (`report` in the
 first WORKDIR if not given) gets report.html, report.md, tables/*.csv and plots/*.png. --target=0.8 adds the
-rounds, seconds and bytes that each method of a run takes to 80 % accuracy.
+rounds, seconds and bytes that each method of a run takes to an accuracy of 0.8.
 With --tensorboard it writes TensorBoard's event files of each method and repeat instead.
 """
 

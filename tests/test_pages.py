@@ -63,7 +63,7 @@ def test_readme_as_a_library(module):
 @pytest.mark.slow
 def test_as_a_library(module, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("docs/library.md")) == 7
+    assert len(blocks("docs/library.md")) == 8
     run("docs/library.md", module)
     assert module.simulated.metrics["test_accuracy"] > 0.6
     assert set(module.table.role) == {"labeled", "unlabeled", "new"}

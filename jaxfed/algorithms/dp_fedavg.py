@@ -81,11 +81,11 @@ def dp_fedavg(
     Args:
         training: the training specification; its weighting has no say, all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        clip: S.
-        noise_multiplier: z; 0 is no noise, and no epsilon.
+        clip: S, largest norm of a client's change; longer ones are scaled down to it.
+        noise_multiplier: z, the noise's standard deviation in units of S; 0 is no noise, and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
-        delta: of all epsilons.
+        delta: delta of the guarantee; every epsilon is at it.
 
     A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
     noise `epsilon`, and `epsilon_sampled` where clients are drawn.

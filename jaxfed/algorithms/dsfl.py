@@ -98,9 +98,9 @@ def dsfl(
         network: keywords -> clients' networks; `functools.partial(jaxfed.learners.network, training=...)`.
         public: U, [U, ...].
         num_classes: C.
-        subset: |d|; of fewer public examples all.
-        steps: a round, on own labels.
-        distill_steps: a round, on the sharpened mean.
+        subset: |d|, public examples drawn for a round; all if there are fewer.
+        steps: steps on own labels in each round.
+        distill_steps: steps on the sharpened mean in each round.
         temperature: T; nearly equal probabilities are sharpened below 1/C, and flattened above it.
         sums: how the server adds probabilities.
 

@@ -106,11 +106,11 @@ def fedcon(
     Args:
         training: the training specification; `server.examples` is needed, and a network whose head is one
             dense layer. Without `local.augment` both views are the example itself.
-        consistency_weight: beta.
-        rampup_rounds: R; 0: no ramp-up.
-        server_average: alpha_S, in [0, 1].
-        average: alpha, in [0, 1].
-        predictor_hidden: number of ReLUs of h_k.
+        consistency_weight: beta, weight of the server's consistency term after the ramp-up.
+        rampup_rounds: R, rounds until this weight is full; 0: no ramp-up.
+        server_average: alpha_S in [0, 1], weight that the server's average keeps in a step.
+        average: alpha in [0, 1], weight that a client's average keeps in a step.
+        predictor_hidden: number of ReLUs of the clients' predictors h_k.
 
     Raises:
         UsageError: a number out of range, labels at clients, a network with another head, or clients that

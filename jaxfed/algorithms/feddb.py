@@ -64,7 +64,7 @@ def feddb(
     Args:
         training: the training specification; its `local.strong_augment` is needed.
         threshold: tau in [0, 1]: an example counts if its debiased confidence is at least tau.
-        unlabeled_weight: weight of the term.
+        unlabeled_weight: weight of the pseudo-labels' term.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.

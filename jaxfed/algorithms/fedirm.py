@@ -119,9 +119,9 @@ def fedirm(
     Args:
         training: the training specification.
         consistency_weight: weight of both terms of unlabeled examples after the ramp-up.
-        rampup_rounds: R; 0: no ramp-up.
+        rampup_rounds: R, rounds until the weight is full; 0: no ramp-up.
         average: largest weight that the teacher keeps in a step.
-        temperature: tau.
+        temperature: tau, which softens the rows of relation matrices.
         max_entropy: h, in nats: examples of lower entropy are reliable. Two equal probabilities have log 2.
         passes: T, the number of passes with dropout.
 

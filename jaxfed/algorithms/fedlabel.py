@@ -42,7 +42,7 @@ def fedlabel(
     Args:
         training: the training specification; its `local.strong_augment` is needed.
         threshold: tau in [0, 1]: an example counts if the surer model's confidence is at least tau.
-        unlabeled_weight: weight of the whole term.
+        unlabeled_weight: weight of the pseudo-labels' term.
         agreement_weight: lambda, weight of the second prediction where both models agree.
 
     Raises:

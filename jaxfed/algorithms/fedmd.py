@@ -99,11 +99,11 @@ def fedmd(
         public_labels: int32 [U] of the clients' classes; None: nobody has them, and there is no such
             transfer.
         num_classes: C.
-        subset: |d|; of fewer public examples all.
-        transfer_steps: on public labels, before a client's first round.
-        private_steps: on own labels, after these.
-        digest_steps: a round, on scores.
-        revisit_steps: a round, on own labels.
+        subset: |d|, public examples drawn for a round; all if there are fewer.
+        transfer_steps: steps on public labels, before a client's first round.
+        private_steps: steps on own labels, after these.
+        digest_steps: steps on the mean scores in each round.
+        revisit_steps: steps on own labels in each round, after these.
         sums: how the server adds scores.
 
     Raises:

@@ -65,8 +65,8 @@ def fedrgd(
 
     Args:
         training: the training specification; its `local.strong_augment` is needed.
-        num_groups: S.
-        threshold: tau.
+        num_groups: S, number of groups whose models are averaged.
+        threshold: tau, confidence from which an unlabeled example counts.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.

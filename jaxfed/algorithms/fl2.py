@@ -81,7 +81,7 @@ def fl2(
     Args:
         training: the training specification; `server.examples` and `local.strong_augment` are needed.
         sure_threshold: confidence in [0, 1] from which an example is in B+.
-        rho: size of the perturbation.
+        rho: size of the perturbation of the model.
         sharpness_weight: weight of s; 1 in the paper.
 
     Raises:

@@ -67,12 +67,12 @@ def mixmatch(
     Args:
         training: the training specification; its `local.augment` is a. Its `local.pointwise` is not used:
             labels are mixtures.
-        num_augmentations: K.
-        temperature: T.
-        alpha: of the Beta distribution.
-        unlabeled_weight: lambda_U.
-        rampup_rounds: R; 0 is no ramp-up.
-        mu: proximal weight.
+        num_augmentations: K, draws of the augmentation that an example's label is guessed from.
+        temperature: T of sharpening; below 1 sharpens guessed labels.
+        alpha: parameter of the Beta distribution of mixing weights.
+        unlabeled_weight: lambda_U, weight of the unlabeled examples' term.
+        rampup_rounds: R, rounds until this weight is full; 0 is no ramp-up.
+        mu: proximal weight; 0 is FedAvg.
 
     Raises:
         UsageError: a number out of range.

@@ -103,10 +103,10 @@ def pate(
         num_classes: C.
         teacher_rounds: rounds that teachers train in; they vote at the end of the last of them, in which the
             student begins. Only teachers in the cohort of that round vote.
-        steps: of a teacher in each of these rounds.
-        student_steps: in each round from the vote on.
-        gamma: of the noise; 0 is none.
-        delta: at which `epsilon_approximate` composes.
+        steps: steps of a teacher in each of these rounds.
+        student_steps: steps of the student in each round from the vote on.
+        gamma: parameter of the noise on votes; smaller is more noise, 0 is none.
+        delta: delta at which `epsilon_approximate` composes.
 
     `test_accuracy` is the student's; `train_accuracy` on all clients' labels, which it never saw.
 

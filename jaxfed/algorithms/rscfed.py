@@ -106,9 +106,9 @@ def rscfed(
         draws: M, the number of sub-consensus models.
         draw_size: K, the number of clients in each.
         beta: effect of a client's distance from its group's mean on its weight; 0: none.
-        unlabeled_weight: lambda.
-        temperature: T.
-        average: the largest alpha, in [0, 1].
+        unlabeled_weight: lambda, weight of the unlabeled examples' term.
+        temperature: T of sharpening; below 1 sharpens the teacher's probabilities.
+        average: largest weight alpha in [0, 1] that the teacher keeps in a step.
 
     Raises:
         UsageError: a number out of range.

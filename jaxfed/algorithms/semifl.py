@@ -85,10 +85,10 @@ def semifl(
     Args:
         training: the training specification; `server.examples` and `local.strong_augment` are needed. Of
             `local.batches` size and epochs count.
-        threshold: tau.
-        mix_weight: lambda.
-        mix_alpha: a.
-        max_norm: of gradients.
+        threshold: tau, confidence from which an example counts.
+        mix_weight: lambda, weight of the term of mixed examples.
+        mix_alpha: a, parameter of the Beta distribution of mixing weights.
+        max_norm: largest norm of a gradient; longer ones are cut to it.
 
     Raises:
         UsageError: a number out of range, labels at clients, or no strong augmentation.

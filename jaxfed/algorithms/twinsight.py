@@ -96,11 +96,11 @@ def twinsight(
             is one dense layer.
         unlabeled_weight: lambda. With 5, as in the code, take its learning rate of 0.01; a small CNN diverged
             at 0.1.
-        contrast_weight: weight of L_u.
-        twin_weight: weight of L_t.
+        contrast_weight: weight of L_u, the loss of the unsupervised network.
+        twin_weight: weight of L_t, which keeps both networks' neighborhoods equal.
         temperature: T of SimCLR's loss.
         projection_hidden: number of ReLUs of the projector.
-        projection_size: size of z.
+        projection_size: size of the projection z.
 
     Raises:
         UsageError: a number out of range, no strong augmentation, or a network with another head.

@@ -122,7 +122,8 @@ def apply_variants(
         rivals = [name for name in dict.fromkeys(names) if name in group]
         if len(rivals) > 1:
             raise UsageError(
-                f"--config=...:{variant}: the variants {' and '.join(rivals)} exclude each other"
+                f"--config=...:{variant}: the variants {' and '.join(rivals)} exclude each other; "
+                "keep one of them"
             )
     for name, change in variants.items():
         if name in names:

@@ -117,6 +117,10 @@ def check_value(key: str, value: Any, rule: Rule) -> None:
         if isinstance(value, tuple) and meant:
             words = (f"{name!r} is unknown{did_you_mean(near)}" for name, near in meant.items())
             wrong, allowed = "; ".join(words), "" if all(meant.values()) else allowed
+        elif isinstance(value, tuple) and rule.choices:
+            twice = sorted({repr(name) for name in value if value.count(name) > 1})
+            if twice:
+                wrong, allowed = f"{', '.join(twice)} is named twice", "name each once"
         elif isinstance(value, str):
             allowed += did_you_mean(meant.get(value, []))
         raise UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)

@@ -98,7 +98,7 @@ def network(
         training: the training specification; used are `model`, `initial_model`, `execution`, and of `local`
             optimizer, learning_rate (by a client's rounds), pointwise, augment and the size of batches.
             Without an `initial_model` each client's network is drawn independently.
-        public_batch_size: |P|.
+        public_batch_size: |P|, public examples in a step.
         pseudo_weight: lambda.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" to scores. The last

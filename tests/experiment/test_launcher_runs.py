@@ -251,6 +251,7 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}"], "--workdir=DIR is missing"),
         (["--confg=x", "--workdir=W"], "Unknown command line flag 'confg'. Did you mean: config"),
         ([f"--config={DIGITS}", "--workdir=W", "extra"], "extra: no such argument"),
+        ([f"--config={DIGITS}", "--rounds=3"], "'rounds'; a setting of the config is --config.KEY"),
         ([f"--config={DIGITS}", "--workdir=W", "--overwrite=maybe"], "overwrite"),
         (["--config=nowhere.py", "--workdir=W"], "--config=nowhere.py: no such file"),
         ([f"--config={DIGITS}:smkoe", "--workdir=W"], "did you mean 'smoke'?"),
@@ -258,7 +259,10 @@ def test_plots_may_be_left_to_reports(tmp_path):
         ([f"--config={DIGITS}", "--workdir=W", "--config.seed=a"], "config.seed=a: must be"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.seed"], "config.seed=: must be"),
         ([f"--config={DIGITS}", "--workdir=W", "--config.rounds=0"], "config.rounds=0"),
-        ([f"--config={DIGITS}", "--workdir=W", "--config.dataset.name=nothing"], "nothing"),
+        (
+            [f"--config={DIGITS}", "--workdir=W", "--config.dataset.name=./nothing"],
+            "config.dataset.name: data",
+        ),
         (
             [f"--config={DIGITS}", "--workdir=W", "--config.federation.dirichlet_alpha=2"],
             "config.federation.dirichlet_alpha=2: nothing reads it with federation.partition='iid'",

@@ -1,5 +1,6 @@
 """What entries do around their work: help, pipes, encodings, commands that are installed."""
 
+import ast
 import io
 import os
 import subprocess
@@ -188,3 +189,9 @@ def test_a_run_does_not_wait_for_packages_that_it_does_not_need():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+def test_help_texts_have_no_percent_sign_that_absl_formats():
+    for file in (ROOT / "launch").glob("*.py"):
+        text = ast.get_docstring(ast.parse(file.read_text())) or ""
+        assert file.stem == "__init__" or "%" not in text

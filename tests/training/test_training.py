@@ -51,6 +51,19 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"optimizer": "adam"}, "optimizer='adam': use a function such as optax.adam"),
+        ({"learning_rate": 0.1}, "learning_rate=0.1: use a schedule such as optax.constant_sch"),
+        ({"batches": "joint"}, "batches='joint': use Batches"),
+    ],
+)
+def test_a_name_or_number_in_place_of_a_function_is_one_line(given, message):
+    with pytest.raises(jaxfed.UsageError, match=f"^LocalTraining.{message}"):
+        jaxfed.LocalTraining(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
         ({"optimizer": optax.adam}, r"optimizer: .* use local=LocalTraining\(optimizer=\.\.\.\)"),
         ({"batches": BATCHES}, r"batches: .* use local=LocalTraining\(batches=\.\.\.\)"),
         ({"weighting": np.size}, r"weighting: .* use server=ServerTraining\(weighting=\.\.\.\)"),

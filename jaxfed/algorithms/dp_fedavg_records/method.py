@@ -91,13 +91,13 @@ def dp_fedavg_records(
     Args:
         training: the training specification.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        clip: C, of an example's gradient.
-        share: s.
-        noise_multiplier: z; 0 is no noise, and no epsilon.
+        clip: C, largest norm of an example's gradient; longer ones are scaled down to it.
+        share: s, probability with which a step draws an example.
+        noise_multiplier: z, the noise's standard deviation in units of C; 0 is no noise, and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
-        delta: of epsilon.
-        chunk: examples whose own gradients are there at once: memory, and no result beyond rounding.
+        delta: delta of the guarantee; epsilon is at it.
+        chunk: examples whose gradients are in memory at once; it changes rounding only.
 
     Raises:
         UsageError: a value that is not allowed, z and a target, BatchNorm; with noise, dp-accounting is not

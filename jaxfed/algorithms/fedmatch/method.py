@@ -115,17 +115,17 @@ def fedmatch(
     Args:
         training: the training specification; its `local.strong_augment` is needed. The paper's rate is 1e-3
             and goes with its weights: SGD needs 2 `l2_weight` learning_rate < 2.
-        supervised_weight: lambda_s.
-        consistency_weight: lambda_ICCS.
-        l2_weight: lambda_L2.
-        l1_weight: lambda_L1.
-        confidence: tau.
-        num_helpers: H >= 1.
+        supervised_weight: lambda_s, weight of the labels' term.
+        consistency_weight: lambda_ICCS, weight of the terms of unlabeled examples.
+        l2_weight: lambda_L2, weight of the squared distance of the two parts.
+        l1_weight: lambda_L1, weight of the sum of |psi|, which makes psi sparse.
+        confidence: tau, confidence from which an unlabeled example counts.
+        num_helpers: H >= 1, number of helpers of a client.
         helper_interval: helpers are sent in every so many-th round.
         psi_scale: psi starts as so many times sigma. Of a model that training starts from both are parts: the
             sum is that model.
-        psi_threshold: see above.
-        delta_threshold: see above.
+        psi_threshold: entries of psi up to this are 0 where it is sent and evaluated; 5e-6 in the code.
+        delta_threshold: entries that a client changed by no more are not sent; 5e-5 in the code.
 
     Raises:
         UsageError: a number out of range, or no strong augmentation.

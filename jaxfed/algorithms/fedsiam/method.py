@@ -97,12 +97,12 @@ def fedsiam(
 
     Args:
         training: the training specification.
-        consistency: d, "mse" for iid clients, "kl" for others.
-        consistency_weight: beta_max.
-        rampup_rounds: R; 0 is no ramp-up.
-        average: alpha_max, in [0, 1].
+        consistency: d, distance of the networks' predictions: "mse" for iid clients, "kl" for others.
+        consistency_weight: beta_max, weight of the consistency term after the ramp-up.
+        rampup_rounds: R, rounds until this weight is full; 0 is no ramp-up.
+        average: alpha_max, largest weight in [0, 1] that the target network keeps in a step.
         supervised_over: what divides the sum of cross-entropies, |B_L| or |B|.
-        upload_quantile: tau, in [0, 1].
+        upload_quantile: tau in [0, 1]: layers below this quantile of divergence are not sent; 0 sends all.
         upload_rounds: phi >= 1, rounds whose measurements make the quantile.
         evaluated: which network is evaluated and embeds.
 

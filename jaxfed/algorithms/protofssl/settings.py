@@ -21,9 +21,9 @@ class Episode:
     """Numbers of examples in an episode.
 
     Attributes:
-        support: n_S, of each class.
-        query: n_Q, of each class.
-        unlabeled_query: n_U.
+        support: n_S, labeled examples of each class that prototypes are made of in a step.
+        query: n_Q, labeled examples of each class that are classified by them.
+        unlabeled_query: n_U, unlabeled examples in a step.
     """
 
     rules: ClassVar[dict[str, Rule]] = {
@@ -70,7 +70,7 @@ class Helpers:
     """The clients whose prototypes others receive, and the use of these in place of a client's own.
 
     Attributes:
-        num_helpers: H at most.
+        num_helpers: largest number H of a client's helpers.
         helper_interval: rounds between two choices of helpers.
         prototypes: prototypes that stand for a class in the loss: "local", of the episode's support, or
             "global", the mean of the helpers'.
@@ -146,7 +146,7 @@ class ReleasedCode:
     """Switches for what the authors' code does otherwise than the paper.
 
     Attributes:
-        distance: d; "mean_squared" in the code.
+        distance: distance d of an embedding from a prototype; "mean_squared" in the code.
         missing_class: treatment of classes without a prototype; "mean" in the code.
         helper_choice: choice of helpers; "newest" in the code.
     """

@@ -107,8 +107,8 @@ def proxyfl(
         unlabeled_weight: weight of the pseudo-labels' term.
         contrast_weight: weight of the contrastive term.
         prior_average: beta, weight of the former prior; 0 in the paper, 0.99 in the code.
-        tuning_steps: Q; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
-        tuning_rate: eta.
+        tuning_steps: Q, the server's steps; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
+        tuning_rate: eta, learning rate of these steps.
 
     Raises:
         UsageError: a number out of range, no strong augmentation, or a network with another head.

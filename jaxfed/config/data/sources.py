@@ -20,16 +20,21 @@ def clients_set(config: ConfigDict) -> Dataset:
         UsageError: it cannot be found or read.
     """
     wanted = config.dataset
-    with section("config.dataset", {**{key: key for key in wanted}, "name_or_path": "name"}):
-        return load(
-            wanted.name,
-            root=wanted.root or None,
-            label_key=wanted.label_key or None,
-            client_key=wanted.client_key or None,
-            image_size=wanted.image_size or None,
-            drop=wanted.drop,
-            options=_options(config, wanted.name),
-        )
+    try:
+        with section("config.dataset", {**{key: key for key in wanted}, "name_or_path": "name"}):
+            return load(
+                wanted.name,
+                root=wanted.root or None,
+                label_key=wanted.label_key or None,
+                client_key=wanted.client_key or None,
+                image_size=wanted.image_size or None,
+                drop=wanted.drop,
+                options=_options(config, wanted.name),
+            )
+    except UsageError as error:
+        if not error.key and error.wrong.startswith("data set "):
+            error.key = "config.dataset.name"
+        raise
 
 
 def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:

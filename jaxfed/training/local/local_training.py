@@ -69,7 +69,27 @@ class LocalTraining:
     batch_statistics: BatchStatistics = "averaged"
 
     def __post_init__(self) -> None:
-        """Use `batches` for rounds on given labels too if they have none of their own."""
+        """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
+
+        Raises:
+            UsageError: a name or a number in place of a function, or no `Batches`.
+        """
+        for key, is_right, allowed in (
+            ("optimizer", callable(self.optimizer), "use a function such as optax.adam"),
+            (
+                "learning_rate",
+                callable(self.learning_rate),
+                "use a schedule such as optax.constant_schedule(0.1)",
+            ),
+            (
+                "batches",
+                isinstance(self.batches, Batches),
+                "use Batches('joint', size=32, epochs=1)",
+            ),
+        ):
+            if not is_right:
+                value = getattr(self, key)
+                raise UsageError(key=key, owner="LocalTraining", value=value, allowed=allowed)
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
 

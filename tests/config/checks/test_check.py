@@ -108,7 +108,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
                 "'fedavgg' is unknown, did you mean 'fedavg'?; 'xclpp' is unknown, did you mean 'xclp'?",
             ),
         ),
-        ("baselines=fedavg,fedavg", ("use different names out of",)),
+        ("baselines=fedavg,fedavg", ("'fedavg' is named twice; name each once",)),
         # a method that is not in the run
         ("dp_fedavg.clip=nan", ("config.dp_fedavg.clip=nan: use numbers above 0",)),
         ("fedprox.mu=-1", ("config.fedprox.mu=-1",)),
@@ -161,7 +161,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("pseudo_label.safeguard=server", ("config.pseudo_label.safeguard=", "'network'")),
         ("pseudo_label.safeguard=network", ("set xclp.confidence='calibrated'",)),
         ("baselines=xclp", ("config.baselines", "is the algorithm already")),
-        ("baselines=client_knn,client_knn", ("config.baselines", "different names")),
+        ("baselines=client_knn,client_knn", ("config.baselines", "is named twice")),
         ("baselines=knn", ("config.baselines", "'client_knn'")),
         ("paper_table=xclp/9", ("config.paper_table='xclp/9'", "'xclp/1'")),
         ("dataset.name=", ("config.dataset.name=''",)),

@@ -285,7 +285,7 @@ def test_auto_is_a_variant_of_every_config():
         for section in (config.xclp, config.per_client_lp, config.pooled_lp):
             assert section.select[0::2] == ("alpha", "client_prior")
             assert (section.label_matrix, section.alpha) == ("class_balanced", 0.95)
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="exclude each other; keep one of them"):
         file.load(f"{DIGITS},auto")
 
 
