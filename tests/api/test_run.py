@@ -50,6 +50,7 @@ def test_it_is_the_launchers_path(trained, tmp_path):
             for w in (trained.workdir, tmp_path / "w")
         ]
         assert names[0] == names[1] != []
+    assert (tmp_path / "w" / "plots" / "partition.png").stat().st_size > 1000
     for file_name in ("fedavg-0", "fedavg_xclp-0"):
         tables = [
             w / "predictions" / f"{file_name}.csv.gz" for w in (trained.workdir, tmp_path / "w")
