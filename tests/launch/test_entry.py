@@ -177,14 +177,3 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp
     done = in_process(import_module(f"launch.{name}").main, *given, f"--out={tmp_path}")
     line = f"jaxfed: --out='{tmp_path}': cannot write in {tmp_path}: Is a directory\n"
     assert done == (2, "", line)
-
-
-def test_a_run_does_not_wait_for_packages_that_it_does_not_need():
-    """Each takes a tenth of a second to a whole one: they are imported where they are used."""
-    code = (
-        "import sys, jaxfed.api.conduct, jaxfed.config.checks.check, jaxfed.data\n"
-        "jaxfed.data.load('digits')\n"
-        "print({'sklearn', 'scipy.stats', 'scipy.spatial', 'pandas', 'matplotlib'} & {*sys.modules})"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "set()\n"
