@@ -21,8 +21,16 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 @cache
 def nodes(path):
     """Modules, classes and functions of a file."""
-    parsed = ast.walk(ast.parse(path.read_text()))
+    parsed = statements(ast.parse(path.read_text()))
     return [node for node in parsed if isinstance(node, DOCUMENTED)]
+
+
+def statements(node):
+    """The node and the statements in it, whose expressions define nothing that has a name."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from statements(child)
 
 
 def docstrings(path):

@@ -45,18 +45,21 @@ def run(page, module):
     return module
 
 
+QUIET = {"progress": False, "execution__plots": False}
+RESULTS = {"README.md", "docs/library.md", "docs/your-data.md"}  # whose tests below run them, too
 RUN = [page for page in PAGES if blocks(page) and page not in AS_FILES]
 
 
 @pytest.mark.parametrize(
-    "page", on_demand(RUN, at_once=[page for page in RUN if page != "docs/library.md"])
+    "page", on_demand(RUN, at_once=[page for page in RUN if page not in RESULTS])
 )
 def test_blocks_run(page, module, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run(page, module)
 
 
-def test_readme_as_a_library(module):
+def test_readme_as_a_library(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert run("README.md", module).simulated.metrics["test_accuracy"] > 0.6
 
 
@@ -84,7 +87,7 @@ def test_own_learner(tmp_path):
     (config,) = blocks("docs/learners.md")
     path = tmp_path / "centroid.py"
     path.write_text(config)
-    result = jaxfed.run(f"{path}:smoke", progress=False, learner__centroid__pseudo_weight=2.0)
+    result = jaxfed.run(f"{path}:smoke", learner__centroid__pseudo_weight=2.0, **QUIET)
     told = result.results.set_index(["algorithm", "metric"])["mean"]
     assert told["fedct", "test_accuracy"] > 0.8
 
@@ -98,7 +101,7 @@ def test_own_method(module, tmp_path, monkeypatch):
     config, checks = blocks("docs/own-method.md")
     path = tmp_path / "fedlast.py"
     path.write_text(config)
-    result = jaxfed.run(f"{path}:smoke", progress=False, fedlast__keep=0.9)
+    result = jaxfed.run(f"{path}:smoke", fedlast__keep=0.9, **QUIET)
     assert set(result.methods) == {"fedlast", "fedavg"}
     del ALGORITHMS["fedlast"]  # the checks import it in a process of their own
     monkeypatch.delitem(sys.modules, "fedlast", raising=False)

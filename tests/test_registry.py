@@ -106,7 +106,8 @@ def plug_ins(tmp_path_factory):
 
 
 def test_a_config_of_nothing_but_plug_ins_runs(plug_ins):
-    result = run(plug_ins, progress=False, plugged_method__mu=0.5, execution__plots=False)
+    alone = {"baselines": (), "execution__plots": False}
+    result = run(plug_ins, progress=False, plugged_method__mu=0.5, **alone)
     assert result.config.plugged_method.mu == 0.5
     assert result.summary["algorithms"]["plugged_method"]["pseudo_labeled"]["mean"] == 1
     assert "plugged_data" in READERS

@@ -13,8 +13,8 @@ from jaxfed.config.keys import GONE, flatten
 from jaxfed.config.schema.reference import entries
 
 TRAINED = "fedavg_xclp:smoke"
-FEW = {"baselines": ("fedavg",), "rounds": 3, "xclp__alpha": 0.9, "training__epochs": 1}
-FEW |= {"dataset__train_size": 400, "xclp__num_bits": 64, "execution__plots": False}
+FEW = {"algorithm": "fedavg", "baselines": ("per_client_lp",), "xclp__alpha": 0.9, "rounds": 2}
+FEW |= {"dataset__train_size": 400, "model__hidden": (16,), "execution__plots": False}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_it_is_what_run_returns(trained):
     assert opened.config.is_locked
     assert opened.summary == trained.summary
     assert repr(opened) == repr(trained)
-    assert opened.methods == ("fedavg_xclp", "fedavg")
+    assert opened.methods == ("fedavg", "per_client_lp")
     assert opened.predictions("fedavg").equals(trained.predictions("fedavg"))
 
 
@@ -149,10 +149,9 @@ def on_a_file(tmp_path):
         progress=False,
         dataset__name=str(table),
         num_repeats=1,
+        algorithm="client_knn",
         baselines=(),
         federation__num_clients=2,
-        xclp__num_bits=64,
-        xclp__num_neighbors=3,
         execution__plots=False,
     )
     return jaxfed.open(tmp_path / "w"), table

@@ -51,7 +51,7 @@ def test_a_start_is_timed_to_its_workdir_and_to_its_first_result(monkeypatch, tm
 
 
 def test_a_start_without_a_result_is_an_error(monkeypatch):
-    monkeypatch.setattr(start, "CONFIG", "ml_collections_configs/nobody.py")
+    monkeypatch.setattr(start, "CONFIG", "")
     with pytest.raises(RuntimeError, match="status 2"):
         start.started(None)
 

@@ -6,11 +6,20 @@ from efficientnet_weights import write_weights
 from jaxfed.data import features as module
 from jaxfed.data.features import pretrained_features
 from jaxfed.errors import UsageError
+from jaxfed.models import efficientnet as networks
 from jaxfed.models.efficientnet import NETWORKS, efficientnet, prepare
 from jaxfed.models.pretrained import read_weights
 
 NETWORK = "efficientnet_lite0"
 SIZE = 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def three_blocks():
+    """EfficientNets of 3 blocks in place of 16: their first one, a stride, a sum."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "STAGES", networks.STAGES[:2])
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -336,10 +336,13 @@ def test_everything_small(tmp_path):
     assert {path.stem for path in tmp_path.glob("*.json")} == set(PIECES)
 
 
-WAITING = (
+WAITING = (  # without what measures, which takes seconds to import
+    "import sys; from unittest import mock; "
+    "sys.modules['benchmarks.on_device.contests'] = mock.MagicMock(); "
+    "sys.modules['benchmarks.on_device.joint_graph'] = mock.MagicMock(); "
     "from benchmarks import on_device; from benchmarks.on_device.piece import Piece; "
     "from launch import accelerator, entry; "
-    "import sys; waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
+    "waiting = [sys.executable, '-c', 'import time, os; print(os.getpid(), flush=True);"
     "time.sleep(60)']; on_device.PIECES = {'limits': Piece('limits', 0, 'waiting', "
     "command=lambda *_: waiting)}; entry.start(accelerator.main)"
 )

@@ -180,17 +180,6 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_work(arguments, tmp
     assert done == (2, "", line)
 
 
-def test_a_run_does_not_wait_for_packages_that_it_does_not_need():
-    """Each takes a tenth of a second to a whole one: they are imported where they are used."""
-    code = (
-        "import sys, jaxfed.api.conduct, jaxfed.config.checks.check, jaxfed.data\n"
-        "jaxfed.data.load('digits')\n"
-        "print({'sklearn', 'scipy.stats', 'scipy.spatial', 'pandas', 'matplotlib'} & {*sys.modules})"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "set()\n"
-
-
 def test_help_texts_have_no_percent_sign_that_absl_formats():
     for file in (ROOT / "launch").glob("*.py"):
         text = ast.get_docstring(ast.parse(file.read_text())) or ""

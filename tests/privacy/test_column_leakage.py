@@ -36,10 +36,10 @@ def edge_scores(columns):
     return directions @ directions.T
 
 
-def received_columns(monkeypatch, influence, num_labeled):
-    """All that client 0 is sent of S in a run over all digits; the truth, and the edges of the graph."""
+def received_columns(monkeypatch, influence, num_labeled, num_points=None):
+    """All that client 0 is sent of S in a run over the digits; the truth, and the edges of the graph."""
     data, rng = load_digits(), np.random.default_rng(0)
-    parts = np.array_split(rng.permutation(len(data.data)), NUM_CLIENTS)
+    parts = np.array_split(rng.permutation(len(data.data))[:num_points], NUM_CLIENTS)
     labels = [np.full(len(part), -1) for part in parts]
     labels[0][:num_labeled] = data.target[parts[0][:num_labeled]]
     columns, graphs = [], []
@@ -84,7 +84,8 @@ def test_figures_of_the_threat_model(row, monkeypatch):
 
 
 def test_shares_send_no_columns(monkeypatch):
-    assert received_columns(monkeypatch, "labels", 3)[0] == []
+    assert received_columns(monkeypatch, "labels", 3, num_points=50)[0] == []
+    assert len(received_columns(monkeypatch, "columns", 3, num_points=50)[0]) == 1
 
 
 def test_by_hand():

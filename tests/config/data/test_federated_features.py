@@ -18,6 +18,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
+from jaxfed.models import efficientnet
 
 CONFIG = "ml_collections_configs/femnist.py:linear,smoke"
 SMALL = (
@@ -157,7 +158,8 @@ def test_what_cannot_work_is_said_at_once(override, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path):
+def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:1])
     wanted = config.copy_and_resolve_references()
     wanted.unlock()
     wanted.model = {"name": "efficientnet_b0"}
