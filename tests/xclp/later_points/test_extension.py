@@ -157,18 +157,19 @@ def test_the_old_scores_save_steps():
 
 
 def test_chosen_settings_stay():
-    """The first labeling chooses fewer bits and neighbors than were tried, and a sharpness."""
-    given = {"num_classes": 3, "num_bits": 64, "num_neighbors": 6}
-    chosen = {"select": ("num_bits:32", "num_neighbors:4"), "confidence": "calibrated"}
-    vectors, labels, _ = clustered_clients([60, 40])
+    """The first labeling, of vectors with noise, chooses more neighbors than given, and a sharpness."""
+    chosen = {"select": ("num_neighbors:4",), "confidence": "calibrated"}
+    vectors, labels, _ = clustered_clients([60, 40], labeled=0.5)
+    rng = np.random.default_rng(0)
+    vectors = [v + 2 * rng.standard_normal(v.shape).astype(np.float32) for v in vectors]
     later, later_labels, _ = clustered_clients([6, 4], seed=1)
-    found = propagate_labels(vectors, labels, **given, **chosen)
+    found = propagate_labels(vectors, labels, **SETTINGS | ONE, **chosen)
     ours = found.with_later(later, later_labels)
     choice = found._result.choice
     assert ours._result.choice is choice
     p = choice.p
-    settings = {"num_classes": 3, "num_bits": p.num_bits, "num_neighbors": p.num_neighbors}
-    whole = propagate_labels(together(vectors, later), together(labels, later_labels), **settings)
+    assert p.num_neighbors == SETTINGS["num_neighbors"]
+    whole = propagate_labels(together(vectors, later), together(labels, later_labels), **SETTINGS)
     for one, other in zip(ours, whole, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
     assert np.abs(ours[0].confidences - whole[0].confidences).max() > 1e-3  # calibrated
