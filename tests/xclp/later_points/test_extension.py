@@ -161,7 +161,7 @@ def test_chosen_settings_stay():
     chosen = {"select": ("num_neighbors:4",), "confidence": "calibrated"}
     vectors, labels, _ = clustered_clients([60, 40], labeled=0.5)
     rng = np.random.default_rng(0)
-    vectors = [v + 2 * rng.standard_normal(v.shape).astype(np.float32) for v in vectors]
+    vectors = [(v + 1.5 * rng.standard_normal(v.shape)).astype(np.float32) for v in vectors]
     later, later_labels, _ = clustered_clients([6, 4], seed=1)
     found = propagate_labels(vectors, labels, **SETTINGS | ONE, **chosen)
     ours = found.with_later(later, later_labels)
