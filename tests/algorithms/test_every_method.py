@@ -23,9 +23,11 @@ from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
-    **dict.fromkeys(("semifl", "fedcon"), ("federation.labels_at=server",)),
-    # Rounds with given labels alone are semifl's and fixmatch's too, by the same code.
-    "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
+    "fedcon": ("federation.labels_at=server",),
+    # Rounds with given labels alone are fixmatch's and fedcon's too, by the same code.
+    **dict.fromkeys(
+        ("semifl", "fl2"), ("federation.labels_at=server", "training.labeled_only_rounds=0")
+    ),
     "sage": ("training.labeled_only_rounds=0",),
     **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
     **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
@@ -33,10 +35,7 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
-    "fedmd": (
-        *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
-        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
-    ),
+    "fedmd": ("fedmd.private_steps=20", "fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
 }
 
 # What else a method is tried with: networks, where it stands above with estimators.
@@ -48,13 +47,13 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
 
 # How clients are executed is no matter of a method; of each kind one is tried with every commit, and
 # fedavg_xclp over devices.
-EXECUTED_TWICE = ("scaffold", "sage", "fedct")
+EXECUTED_TWICE = ("scaffold", "fedct")
 # Methods whose equations have tests of their own are checked on demand; a new one with every commit.
 ON_DEMAND = (
     *("fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network", "fedsem", "fedprox"),
     *("dp_fedavg_records", "fedrep", "fedproto", "fedtgp", "sage_xclp", "fedlabel", "feddb"),
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
-    *("fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
+    *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
 )
 

@@ -11,6 +11,9 @@ from small_training import KEY, RATE, clients_and_server, double, training_of
 
 from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
 from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -72,7 +75,9 @@ def client_by_hand(w, x, rate):
     return v, tau, len(chosen) / len(x), len(sure)
 
 
-def test_two_rounds_are_the_equations():
+@pytest.fixture(scope="module")
+def played():
+    """Clients' examples, their federation and the method, which is compiled once."""
     held, federation = clients_and_server(held_of)
     algorithm = fl2(
         training=training_with(federation),
@@ -80,6 +85,23 @@ def test_two_rounds_are_the_equations():
         rho=RHO,
         sharpness_weight=WEIGHT,
     )
+    return held, federation, algorithm
+
+
+def test_a_loaded_state_and_clients_in_another_order_give_the_same_bits(played, tmp_path):
+    _, federation, algorithm = played
+    cohort, start = federation.cohort(), algorithm.init(KEY, federation)
+    state, _ = algorithm.round(start, cohort, KEY)
+    Checkpoints(tmp_path).save(1, state, {})
+    loaded = Checkpoints(tmp_path).latest().state(template=start)
+    backwards = Cohort(*(field[::-1] for field in cohort))
+    expected, _ = algorithm.round(state, cohort, KEY)
+    found, _ = algorithm.round(loaded, backwards, KEY)
+    assert_equal(expected, found)
+
+
+def test_two_rounds_are_the_equations(played):
+    held, federation, algorithm = played
     state = algorithm.init(KEY, federation)
     w = weights_of(state.model)
     x, y = federation.server_examples

@@ -52,8 +52,8 @@ def test_several_blocks_and_batches(monkeypatch):
     monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 16)
     monkeypatch.setattr(knn_extended, "_OLD_AT_ONCE", 64)
     is_new = np.random.default_rng(0).random(300) < 0.3
-    check(some_codes(300, 3, 2**31), is_new, 5)
-    check(some_codes(300), is_new, 20)  # more than a batch has
+    check(some_codes(300, num_different=2**31), is_new, 3)  # by the programs of the test above
+    check(some_codes(300), is_new, 50)  # more than a batch has
 
 
 def test_searches_in_place_of_shared_distances(monkeypatch):
@@ -83,23 +83,18 @@ def test_distances_that_leave_no_bits_for_a_number_are_searched(monkeypatch, num
 
 
 def test_equals_the_search_among_all():
-    bits = np.asarray(jax.random.bits(jax.random.key(0), (3000, 4), jnp.uint32))
-    is_new = np.random.default_rng(0).random(3000) < 0.02
-    indices, distances = map(np.asarray, knn.hamming_knn(bits, 10, valid=~is_new))
-    old = (np.cumsum(~is_new) - 1)[indices[~is_new]], distances[~is_new]
-    found = extended_hamming_knn(bits, is_new, *old, 10)
-    for ours, theirs in zip(found, knn.hamming_knn(bits, 10), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_numbers_of_new_points_share_a_program():
-    bits = some_codes(900)
-    before = knn_extended._between._cache_size()
+    """Two tiles of old points, and as many new ones as share a program."""
+    bits, k = some_codes(1400, num_different=2**31), 3
+    compiled = knn_extended._between._cache_size()
     for m in (100, 101, 112):
-        check_none = np.arange(900) < m
-        lists = np.full((900 - m, 3), -1, np.int32), np.full((900 - m, 3), 65, np.int32)
-        extended_hamming_knn(bits, check_none, *lists, 3)
-    assert knn_extended._between._cache_size() - before <= 1
+        is_new = np.random.default_rng(m).permutation(len(bits)) < m
+        indices, distances = map(np.asarray, knn.hamming_knn(bits, k, valid=~is_new))
+        old = (np.cumsum(~is_new) - 1)[indices[~is_new]], distances[~is_new]
+        found = extended_hamming_knn(bits, is_new, *old, k)
+        whole = knn.hamming_knn(bits, k, valid=np.ones(len(bits), bool))
+        for ours, theirs in zip(found, whole, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert knn_extended._between._cache_size() - compiled <= 1
 
 
 @pytest.mark.parametrize(

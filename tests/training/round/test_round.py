@@ -1,7 +1,7 @@
 """FedAvg and its relatives against plain loops, and against each other."""
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -61,11 +61,14 @@ def as_dictionary(model):
 def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
     """Also where the last step made it so, whose loss was taken before it."""
     federation = federation_of([8, 8])
-    for rate, is_finite in ((RATE, True), (jnp.inf, False)):
-        one_step = training_of(Batches("joint", 8, 1, steps=1), learning_rate=lambda _, r=rate: r)
-        algorithm = fedavg(training=one_step)
-        state = algorithm.init(KEY, federation)
-        _, metrics = algorithm.round(state, federation.cohort(), KEY)
+    one_step = training_of(
+        Batches("joint", 8, 1, steps=1),
+        learning_rate=lambda count: jnp.where(count == 0, RATE, jnp.inf),
+    )
+    algorithm = fedavg(training=one_step)
+    state = algorithm.init(KEY, federation)
+    for is_finite in (True, False):
+        state, metrics = algorithm.round(state, federation.cohort(), KEY)
         assert np.isfinite(metrics["train_loss"]) == is_finite
 
 
@@ -92,6 +95,12 @@ def test_clients_of_one_full_batch_step_are_centralized_sgd():
 SMALL = Batches("paired", 4, 2)
 
 
+@cache
+def small(make, labeled_only_rounds=0, **settings):
+    """A method, compiled once for several tests."""
+    return make(training=training_of(SMALL, labeled_only_rounds=labeled_only_rounds), **settings)
+
+
 @pytest.mark.slow
 def test_fedprox_without_its_term_is_fedavg_to_the_bit():
     federation, training = federation_of([12, 7, 20], 5), training_of(SMALL)
@@ -107,9 +116,10 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit():
 
 
 def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
-    federation, training = federation_of([12, 7, 20], 5), training_of(SMALL)
-    plain = rounds_of(fedavg(training=training), federation, 2)
-    corrected = rounds_of(scaffold(training=training), federation, 2)
+    federation = federation_of([20, 20, 7], 5)
+    plain, corrected = (
+        rounds_of(small(make), federation, 2, [[0, 2], [0, 1]]) for make in (fedavg, scaffold)
+    )
     assert_same(corrected[1].model, plain[1].model)
     assert not np.array_equal(
         corrected[2].model["last"]["kernel"][...], plain[2].model["last"]["kernel"][...]
@@ -185,7 +195,7 @@ def test_clients_with_nothing_to_train_on_are_left_out_or_hold_the_mean_back(wei
     federation = dataclasses.replace(full, partition=partition)
     algorithm = fedavg(
         training=training_of(
-            SMALL, weighting=aggregate.WEIGHTINGS[weighting], clients_multiple=2, batch_norm=True
+            SMALL, weighting=aggregate.WEIGHTINGS[weighting], clients_multiple=4, batch_norm=True
         )
     )
     start = algorithm.init(KEY, federation)
@@ -242,10 +252,9 @@ def test_statistics_averaged_local_and_static():
 
 def test_stages_and_the_teacher():
     federation = federation_of([20, 20], 5)
-    training = training_of(SMALL, labeled_only_rounds=2)
-    labeled = rounds_of(fedavg(training=training), federation, 3)
-    network = rounds_of(fedavg(training=training, pseudo_label="network"), federation, 3)
-    sem = rounds_of(fedsem(training=training), federation, 4)
+    labeled = rounds_of(small(fedavg, 2), federation, 3)
+    network = rounds_of(small(fedavg, 2, pseudo_label="network"), federation, 3)
+    sem = rounds_of(small(fedsem, 2), federation, 4)
     assert_same(network[2].model, labeled[2].model)
     assert not np.array_equal(
         network[3].model["last"]["kernel"][...], labeled[3].model["last"]["kernel"][...]
@@ -276,7 +285,7 @@ def test_very_unequal_cohorts_share_their_programs():
 
 def test_rates_count_anew_in_stage_2():
     federation = federation_of([20, 20], 5)
-    algorithm = fedavg(training=training_of(SMALL, labeled_only_rounds=2), pseudo_label="network")
+    algorithm = small(fedavg, 2, pseudo_label="network")
     state, rates = algorithm.init(KEY, federation), []
     for number in range(4):
         state, metrics = algorithm.round(
@@ -290,7 +299,7 @@ def test_bytes_on_the_wire():
     federation = federation_of([20, 20, 20], 5)
     parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
     for make, factor in ((fedavg, 1), (scaffold, 2)):
-        algorithm = make(training=training_of(SMALL))
+        algorithm = small(make)
         state = algorithm.init(KEY, federation)
         _, metrics = algorithm.round(state, federation.cohort([0, 2]), KEY)
         assert metrics["communication"]["upload_bytes"] == 2 * factor * parameters

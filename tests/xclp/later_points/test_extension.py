@@ -9,27 +9,28 @@ from dense_xclp import dense_algorithm_1
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
+from jaxfed.kernels import knn_extended
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, propagate_labels
 from jaxfed.xclp.later_points import out_of_sample
 
 # Around the same centers whatever the seed.
 clustered_clients = partial(dense_xclp.clustered_clients, centers=9)
-SETTINGS = {"num_classes": 3, "num_bits": 128, "num_neighbors": 4}
+SETTINGS = {"num_classes": 3, "num_bits": 32, "num_neighbors": 4}  # few bits: many ties
 
-# Old and later points of each client.
+# Old and later points of each client; up to 16 later ones have one program, and up to 64 another.
 SHAPES = {
     "a few": ([40, 25, 60], [3, 2, 4]),
     "none of some clients": ([30, 0, 20], [0, 5, 0]),
     "none at all": ([30, 20], [0, 0]),
     "one client": ([50], [4]),
-    "more than before": ([5, 3], [40, 60]),
+    "more than before": ([5, 3], [20, 30]),
     "fewer before than neighbors": ([1, 1], [9, 4]),
     "newcomers": ([30, 20], [2, 0, 7, 0]),
     "nobody was there": ([0, 0], [20, 10]),
     "fewer clients": ([30, 20, 10], [4]),
 }
-ONE = {"num_neighbors": 1, "num_bits": 32}  # many ties
+ONE = {"num_neighbors": 1}
 SWITCHES = [
     {"similarity_power": 3.0} | ONE,
     {"label_matrix": "class_balanced", "alpha": 0.5},
@@ -156,17 +157,19 @@ def test_the_old_scores_save_steps():
 
 
 def test_chosen_settings_stay():
-    """The first labeling chooses fewer bits and neighbors than were tried, and a sharpness."""
-    chosen = {"select": ("num_bits:64", "num_neighbors:2:6"), "confidence": "calibrated"}
-    vectors, labels, _ = clustered_clients([60, 40])
+    """The first labeling, of vectors with noise, chooses more neighbors than given, and a sharpness."""
+    chosen = {"select": ("num_neighbors:4",), "confidence": "calibrated"}
+    vectors, labels, _ = clustered_clients([60, 40], labeled=0.5)
+    rng = np.random.default_rng(0)
+    vectors = [(v + 1.5 * rng.standard_normal(v.shape)).astype(np.float32) for v in vectors]
     later, later_labels, _ = clustered_clients([6, 4], seed=1)
-    found = propagate_labels(vectors, labels, **SETTINGS, **chosen)
+    found = propagate_labels(vectors, labels, **SETTINGS | ONE, **chosen)
     ours = found.with_later(later, later_labels)
     choice = found._result.choice
     assert ours._result.choice is choice
     p = choice.p
-    settings = {"num_classes": 3, "num_bits": p.num_bits, "num_neighbors": p.num_neighbors}
-    whole = propagate_labels(together(vectors, later), together(labels, later_labels), **settings)
+    assert p.num_neighbors == SETTINGS["num_neighbors"]
+    whole = propagate_labels(together(vectors, later), together(labels, later_labels), **SETTINGS)
     for one, other in zip(ours, whole, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
     assert np.abs(ours[0].confidences - whole[0].confidences).max() > 1e-3  # calibrated
@@ -211,18 +214,20 @@ def test_messages_are_counted():
     found = propagate_labels(vectors, labels, **SETTINGS)
     before = found._result.communication.metrics()
     after = found.with_later(later, later_labels)._result.communication.metrics()
-    assert after["upload"]["codes"] - before["upload"]["codes"] == 10 * 128 // 8
+    assert after["upload"]["codes"] - before["upload"]["codes"] == 10 * 32 // 8
     assert after["download"]["row_sums"] - before["download"]["row_sums"] == 4 * 60 * 3
     assert found._result.communication.metrics() == before
 
 
-def test_memory_is_told_and_limited():
+def test_memory_is_told_and_limited(monkeypatch):
+    monkeypatch.setattr(knn_extended, "_NEW_AT_ONCE", 16)  # a program that others have compiled
+    monkeypatch.setattr(knn_extended, "_OLD_AT_ONCE", 256)
     vectors, labels, _ = clustered_clients([30, 20])
     lines = []
     found = propagate_labels(vectors, labels, execution=Execution(tell=lines.append), **SETTINGS)
     found.with_later([vectors[0][:4]])
     assert "4 more points of a labeling (codes" in lines[-1]
-    found._execution = Execution(memory_limit="1 MiB")
+    found._execution = Execution(memory_limit="1 KiB")
     with pytest.raises(UsageError, match="4 more points of a labeling"):
         found.with_later([vectors[0][:4]])
 
@@ -244,7 +249,7 @@ def test_slow_convergence_is_told():
     with pytest.warns(RuntimeWarning, match="stopped at relative residual"):
         found = propagate_labels(vectors, labels, **SETTINGS, max_steps=1)
     with pytest.warns(RuntimeWarning, match="stopped at relative residual"):
-        found.with_later(clustered_clients([20], seed=1)[0])
+        found.with_later(clustered_clients([9], seed=1)[0])
 
 
 GOOD = np.ones((2, 16), np.float32)
