@@ -103,10 +103,10 @@ def get_config():
 # Runs code in children of a process that has imported what takes each anew a second.
 FORKS = f"""
 import json, os, sys
+from launch import run  # first, as in a launched process
 import jaxfed.experiment.run.loop
 from jaxfed.config import file
 from jaxfed.config.checks.check import check
-from launch import run
 
 check(file.load({DIGITS!r}))
 
@@ -461,6 +461,34 @@ def test_a_full_disk_of_compiled_programs_is_one_line(forked, tmp_path):
     assert "File too large" in lines[0]
     assert "programs that do not fit are not kept" in lines[0]
     assert "of somebody else" in lines[1]
+
+
+TWO_RATES = """
+import sys
+import jaxfed
+from jaxfed.config import file
+from jaxfed.experiment.store import compilation_cache
+for rate in 0.1, 0.3:
+    config = file.load("ml_collections_configs/fssl.py:smoke")
+    config.algorithm, config.baselines, config.num_repeats = "fedavg", (), 2
+    config.training.learning_rate, config.execution.plots = rate, False
+    config.execution.compilation_cache = sys.argv[1]
+    jaxfed.run(config, workdir=f"{sys.argv[1]}/{rate}", progress=False)
+"""
+
+
+def test_repeats_and_learning_rates_have_one_program(forked, tmp_path):
+    """Clients' sizes, the mean of inputs and the rate are no constants of a round's program."""
+    done = forked(TWO_RATES, tmp_path / "programs")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "programs").glob("jit_whole-*-cache"))) == 1
+    losses = {
+        record["train_loss"]
+        for rate in ("0.1", "0.3")
+        for line in (tmp_path / "programs" / rate / "metrics.jsonl").read_text().splitlines()
+        if (record := json.loads(line))["round"] == 1
+    }
+    assert len(losses) == 4
 
 
 WITH_DAMAGED_PROGRAMS = """

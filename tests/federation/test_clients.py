@@ -145,3 +145,18 @@ def test_a_cohort_reads_no_more_sizes_than_it_has_clients(federation):
     vars(federation)["_room"] = federation._room.view(Watched)
     assert federation.capacity == expected.y.shape[1]
     np.testing.assert_array_equal(federation.cohort([1]).y, expected.y)
+
+
+def test_repeats_have_cohorts_of_one_shape(federation):
+    roomy = replace(federation, room=np.array([8, 4, 1]))
+    assert (roomy.capacity, roomy.largest) == (8, 6)
+    own, padded = federation.cohort([0, 1]), roomy.cohort([0, 1])
+    assert padded.x.shape == (2, 8, 1)
+    np.testing.assert_array_equal(padded.x[:, :6], own.x)
+    np.testing.assert_array_equal(padded.y[:, :6], own.y)
+    np.testing.assert_array_equal(padded.mask[:, :6], own.mask)
+    assert not padded.mask[:, 6:].any()
+    many = replace(federation, room=np.array([300, 200, 1]))
+    assert many.cohort([0, 1], ragged=True).x.rows.shape[0] >= 500
+    assert replace(federation, room=np.array([2])).capacity == federation.capacity == 6
+    assert roomy.pooled().capacity == 10

@@ -30,8 +30,6 @@ _WARNINGS = {
     ),
 }
 
-_NO_CONSTANTS = {"jax_use_simplified_jaxpr_constants": True, "jax_embedded_constants_max_bytes": 0}
-
 
 def enable(setting: str = "auto") -> None:
     """Switch on JAX's persistent compilation cache.
@@ -53,11 +51,6 @@ def enable(setting: str = "auto") -> None:
     jax.config.update("jax_compilation_cache_dir", str(place))
     # Small programs too: there are many, and together they take a second or two.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # Arrays that a program closes over, as the mean of inputs, become its arguments: repeats and points of
-    # a sweep that differ in such numbers alone then have one program.
-    for name, value in _NO_CONSTANTS.items():
-        if name in jax.config.values:
-            jax.config.update(name, value)
     if not isinstance(warnings.showwarning, _FirstOnly):
         warnings.showwarning = _FirstOnly(place, warnings.showwarning)
 

@@ -54,6 +54,18 @@ def test_which_examples_are_taken_tells_nothing_of_who_holds_them(tmp_path):
     assert np.mean(same) == pytest.approx(1 / 3, abs=4 * np.sqrt(2 / 9 / len(same)))
 
 
+@pytest.mark.parametrize("num_repeats", [1, 3])
+def test_cohorts_have_room_for_the_clients_of_all_repeats(tmp_path, num_repeats):
+    keys = {"federation.partition": "dirichlet", "num_repeats": num_repeats}
+    ours = simulation(tmp_path, 0, **keys)
+    federations = [ours.federation(seed) for seed in range(3)]
+    largest = [federation.largest for federation in federations]
+    assert len(set(largest)) > 1
+    expected = largest if num_repeats == 1 else [max(largest)] * 3
+    assert [federation.capacity for federation in federations] == expected
+    assert [ours.dealt(seed).cohort().mask.shape[1] for seed in range(3)] == expected
+
+
 @pytest.mark.parametrize("num_test", [0, 30])
 def test_the_validation_split_is_stratified_and_each_repeats_own(tmp_path, num_test):
     ours = simulation(
