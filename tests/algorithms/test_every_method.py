@@ -23,11 +23,9 @@ from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
 SETTINGS = {  # of methods that need other data, or fewer steps
-    "fedcon": ("federation.labels_at=server",),
-    # Rounds with given labels alone are fixmatch's and fedcon's too, by the same code.
-    **dict.fromkeys(
-        ("semifl", "fl2"), ("federation.labels_at=server", "training.labeled_only_rounds=0")
-    ),
+    **dict.fromkeys(("semifl", "fedcon"), ("federation.labels_at=server",)),
+    # Rounds with given labels alone are semifl's and fixmatch's too, by the same code.
+    "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
     "sage": ("training.labeled_only_rounds=0",),
     **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
     **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
@@ -35,7 +33,10 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
-    "fedmd": ("fedmd.private_steps=20", "fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
+    "fedmd": (
+        *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
+        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
+    ),
 }
 
 # What else a method is tried with: networks, where it stands above with estimators.
