@@ -101,6 +101,7 @@ class Simulation:
         dataset = dataset or clients_set(config)
         self._public = public_set(config, dataset)
         self._holdings: Holdings | None = None
+        self._sizes: dict[int, np.ndarray] = {}
         self._labels = np.concatenate([dataset.y, dataset.y_test])
         self._dataset, self.numbers = subsampled(dataset, config)
         if self._dataset.has_gaps:
@@ -131,7 +132,7 @@ class Simulation:
         check_class_weights(self._dataset, self._config)
         check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
-            federation = self.dealt(self._config.seed + repeat)
+            federation = self._dealt(self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
             check_deadline(self._config, federation, self._config.seed + repeat)
             check_points(self._dataset, self._config, federation)
@@ -141,6 +142,7 @@ class Simulation:
                 warn_of_empty_clients(federation)
                 self._holdings = self._held(federation)
             look(repeat, federation)
+        federation = replace(federation, room=self._room)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         check_copies(self._dataset, self._config)
         warn_of_scales(self._dataset, self._config)
@@ -165,7 +167,9 @@ class Simulation:
         return replace(self._dealt(seed), room=self._room)
 
     def _dealt(self, seed: int) -> Federation:
-        return self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
+        federation = self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
+        self._sizes[seed] = federation.sizes
+        return federation
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -173,7 +177,8 @@ class Simulation:
         if self._config.num_repeats == 1:
             return None
         seeds = range(self._config.seed, self._config.seed + self._config.num_repeats)
-        sizes = [self._dealt(seed).sizes for seed in seeds[:_MOST_CHECKED]]
+        seeds = seeds[:_MOST_CHECKED]
+        sizes = [self._sizes[s] if s in self._sizes else self._dealt(s).sizes for s in seeds]
         return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
