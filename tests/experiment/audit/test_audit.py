@@ -356,8 +356,10 @@ def test_students_are_planned_by_their_method():
 
 def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
     """Its own, and that of the clients."""
-    seeds, deal = [], Simulation.dealt
-    monkeypatch.setattr(Simulation, "dealt", lambda *given: seeds.append(given[1]) or deal(*given))
+    seeds, deal = [], Simulation._federation
+    monkeypatch.setattr(
+        Simulation, "_federation", lambda *given: seeds.append(given[2]) or deal(*given)
+    )
 
     def stop(*_, **__):
         raise KeyboardInterrupt
