@@ -249,7 +249,7 @@ class _Networks:
             learns |= jnp.any(public.counts(self.public_loss))
         loss = self.loss(public)
         steps = jnp.where(learns, most_steps, 0)
-        rate = jnp.float32(training.local.learning_rate(state.fits.astype(jnp.float32)))
+        rate = training.local.rate_in(state.fits)
         plan = own_batches(
             data, state.order, size=training.local.batches.size, done=state.steps, steps=steps
         )

@@ -141,7 +141,7 @@ class StageProgram:
         own: ClientData | None,
         key: jax.Array,
         *,
-        shared: Shared | None = None,
+        shared: Shared,
         num_clients: int | None = None,
     ) -> tuple[ServerState, dict[str, jax.Array]]:
         """FedAvg: take the server's step by the weighted mean of the clients' changes.
@@ -152,13 +152,12 @@ class StageProgram:
             trains: bool [K], False for a client that has nothing to train on.
             own: the examples of a server with labels.
             key: typed, of the round's training.
-            shared: what clients received; None: computed anew.
+            shared: what all clients received.
             num_clients: M, the number of all clients; None: as many as have a state in `state.clients`.
 
         Returns:
             The state after the round, without the clients' own new states, and metrics.
         """
-        shared = shared or self.step.shared(state)
         deltas, weights, server_metrics = self.server.joined(
             updates.delta, updates.weight, state, shared, own, key
         )

@@ -76,7 +76,10 @@ class ServerStage:
         def serve(
             state: ServerState, updates: ClientUpdate, trains: jax.Array, own: Any, key: jax.Array
         ) -> tuple[ServerState, dict[str, jax.Array]]:
-            return program.server_part(state, updates, trains, own, key, num_clients=num_clients)
+            shared = program.step.shared(state)
+            return program.server_part(
+                state, updates, trains, own, key, shared=shared, num_clients=num_clients
+            )
 
         self._serve, self._with_measured = serve, jax.jit(program.with_measured)
 
