@@ -140,7 +140,6 @@ def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
     needed = methods.needs(config, name)
     statistics = methods.training_key(config, name, "batch_statistics")
     for wrong, allowed in (
-        ("" if clock.is_on else "there is no simulated time", "set clock.seconds_per_example"),
         (
             "" if needed.averages else f"the server of {name!r} averages more than model changes",
             "use 0, or set it in the sections of other methods alone",
@@ -165,6 +164,7 @@ def _check_asynchronous(config: ConfigDict, name: str, clock: Clock) -> None:
             * (config.federation.labels_at == "server"),
             "use 0",
         ),
+        ("" if clock.is_on else "there is no simulated time", "set clock.seconds_per_example"),
     ):
         if wrong:
             raise UsageError(

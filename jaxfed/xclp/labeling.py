@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.later_points.extension import extend_labeling
@@ -18,6 +19,8 @@ from jaxfed.xclp.steps.prediction import Prediction
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
+
+_PARAMETERS = {field.name for field in fields(Parameters)}
 
 
 class Labeling(list[Prediction]):
@@ -85,6 +88,7 @@ def propagate_labels(
     Raises:
         UsageError: a parameter out of range, lists of different length, vectors that are not finite
             or of different d, a label outside -1 .. C - 1.
+        TypeError: a keyword that is no parameter.
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
     """
@@ -92,6 +96,11 @@ def propagate_labels(
         raise UsageError(
             f"xclp: execution={execution!r}: use a jaxfed.federation.execution.Execution"
         )
+    for name in parameters:
+        if name not in _PARAMETERS:
+            raise TypeError(
+                f"propagate_labels() has no parameter {name!r}{suggestion(name, _PARAMETERS)}"
+            )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None
     else:

@@ -65,6 +65,10 @@ def test_it_is_off_by_default_and_whole_where_it_is_on():
             "config.training.concurrency=9: there is no simulated time; set clock.seconds_per_example",
         ),
         (
+            ["scaffold.training.concurrency=9"],
+            "config.scaffold.training.concurrency=9: the server of 'scaffold' averages more",
+        ),
+        (
             [TIMED, "fedadam.training.concurrency=4"],
             "config.fedadam.training.concurrency=4: the server's step takes 5 arrivals; use 5 to 20",
         ),

@@ -248,6 +248,11 @@ def test_an_execution_that_is_none_is_named(execution, message):
         propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, execution=execution())
 
 
+def test_a_keyword_that_is_no_parameter_is_named():
+    with pytest.raises(TypeError, match=r"no parameter 'hammin', did you mean 'hamming'\?"):
+        propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, hammin="masked")
+
+
 def test_more_neighbors_than_points_are_all_of_them():
     """However many: neither time nor memory goes with what is not there."""
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ def clients_set(config: ConfigDict) -> Dataset:
                 options=_options(config, wanted.name),
             )
     except UsageError as error:
-        if not error.key and error.wrong.startswith("data set "):
+        if not error.key:  # what is wrong is the set's content
             error.key = "config.dataset.name"
         raise
 

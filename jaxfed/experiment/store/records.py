@@ -292,6 +292,12 @@ def _check_types(where: str, content: Mapping[str, Any], types: Mapping[str, Any
 _JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"}
 
 
+def _unreadable(path: Path, error: OSError | ValueError) -> UsageError:
+    """Return the error of a file that cannot be read, without the system's number for it."""
+    why = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return UsageError(f"cannot read {path}: {why}")
+
+
 def _failure(workdir: Path, point: str) -> str:
     """Return the sweep's note on why the last process of a point failed; "" if it did not fail."""
     file = workdir / "logs" / f"{point}.failure"
@@ -314,7 +320,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+        raise _unreadable(path, error) from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no JSON object")
     return content
@@ -329,7 +335,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").split("\n")
         records = [json.loads(line) for line in lines[:-1] if line.strip()]
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+        raise _unreadable(path, error) from None
     for number, record in enumerate(records, start=1):
         if not isinstance(record, dict):
             raise UsageError(f"{path}: line {number} is no JSON object")
