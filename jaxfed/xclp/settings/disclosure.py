@@ -9,26 +9,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxfed.xclp.settings.parameters import Parameters
+
 
 class Row(NamedTuple):
     """Information that one value of one setting reveals to the parties.
 
     Fields:
         key: of the section `xclp`.
-        values: the values that the row describes.
+        values: the values that the row describes; empty: all but the default.
         server: the server alone learns this.
         coalition: the server and one client learn this together, in addition to what each learns alone.
         client: a client alone learns this, in addition to the labels and confidences of its own points.
         remedy: the setting to choose instead; empty if there is none better.
+        title: the row's setting in the table; empty: its key and values.
+
+    A party's text may join several facts by ", and ". Rows that hold at the same time tell each fact once.
     """
 
     key: str
-    values: tuple[str, ...]
+    values: tuple[Any, ...]
     server: str = ""
     coalition: str = ""
     client: str = ""
     remedy: str = ""
+    title: str = ""
 
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        """Whether these settings of XCLP have a value of the row."""
+        value = settings[self.key]
+        return value in self.values if self.values else value != getattr(Parameters, self.key)
+
+
+_CLASS_COUNTS = "the cohort's number of labels of each class"
+_LEFT_OUT = f"{_CLASS_COUNTS}, and how strongly other points hold each of its labels"
 
 ROWS = (
     Row(
@@ -91,15 +105,46 @@ ROWS = (
         remedy="compared_by='random'",
     ),
     Row("compared_by", ("random",)),
+    Row("label_matrix", ("class_balanced",), client=_CLASS_COUNTS, remedy="label_matrix='plain'"),
+    Row(
+        "client_prior", (), client=_CLASS_COUNTS, remedy="client_prior=0", title="client_prior above 0"
+    ),
+    Row(
+        "relative_confidence",
+        (True,),
+        server="the largest confidence of each client",
+        client="the largest of all confidences",
+        remedy="relative_confidence=False",
+    ),
+    Row(
+        "confidence",
+        ("calibrated",),
+        server="how likely the cohort's labels are by its predictions, at each sharpness",
+        client=f"{_LEFT_OUT}, and the chosen sharpness",
+        remedy="confidence='entropy'",
+    ),
+    Row(
+        "select",
+        (),
+        server="how many of the cohort's labels each tried setting recovers (of each class, if "
+        "select_measure='balanced_accuracy'), and how likely they are",
+        client=f"{_LEFT_OUT}, and the chosen settings",
+        remedy="select=()",
+        title="select not empty",
+    ),
 )
 
 
 def lines(settings: Mapping[str, Any]) -> tuple[str, str]:
     """Two lines for a run's start: what these settings of XCLP reveal, and the settings that prevent it."""
-    rows = [row for row in ROWS if settings[row.key] in row.values]
+    rows = [row for row in ROWS if row.holds(settings)]
     server, coalition, client = (
-        ", and ".join(filter(None, (getattr(row, field) for row in rows)))
-        for field in ("server", "coalition", "client")
+        ", and ".join(dict.fromkeys(fact for text in texts if text for fact in text.split(", and ")))
+        for texts in (
+            [row.server for row in rows],
+            [row.coalition for row in rows],
+            [row.client for row in rows],
+        )
     )
     learned = (
         f"the server learns {server}; together with one client, {coalition}; a client learns "
@@ -114,8 +159,12 @@ def table() -> list[list[str]]:
     """Cells of the table in docs/threat-model.md, one list per row."""
     return [
         [
-            " or ".join(f'{row.key}="{value}"' for value in row.values),
+            row.title or " or ".join(f"{row.key}={_shown(value)}" for value in row.values),
             *(text or "-" for text in (row.server, row.coalition, row.client, row.remedy)),
         ]
         for row in ROWS
     ]
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -11,6 +11,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.checks.fingerprint import disclosures, seen_by
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp.settings import disclosure
+from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
 from jaxfed.xclp.settings.parameters import COMPARED_BY
 
@@ -127,10 +128,8 @@ def test_protofssl_sees_xclps_settings_where_it_labels_by_them():
 
 def test_a_run_over_protocols_says_who_learns_what():
     """Of `hamming="masked"` alone: labels and codes are not hidden, and the line says how they would be."""
-    learned, closing = disclosures(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
-    assert learned.startswith(
-        "xclp, xclp_auto: the server learns the angles between all points, and "
-    )
+    learned, closing, *_ = disclosures(config_file.load("xclp_digits", ["xclp.hamming=masked"]))
+    assert learned.startswith("xclp: the server learns the angles between all points, and ")
     assert "every client's labels; together with one client, every client's codes, and " in learned
     assert "hyperplanes follow from the config" in learned
     for remedy in ("hamming='ot' or 'phe'", "projection='group_secret'", "row_sums='masked'"):
@@ -141,7 +140,7 @@ def test_a_run_over_protocols_says_who_learns_what():
     ("config", "overrides", "methods"),
     [
         ("xclp_digits", [], []),
-        ("xclp_digits", ["xclp.row_sums=masked"], ["xclp, xclp_auto"] * 2),
+        ("xclp_digits", ["xclp.row_sums=masked"], ["xclp", "xclp", "xclp_auto", "xclp_auto"]),
         ("fedavg_xclp:smoke", ["xclp.hamming=ot", "xclp.row_sums=masked"], ["fedavg_xclp"] * 2),
         ("fedavg_xclp:smoke", ["xclp.hamming=ot", "algorithm=fedavg", "baselines="], []),
     ],
@@ -152,10 +151,44 @@ def test_lines_are_of_the_methods_that_run_protocols(config, overrides, methods)
     assert all("\n" not in line for line in lines)
 
 
+HIDING = {"hamming": "phe", "row_sums": "masked_resilient_signed", "projection": "group_secret"}
+
+
 def test_nothing_is_left_to_close_where_all_is_hidden():
-    keys = {"hamming": "phe", "row_sums": "masked_resilient_signed", "projection": "group_secret"}
-    config = config_file.load("xclp_digits", [f"xclp.{key}={value}" for key, value in keys.items()])
-    assert "to close it: no other setting hides more" in disclosures(config)[1]
+    keys = [f"xclp.{key}={value}" for key, value in HIDING.items()]
+    config = config_file.load("xclp_digits", [*keys, "baselines="])
+    learned, closing = disclosures(config)
+    assert "a client learns nothing beside" in learned
+    assert "to close it: no other setting hides more" in closing
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "server", "client"),
+    [
+        ("label_matrix", "class_balanced", "", "number of labels of each class"),
+        ("client_prior", 1.0, "", "number of labels of each class"),
+        ("relative_confidence", True, "largest confidence of each client", "largest of all"),
+        ("confidence", "calibrated", "at each sharpness", "the chosen sharpness"),
+        ("select", ("alpha",), "each tried setting recovers", "the chosen settings"),
+    ],
+)
+def test_what_statistics_of_the_cohort_tell_is_said(key, value, server, client):
+    settings = {**vars(Parameters(num_classes=2)), **HIDING}
+    before, _ = disclosure.lines(settings)
+    learned, closing = disclosure.lines({**settings, key: value})
+    of_server, _, of_client = learned.partition("; together with one client")
+    assert server in of_server
+    assert client in of_client
+    assert client not in before
+    assert f"to close it: xclp.{key}=" in closing
+
+
+def test_two_settings_tell_a_fact_once():
+    settings = {**vars(Parameters(num_classes=2)), **HIDING}
+    learned, _ = disclosure.lines(
+        {**settings, "label_matrix": "class_balanced", "client_prior": 1.0}
+    )
+    assert learned.count("number of labels of each class") == 1
 
 
 def test_the_threat_models_table_is_the_one_of_the_lines():
