@@ -45,10 +45,13 @@ def checked_run(
 
 
 def checked(
-    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray], num_classes: int
+    vectors: Sequence[np.ndarray], labels: Sequence[np.ndarray] | None, num_classes: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The clients' arrays, or a `UsageError` that names the client and what is wrong."""
-    for name, given in (("vectors", vectors), ("labels", labels)):
+    """The clients' arrays, or a `UsageError` that names the client and what is wrong.
+
+    Without labels all points are unlabeled.
+    """
+    for name, given in (("vectors", vectors), ("labels", () if labels is None else labels)):
         try:
             len(given)
         except TypeError:
@@ -56,6 +59,8 @@ def checked(
             raise UsageError(
                 f"xclp: {name} are a {kind}: use lists of one array a client"
             ) from None
+    if labels is None:
+        labels = [np.full(np.shape(own)[:1], UNLABELED) for own in vectors]
     if len(vectors) != len(labels) or len(vectors) == 0:
         raise UsageError(
             f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "

@@ -38,6 +38,7 @@ from jaxfed.flower.messages.steps import one_line
 NAME = "hello"  # of the step
 
 _MOST_AXES = 8
+_MOST_STEPS = 2**53  # the server counts on from the largest number that a client says
 
 
 class Census(NamedTuple):
@@ -224,8 +225,8 @@ def from_record(content: Mapping[str, Value]) -> Hello:
         config=records.text(content, "config", longest=100),
         data=records.text(content, "data", longest=100),
         public=records.text(content, "public", longest=100),
-        last_step=records.whole_number(content, "last_step"),
-        last_round=records.whole_number(content, "last_round"),
+        last_step=records.whole_number(content, "last_step", most=_MOST_STEPS),
+        last_round=records.whole_number(content, "last_round", most=_MOST_STEPS),
         census=census,
     )
 

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +14,11 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.config import file as config_file
+from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.checks import check as config_check
 from jaxfed.config.checks.unread import check_given
 from jaxfed.config.deployment import deployment_of
+from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.flower.client import client_data
@@ -28,6 +30,7 @@ from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
 from jaxfed.flower.deployment.output import StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
+from jaxfed.flower.messages.setup import INITIAL
 from jaxfed.flower.server import server_data, server_run
 from jaxfed.flower.server.stages import STAGES
 
@@ -71,7 +74,15 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     config = config_file.load(spec, own)
     config_check.check(config)
     check_given(partial(config_file.load, spec), own)
-    return Experiment(spec, own, config)
+    absolute = tuple(_absolute_paths(config))  # the server is another process, in another folder
+    return Experiment(spec, own + absolute, config_file.load(spec, own + absolute))
+
+
+def _absolute_paths(config: ConfigDict) -> Iterator[str]:
+    """Yield KEY=VALUE for each relative path of a state that training starts from."""
+    for key, value in flatten(config.to_dict()):
+        if key.rpartition(".")[2] == INITIAL and value not in ("", PRETRAINED):
+            yield f"{key}={Path(value).expanduser().absolute()}"
 
 
 def try_here(

@@ -150,15 +150,18 @@ def text(record: Mapping[str, Value], name: str, *, longest: int = 1000) -> str:
     return value
 
 
-def whole_number(record: Mapping[str, Value], name: str, *, least: int = 0) -> int:
+def whole_number(
+    record: Mapping[str, Value], name: str, *, least: int = 0, most: int = sys.maxsize
+) -> int:
     """Return a whole number of a record.
 
     Raises:
-        BadMessage: there is none, or it is below `least` or above 2^63 - 1.
+        BadMessage: there is none, or it is below `least` or above `most`.
     """
     value = _of_type(record, name, int)
-    if not least <= value <= sys.maxsize:
-        raise BadMessage(f"{name} is not a whole number from {least} to 2^63 - 1")
+    if not least <= value <= most:
+        end = "2^63 - 1" if most == sys.maxsize else str(most)
+        raise BadMessage(f"{name} is not a whole number from {least} to {end}")
     return value
 
 

@@ -123,6 +123,7 @@ class ClientCalls:
     def __post_init__(self) -> None:
         self._stages = Stages(self.place)
         self._before_session: dict[int, int] | None = None
+        self._committed = 0  # the round whose states clients have been told to keep; 0: none
 
     def algorithm(self, algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
         """Return the method with a round that asks the clients."""
@@ -210,8 +211,11 @@ class ClientCalls:
             self._begun = True
         # The older checkpoint too: if the newest one is damaged, the next start continues from that.
         saved = Checkpoints(self.place / "checkpoints").oldest()
-        if saved is not None and saved < number and saved in (written := self._stages.states()):
-            self.exchange.commit(written[saved])
+        if saved is None or saved >= number or saved == self._committed:
+            return
+        if (states := self._stages.states().get(saved)) is not None:
+            self.exchange.commit(states)
+            self._committed = saved
 
     def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():

@@ -38,7 +38,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE, Execution
@@ -89,7 +88,7 @@ def extend_labeling(
         `result`, the later codes, and all contributions and rows of Z once more.
 
     Raises:
-        UsageError: a step is a protocol; invalid vectors or labels, as for a labeling, or of another d.
+        UsageError: a step is a protocol, or only drawn pairs of clients are compared; invalid vectors or labels, as for a labeling, or of another d.
 
     Cost: m d L + m (n + m) L / 32 + (steps) (n + m) k C operations. Neighbors are compiled for eight
     numbers m between powers of two, graph and system as in a labeling of n + m points.
@@ -99,9 +98,13 @@ def extend_labeling(
             f"a labeling with xclp.hamming={p.hamming!r}, xclp.row_sums={p.row_sums!r} has no step that "
             "extends it: label the later points with `label`, or all points anew with `propagate_labels`"
         )
-    if labels is None:
-        labels = [np.full(np.shape(v)[:1], UNLABELED) for v in vectors]
     vectors, labels = checked(vectors, labels, p.num_classes)
+    if p.compares_few(max(len(result.predictions), len(vectors))):
+        raise UsageError(
+            f"a labeling with xclp.compared_clients={p.compared_clients} compares drawn pairs of clients, and "
+            "no step that extends it does: label the later points with `label`, or all points anew with "
+            "`propagate_labels`"
+        )
     missing = len(result.predictions) - len(vectors)
     vectors += [vectors[0][:0]] * missing
     labels += [labels[0][:0]] * missing

@@ -49,7 +49,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels.devices.padding import padded_rows
@@ -97,8 +96,7 @@ def label_later(
     Cost: m (d L + n L / 64 + n k) operations, 4 n bytes for each of 256 points. Through a session the cost of
     `jaxfed.xclp.later_points.later_rows`, for any m.
     """
-    no_labels = [np.full(np.shape(v)[:1], UNLABELED) for v in vectors]
-    vectors, _ = checked(vectors, no_labels, p.num_classes)
+    vectors, _ = checked(vectors, None, p.num_classes)
     _check_clients(result, vectors, p)
     scores = [np.zeros((len(v), p.num_classes), np.float32) for v in vectors]
     largest = [np.float32(1)] * len(vectors)

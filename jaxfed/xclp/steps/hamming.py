@@ -164,7 +164,7 @@ def plaintext_in_graph(
     """
     del session, execution, key_bits
     codes, joint = (np.concatenate(list(own.values())) for own in (later, graph))
-    if not num_neighbors:
+    if not num_neighbors or not len(joint):  # nobody who has points is left
         nothing = np.zeros((len(codes), 0), np.int32)
         return list(later), nothing, nothing
     bits = padded_rows(joint)

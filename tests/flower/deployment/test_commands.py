@@ -8,7 +8,9 @@ import pytest
 import stand_in_flower
 from invoking import ROOT, invoke
 
+import jaxfed
 from jaxfed.config import file as config_file
+from jaxfed.config.checks import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
@@ -254,6 +256,19 @@ def test_differences_of_two_workdirs(tmp_path):
     )
     assert comparison.compare(places[0], places[0], "m").largest == 0.0
     assert comparison.compare(*places, "other").largest is None
+
+
+def test_a_state_to_start_from_is_found_from_another_folder(tmp_path, monkeypatch):
+    """The server that reads it is a process in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    spec = str(ROOT / "examples/flower/fedavg_digits.py:smoke")
+    jaxfed.run(spec, workdir="before", **{"execution.plots": False})
+    state = "training.initial_model=before/states/fedavg-{repeat}"
+    experiment = commands.load(spec, [state])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config_check.check(config_file.load(experiment.spec, experiment.overrides))
+    assert experiment.config.training.initial_model.startswith(str(tmp_path))
 
 
 def test_the_app_is_two_thin_files():

@@ -239,6 +239,7 @@ def test_named_values_are_checked():
         lambda: records.whole_number(record, "none"),
         lambda: records.whole_number(record, "huge"),
         lambda: records.whole_number(record, "number", least=4),
+        lambda: records.whole_number(record, "number", most=2),
         lambda: records.text(record, "number"),
         lambda: records.text(record, "text", longest=2),
     ):

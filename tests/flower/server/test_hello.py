@@ -127,6 +127,7 @@ MALFORMED = {
     "a shape of other numbers": wrong(census__shape=np.ones(2)),
     "a shape of many axes": wrong(census__shape=np.ones(9, np.int64)),
     "an empty axis": wrong(census__shape=np.zeros(2, np.int64)),
+    "a step that no run reaches": wrong(last_step=2**60),
     "no shape": wrong(census__shape=3),
     "sums of other features": wrong(census__total=np.ones(2)),
     "sums of another type": wrong(census__total=np.ones(3, np.float32)),

@@ -277,3 +277,12 @@ def test_what_cannot_be_added(switches, later, labels, message):
     with pytest.raises(UsageError, match=message) as error:
         found.with_later(later, labels)
     assert "\n" not in str(error.value)
+
+
+def test_clients_compared_in_drawn_pairs_are_not_extended():
+    """Unless all are compared: with four others at most, six clients are too many and five are not."""
+    vectors, labels, _ = clustered_clients([6] * 6)
+    found = propagate_labels(vectors[:5], labels[:5], **SETTINGS, compared_clients=4)
+    assert len(found.with_later([GOOD])[0].labels) == 8
+    with pytest.raises(UsageError, match=r"compared_clients=4 compares drawn pairs"):
+        found.with_later([GOOD] * 6)

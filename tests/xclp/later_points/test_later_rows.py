@@ -214,6 +214,17 @@ def test_nobody_is_left_or_nobody_asks():
     assert result.communication.metrics() == before
 
 
+def test_only_a_client_without_points_is_left():
+    """Codes in the clear, row sums as a protocol: there is no point that a later one could be near."""
+    vectors = [np.ones((4, 8), np.float32), np.zeros((0, 8), np.float32)]
+    labels = [np.array([0, 1, 0, 1]), np.zeros(0, int)]
+    p = Parameters(num_classes=2, num_bits=64, num_neighbors=2, row_sums="masked")
+    result = cross_client_label_propagation(vectors, labels, p)
+    result.artifacts.session.presence.lose(0)
+    found = label_later(result, [vectors[1], vectors[0][:2]], p)
+    assert found[1].labels.tolist() == [-1, -1]
+
+
 def test_who_leaves_alone_with_what_it_asks_for_leaves_nothing_to_do():
     result, (first, *_) = result_of(**MASKED), data()[2]
     result.artifacts.session.presence.lose_when(0, "send", "shares")
