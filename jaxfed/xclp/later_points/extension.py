@@ -88,7 +88,8 @@ def extend_labeling(
         `result`, the later codes, and all contributions and rows of Z once more.
 
     Raises:
-        UsageError: a step is a protocol, or only drawn pairs of clients are compared; invalid vectors or labels, as for a labeling, or of another d.
+        UsageError: a step is a protocol, or compares drawn pairs of clients alone; invalid vectors or labels,
+            as for a labeling, or of another d.
 
     Cost: m d L + m (n + m) L / 32 + (steps) (n + m) k C operations. Neighbors are compiled for eight
     numbers m between powers of two, graph and system as in a labeling of n + m points.
@@ -101,8 +102,8 @@ def extend_labeling(
     vectors, labels = checked(vectors, labels, p.num_classes)
     if p.compares_few(max(len(result.predictions), len(vectors))):
         raise UsageError(
-            f"a labeling with xclp.compared_clients={p.compared_clients} compares drawn pairs of clients, and "
-            "no step that extends it does: label the later points with `label`, or all points anew with "
+            f"a labeling with xclp.compared_clients={p.compared_clients} compares drawn pairs of clients, "
+            "and no step that extends it does: label the later points with `label`, or all points anew with "
             "`propagate_labels`"
         )
     missing = len(result.predictions) - len(vectors)

@@ -107,7 +107,11 @@ ROWS = (
     Row("compared_by", ("random",)),
     Row("label_matrix", ("class_balanced",), client=_CLASS_COUNTS, remedy="label_matrix='plain'"),
     Row(
-        "client_prior", (), client=_CLASS_COUNTS, remedy="client_prior=0", title="client_prior above 0"
+        "client_prior",
+        (),
+        client=_CLASS_COUNTS,
+        remedy="client_prior=0",
+        title="client_prior above 0",
     ),
     Row(
         "relative_confidence",
@@ -139,7 +143,9 @@ def lines(settings: Mapping[str, Any]) -> tuple[str, str]:
     """Two lines for a run's start: what these settings of XCLP reveal, and the settings that prevent it."""
     rows = [row for row in ROWS if row.holds(settings)]
     server, coalition, client = (
-        ", and ".join(dict.fromkeys(fact for text in texts if text for fact in text.split(", and ")))
+        ", and ".join(
+            dict.fromkeys(fact for text in texts if text for fact in text.split(", and "))
+        )
         for texts in (
             [row.server for row in rows],
             [row.coalition for row in rows],

@@ -11,9 +11,8 @@ from jaxfed.config import file as config_file
 from jaxfed.config.checks.fingerprint import disclosures, seen_by
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp.settings import disclosure
-from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
-from jaxfed.xclp.settings.parameters import COMPARED_BY
+from jaxfed.xclp.settings.parameters import COMPARED_BY, Parameters
 
 DIGITS, TRAINING = "ml_collections_configs/xclp_digits.py", "ml_collections_configs/fedavg_xclp.py"
 TRAINED = (
