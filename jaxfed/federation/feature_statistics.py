@@ -45,13 +45,15 @@ def added(parts: Iterable[FeatureSums]) -> FeatureSums:
 def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each entry of the last axis, two float32 [c].
 
-    Bytes are read as [0, 1]. Constant entries get deviation 1.
+    Bytes are read as [0, 1]. Constant entries get deviation 1. An entry is constant if its deviation is below a
+    millionth of its root mean square, whatever its unit: rounding alone gives up to 1e-8 of it.
     """
     count = max(1, sums.values)
     mean, square = sums.total / count, sums.square / count
     deviation = np.sqrt(np.maximum(square - np.square(mean), 0))
     unit = 255 if of_bytes else 1
-    deviation = np.where(deviation > 1e-6 * (1 + np.abs(mean)), deviation, unit)
+    least = np.maximum(1e-6 * np.sqrt(square), np.finfo(np.float32).tiny)
+    deviation = np.where(deviation > least, deviation, unit)
     return (mean / unit).astype(np.float32), (deviation / unit).astype(np.float32)
 
 

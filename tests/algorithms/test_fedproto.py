@@ -1,5 +1,7 @@
 """FedProto against its equations: networks that stay at clients, means of their features that travel."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -168,3 +170,14 @@ def test_what_cannot_be_is_said_in_one_line(keywords, wrong):
     rest = {key: value for key, value in keywords.items() if key != "model"}
     with pytest.raises(UsageError, match=wrong):
         fedproto(training=training_of(WHOLE, **own), **rest)
+
+
+def test_a_state_that_was_evaluated_answers_without_predicting_again(monkeypatch):
+    federation = federation_of(SIZES, num_labeled=LABELED)
+    algorithm = fedproto(training=training_of(WHOLE))
+    state = algorithm.init(KEY, federation)
+    state, _ = algorithm.round(state, federation.cohort([0, 1]), KEY)
+    algorithm.evaluate(state, federation)
+    own = sys.modules["jaxfed.algorithms.fedproto"]
+    monkeypatch.setattr(own, "stacked_for", None)  # nothing is made of the state anew
+    assert algorithm.predictions(state, federation)

@@ -42,6 +42,16 @@ def test_white_images_do_not_overflow_and_deviate_by_nothing():
     np.testing.assert_array_equal(deviation, [1])
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-7, 1.0, 1e7])
+def test_a_feature_has_its_deviation_in_any_unit(unit):
+    """A table in metres, one in nanometres: only what is constant up to rounding has deviation 1."""
+    varies = np.array([3.0, 5.0, 4.0, 8.0])
+    x = (np.stack([varies, np.full(4, 0.3), 1e3 + varies], axis=1) * unit).astype(np.float32)
+    _, deviation = computed(x, np.arange(4))
+    expected = x.astype(np.float64).std(axis=0)
+    np.testing.assert_allclose(deviation, [expected[0], 1, expected[2]], rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_nobody_has_a_mean(dtype):
     mean, deviation = computed(np.zeros((3, 4), dtype), np.zeros(0, int))

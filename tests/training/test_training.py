@@ -54,6 +54,7 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
         ({"optimizer": "adam"}, "optimizer='adam': use a function such as optax.adam"),
         ({"learning_rate": 0.1}, "learning_rate=0.1: use a schedule such as optax.constant_sch"),
         ({"batches": "joint"}, "batches='joint': use Batches"),
+        ({"learning_rate": lambda t: 0.1 if t < 3 else 0.01}, r"learning_rate=.*use a schedule of"),
     ],
 )
 def test_a_name_or_number_in_place_of_a_function_is_one_line(given, message):

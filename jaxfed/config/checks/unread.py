@@ -62,7 +62,6 @@ _PAILLIER = {"hamming": _any_of("phe")}
 
 COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "sampling": _COHORTS,
-    "dataset.client_key": {"federation.partition": _any_of("natural")},
     "dataset.test_fraction": {"dataset.test_size": _any_of(0)},
     "preprocessing.rounds": _LEARNED,
     "preprocessing.cohort_size": _LEARNED,

@@ -38,12 +38,13 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
 
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32. The array
-    `client_key`, and with a test split `client_key`_test, replace client_id.
+    `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
+    test set for all together.
 
     `jaxfed.data.labels` defines unlabeled examples of y.
 
     Raises:
-        UsageError: the file is not an npz file of plain arrays or has no x and y; x is not numeric; labels
+        UsageError: the file is not an npz file of plain arrays, or has no x and y, or half of a test split; x is not numeric; labels
             have fractions; a test example has no label.
     """
     arrays = plain_arrays(path)
@@ -64,6 +65,11 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
     x = _examples(x)
     x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
+    if (x_test is None) != (y_test is None):
+        there, absent = ("y_test", "x_test") if x_test is None else ("x_test", "y_test")
+        raise UsageError(
+            f"{path}: {there} without {absent}; a test split needs both, there are {', '.join(arrays)}"
+        )
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
     class_names = _take(arrays, "class_names")
@@ -76,6 +82,8 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     client_id, client_id_test = client_numbers(
         _take(arrays, "client_id"), _take(arrays, "client_id_test")
     )
+    if len(x_test) and _take(arrays, "client_id_test") is None:
+        client_id_test = None  # a test set for all clients together
     return Dataset(
         name=str(path),
         x=x,
@@ -129,7 +137,7 @@ def _with_clients(
     for role, key in (("client_id", client_key), ("client_id_test", f"{client_key}_test")):
         if key in arrays:
             chosen[role] = arrays[key]
-        elif role == "client_id" or "x_test" in arrays:
+        elif role == "client_id":
             wrong = f"no array {key} in {path}; there are {', '.join(arrays)}"
             raise UsageError(wrong, key="client_key", value=client_key)
     return chosen

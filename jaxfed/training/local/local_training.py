@@ -42,7 +42,7 @@ class LocalTraining:
               rate is still the round's. M clients keep M optimizer states: one more number per parameter
               for RMSprop, two for Adam, none for plain SGD. (ProtoFSSL's code has one optimizer for all
               clients, which train one after another; here a round's clients train side by side.)
-        learning_rate: rounds done -> the round's rate. Counted anew after `Training.labeled_only_rounds`.
+        learning_rate: rounds done -> the round's rate, jit-traceable (`jnp.where` in place of `if`). Counted anew after `Training.labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
         labeled_batches: for rounds on given labels alone; by default `batches`.
         pointwise: l(logits, label), from which `Training.loss` and methods' own losses are built.
@@ -72,7 +72,7 @@ class LocalTraining:
         """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
 
         Raises:
-            UsageError: a name or a number in place of a function, or no `Batches`.
+            UsageError: a name or a number in place of a function, a rate that JAX cannot trace, or no `Batches`.
         """
         for key, is_right, allowed in (
             ("optimizer", callable(self.optimizer), "use a function such as optax.adam"),
@@ -90,6 +90,16 @@ class LocalTraining:
             if not is_right:
                 value = getattr(self, key)
                 raise UsageError(key=key, owner="LocalTraining", value=value, allowed=allowed)
+        try:
+            jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
+        except jax.errors.ConcretizationTypeError as error:
+            raise UsageError(
+                "its rounds are a number of JAX, which `if` and `float` cannot read",
+                key="learning_rate",
+                owner="LocalTraining",
+                value=self.learning_rate,
+                allowed="use a schedule of optax, such as optax.piecewise_constant_schedule, or jnp.where",
+            ) from error
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)
 

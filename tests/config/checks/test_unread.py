@@ -46,7 +46,6 @@ def given(spec, *overrides, audited=False):
             "federation.num_labeled=100; leave it out, or set federation.num_labeled to 0",
         ),
         (TRAINING, ["federation.num_labeled=50", LABELS], "with federation.num_labeled=50"),
-        (DIGITS, ["dataset.client_key=a"], "with federation.partition='iid'; leave it out, or set"),
         (
             DIGITS,
             ["federation.dirichlet_alpha=1"],

@@ -139,11 +139,19 @@ def test_an_array_of_clients_can_be_chosen(tmp_path):
         load(tmp_path / "a.npz", client_key="place")
     arrays |= {"x_test": np.ones((1, 2)), "y_test": np.zeros(1, int)}
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(UsageError, match="client_key='site': no array site_test"):
-        load(tmp_path / "a.npz", client_key="site")
+    for key in (None, "site"):  # a test set for all clients together
+        assert load(tmp_path / "a.npz", client_key=key).client_id_test is None
     np.savez(tmp_path / "a.npz", **arrays, site_test=np.array(["c"]))
     data = load(tmp_path / "a.npz", client_key="site")
     np.testing.assert_array_equal(data.client_id_test, [2])
+
+
+def test_half_of_a_test_split_is_refused(tmp_path):
+    arrays = {"x": np.ones((3, 2)), "y": np.arange(3)}
+    for there, absent in (("x_test", "y_test"), ("y_test", "x_test")):
+        np.savez(tmp_path / "a.npz", **arrays, **{there: arrays[there[0]]}, test_labels_of=[1])
+        with pytest.raises(UsageError, match=f"{there} without {absent}; .* test_labels_of"):
+            load(tmp_path / "a.npz")
 
 
 def test_subclasses(tmp_path):
