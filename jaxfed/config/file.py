@@ -45,7 +45,7 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             first: another network replaces the config's options by its own, and each may be set. So may a
             method's own settings (`jaxfed.config.methods`): its keywords, `NAME.training.KEY`, and
             `NAME.algorithm`, applied before the others, which defines a variant of that algorithm. Another
-            `dataset.name` resets the sizes that the file sets for its own data set (`_of_its_data`).
+            `dataset.name` resets the sizes that the file sets for its own data set (`_reset_sizes`).
 
     Returns:
         A new ConfigDict with references between keys resolved and keys locked.
@@ -72,18 +72,18 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
-    return with_overrides(_of_its_data(config, overrides), overrides)
+    return with_overrides(config, overrides)
 
 
-def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-    """Reset the sizes that the config file sets for its data set if an override changes `dataset.name`.
+def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
+    """Reset the sizes that the config sets for its data set if an override changes `dataset.name`, in place.
 
     The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`.
     """
     given = dict(text.partition("=")[::2] for text in overrides)
     name = given.get("dataset.name")
     if name is None or name == config.get("dataset", {}).get("name"):
-        return config
+        return
     # Imported here, because it imports methods, which take a second; only this needs them.
     from jaxfed.config import base
 
@@ -93,19 +93,19 @@ def _of_its_data(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
         sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
     for key in there.keys() & sizes.keys() - given.keys():
         config.update_from_flattened_dict({key: sizes[key]})
-    return config
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """Return a copy of the config with `KEY=VALUE` strings applied, references resolved and keys locked.
 
-    The given config is unchanged.
+    The given config is unchanged. Another `dataset.name` resets the sizes of its data set (`_reset_sizes`).
 
     Raises:
         UsageError: a key or value does not fit.
     """
     changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
+    _reset_sizes(changed, overrides)
     for text in sorted(overrides, key=_comes_later):
         override(changed, text)
     resolved = changed.copy_and_resolve_references()
@@ -120,8 +120,12 @@ def _comes_later(text: str) -> bool:
 
 def as_text(key: str, value: Any) -> str:
     """Return `KEY=VALUE` in the form that `override` parses."""
+    if hasattr(value, "tolist"):  # of NumPy
+        value = value.tolist()
     if isinstance(value, bool):
         return f"{key}={str(value).lower()}"
+    if isinstance(value, list | tuple):
+        value = [each.tolist() if hasattr(each, "tolist") else each for each in value]
     return f"{key}={tuple(value)!r}" if isinstance(value, list | tuple) else f"{key}={value}"
 
 
@@ -213,7 +217,23 @@ def override(config: ConfigDict, text: str) -> None:
         raise UsageError(
             f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
         )
-    section[name] = _parse(key, value, section[name])
+    with section.ignore_type():
+        section[name] = _parse(key, value, _of_its_type(config, key, section[name]))
+
+
+def _of_its_type(config: ConfigDict, key: str, current: Any) -> Any:
+    """Return the current value, as a float if it is an integer that a file wrote for one, as in `mu = 1`."""
+    if type(current) is not int:
+        return current
+    # Imported here, as in `_model_section`.
+    from jaxfed.config import base, methods
+
+    owner, _, shared = key.partition(".")
+    known = dict(flatten(base.get_config().to_dict()))
+    default = known.get(key, known.get(shared) if shared.startswith("training.") else None)
+    if default is None and owner in (*methods.ALGORITHMS, *methods.variants(config)):
+        default = methods.own_keywords(methods.factory_of(config, owner)).get(shared)
+    return float(current) if isinstance(default, float) else current
 
 
 def _with_own_key(config: ConfigDict, key: str) -> ConfigDict:

@@ -83,7 +83,7 @@ def nearest_keys(key: str, known: Collection[str]) -> list[str]:
 
     0. The key here for a name that other frameworks use.
     1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
-    2. Keys of any section with the same last word.
+    2. Keys of any section with the same last word; those of all methods before a method's own.
     3. The most similar key of its section.
     4. The most similar key of any section.
     """
@@ -93,7 +93,11 @@ def nearest_keys(key: str, known: Collection[str]) -> list[str]:
     leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
     own = [name for name in leaves if name.rpartition(".")[0] == section]
     found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
-    found = found or [name for name in leaves if leaves[name] == leaf]
+    elsewhere = [name for name in leaves if leaves[name] == leaf]
+    shared = [
+        name for name in elsewhere if name.count(".") < 2
+    ]  # training.x, not METHOD.training.x
+    found = found or shared or elsewhere
     for names in (own, list(leaves)):
         close = nearest(leaf, {leaves[name] for name in names})
         found = found or [name for name in names if leaves[name] in close]

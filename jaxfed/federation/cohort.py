@@ -17,8 +17,8 @@ Array = jax.Array | np.ndarray
 class Cohort(NamedTuple):
     """The sampled clients of one round, stacked and padded to the largest of them.
 
-    Padding (rows with `mask` False) and the order of clients never change a result, but for the rounding of sums
-    over all points of a cohort, as of XCLP's scores.
+    Padding (rows with `mask` False) and the order of clients never change a result, except for how sums over
+    all points of a cohort are rounded, such as those of XCLP's scores.
 
     Fields:
         client_id: int32 [K], the client of each row; -1 for a row without one. If a server that has labels

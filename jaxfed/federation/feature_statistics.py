@@ -45,8 +45,8 @@ def added(parts: Iterable[FeatureSums]) -> FeatureSums:
 def mean_and_deviation(sums: FeatureSums, *, of_bytes: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each entry of the last axis, two float32 [c].
 
-    Bytes are read as [0, 1]. Constant entries get deviation 1. An entry is constant if its deviation is below a
-    millionth of its root mean square, whatever its unit: rounding alone gives up to 1e-8 of it.
+    Bytes are read as [0, 1]. Constant entries get deviation 1: those whose deviation is at most a millionth
+    of their root mean square. Rounding alone makes 1e-8 of it.
     """
     count = max(1, sums.values)
     mean, square = sums.total / count, sums.square / count

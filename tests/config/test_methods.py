@@ -7,10 +7,11 @@ import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from jaxfed.config import base, methods
 from jaxfed.config import file as config_file
-from jaxfed.config import methods
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
@@ -206,3 +207,23 @@ def test_divergence_names_the_key_that_was_too_large():
     for name, key in (("fedadam", "fedavg.training"), ("fedsem", "training")):
         text = divergence(config, record | {"algorithm": name})
         assert text.endswith(f"lower config.{key}.learning_rate")
+
+
+@pytest.mark.parametrize(
+    "key", ["fedprox.mu", "fedprox.training.learning_rate", "training.learning_rate", "mine.mu"]
+)
+def test_a_file_may_write_a_number_as_an_integer(key):
+    config = base.get_config()
+    config.fedprox = ConfigDict({"mu": 1, "training": {"learning_rate": 1}})
+    config.mine = ConfigDict({"algorithm": "fedprox", "mu": 1})
+    config.training = ConfigDict({**config.training, "learning_rate": 1})
+    changed = config_file.with_overrides(config, [f"{key}=0.5"])
+    assert dict(flatten(changed.to_dict()))[key] == 0.5
+    with pytest.raises(UsageError, match=r"rounds=0.5: must be an integer"):
+        config_file.with_overrides(config, ["rounds=0.5"])
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert config_file.as_text("x", np.float32(0.5)) == "x=0.5"
+    assert config_file.as_text("x", (np.int64(3), 4)) == "x=(3, 4)"
+    assert config_file.as_text("x", np.bool_(True)) == "x=true"

@@ -44,8 +44,8 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
     `jaxfed.data.labels` defines unlabeled examples of y.
 
     Raises:
-        UsageError: the file is not an npz file of plain arrays, or has no x and y, or half of a test split; x is not numeric; labels
-            have fractions; a test example has no label.
+        UsageError: the file is not an npz file of plain arrays, has no x and y, or half of a test split; x is
+            not numeric; labels have fractions; a test example has no label.
     """
     arrays = plain_arrays(path)
     if client_key is not None:

@@ -42,7 +42,8 @@ class LocalTraining:
               rate is still the round's. M clients keep M optimizer states: one more number per parameter
               for RMSprop, two for Adam, none for plain SGD. (ProtoFSSL's code has one optimizer for all
               clients, which train one after another; here a round's clients train side by side.)
-        learning_rate: rounds done -> the round's rate, jit-traceable (`jnp.where` in place of `if`). Counted anew after `Training.labeled_only_rounds`.
+        learning_rate: rounds done -> the round's rate, jit-traceable (`jnp.where` in place of `if`). Counted
+            anew after `Training.labeled_only_rounds`.
         batches: of labeled and pseudo-labeled examples.
         labeled_batches: for rounds on given labels alone; by default `batches`.
         pointwise: l(logits, label), from which `Training.loss` and methods' own losses are built.
@@ -72,7 +73,8 @@ class LocalTraining:
         """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
 
         Raises:
-            UsageError: a name or a number in place of a function, a rate that JAX cannot trace, or no `Batches`.
+            UsageError: a name or a number in place of a function, a rate that JAX cannot trace, or no
+                `Batches`.
         """
         for key, is_right, allowed in (
             ("optimizer", callable(self.optimizer), "use a function such as optax.adam"),

@@ -88,6 +88,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
             "federation.clients_per_round=3",
             ("config.federation.clients_per_round: unknown key, did you mean 'cohort_size'?",),
         ),
+        ("learning_rate=1", ("unknown key, did you mean 'training.learning_rate'?",)),
         ("training.lr=1", ("did you mean 'training.learning_rate'?",)),
         ("num_clients=3", ("config.num_clients", "did you mean 'federation.num_clients'?")),
         ("dirichletalpha=3", ("'federation.dirichlet_alpha'",)),

@@ -49,6 +49,13 @@ def test_another_data_set_has_shares_and_not_the_sizes_of_the_configs_own(patien
     )
 
 
+def test_a_config_object_has_them_as_its_file(patients):
+    assert (
+        file.with_overrides(file.load(FEDCT), patients).to_dict()
+        == file.load(FEDCT, patients).to_dict()
+    )
+
+
 def test_what_is_given_beside_the_name_stays(patients):
     sizes = ["dataset.train_size=400", "dataset.test_size=100", "federation.public_size=50"]
     held = Simulation(file.load(FEDCT, [*patients, *sizes])).holdings()

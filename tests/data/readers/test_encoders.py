@@ -35,6 +35,13 @@ def table(tmp_path):
     return load(path, drop=("note",))
 
 
+def test_truth_that_pandas_has_read_is_the_files(tmp_path):
+    text = "a,size,y\ntrue,1,0\nfalse,2,1\ntrue,3,1\n"
+    (tmp_path / "t.csv").write_text(text)
+    data = load(tmp_path / "t.csv")
+    np.testing.assert_array_equal(encoder(data)(pandas.read_csv(io.StringIO(text))), data.x)
+
+
 def rows_of(text):
     return text.split("\n", 1)[1]
 

@@ -92,6 +92,14 @@ class Column:
     def _code(self, row: int, cell: str) -> int:
         if cell in self.texts:
             return self.codes[self.texts.index(cell)]
+        if cell in ("True", "False"):  # as pandas reads true, FALSE, ...
+            same = [
+                code
+                for text, code in zip(self.texts, self.codes, strict=True)
+                if text.casefold() == cell.casefold()
+            ]
+            if len(same) == 1:
+                return same[0]
         if is_nothing(cell):  # missing, written in another way
             missing = [
                 code for text, code in zip(self.texts, self.codes, strict=True) if is_nothing(text)
