@@ -69,15 +69,15 @@ def load(
         UsageError: one line that names the set, the place searched, and how to get it.
     """
     name_or_path = os.fspath(name_or_path)
-    if name_or_path in READERS:
-        _refuse(name_or_path, label_key=label_key, image_size=image_size, drop=tuple(drop) or None)
-        return READERS[name_or_path](**(options or {}))
     given = {
         "label_key": label_key,
         "client_key": client_key,
         "image_size": image_size,
         "drop": tuple(drop) or None,
     }
+    if name_or_path in READERS:
+        _refuse(name_or_path, **given)
+        return READERS[name_or_path](**(options or {}))
     with guarded(name_or_path):
         return _load(name_or_path, root, given)
 

@@ -6,8 +6,8 @@ need too much.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -17,7 +17,8 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.memory_limit import available_bytes, bytes_text
 
-_NEIGHBORS = ("xclp", "per_client_lp", "pooled_lp")  # sections with graphs over points
+_INSIDE_CLIENTS = "per_client_lp"
+_GRAPHS = ("xclp", _INSIDE_CLIENTS, "pooled_lp")  # methods, and sections, with graphs over points
 
 
 class Demand(NamedTuple):
@@ -51,17 +52,16 @@ def refuse_beyond(demand: Demand) -> None:
 
 def _demands(config: ConfigDict, federation: Federation, num_features: int) -> Iterator[Demand]:
     sizes = federation.partition.sizes.sum(axis=0).tolist()
-    for section in _NEIGHBORS:
-        neighbors = config[section].num_neighbors
-        points = max(sizes) if section == "per_client_lp" else sum(sizes)
+    for section, inside_clients, own in _labelings(config):
+        neighbors, bits = own["num_neighbors"], own.get("num_bits", 0)
+        points = max(sizes) if inside_clients else sum(sizes)
         text = f"{neighbors} neighbors of {points} points"
         yield Demand(f"{section}.num_neighbors", neighbors, 8 * neighbors * points, text)
+        yield Demand(f"{section}.num_bits", bits, 4 * bits * num_features, "as many hyperplanes")
     clients, public = config.cohort_size or federation.num_clients, len(federation.public)
     yield Demand(
         "federation.public_size", public, 4 * clients * public, f"{clients} clients' labels of them"
     )
-    bits = config.xclp.num_bits
-    yield Demand("xclp.num_bits", bits, 4 * bits * num_features, "as many hyperplanes")
     epochs = {"training.epochs": config.training.epochs} | {
         training_key(config, name, "epochs"): seen.training.epochs
         for name, seen in differently_trained(config)
@@ -74,3 +74,22 @@ def _demands(config: ConfigDict, federation: Federation, num_features: int) -> I
     for key, number in epochs.items():
         text = f"an order of {max(sizes)} examples each"
         yield Demand(key, number, 4 * number * max(sizes), text)
+
+
+def _labelings(config: ConfigDict) -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
+    """Yield the labelings by graphs that the run's methods make: section, whether each client has its own
+    graph, and settings.
+    """
+    of_training = set()
+    for name in methods.chosen(config):
+        if not methods.trains(config, name):
+            algorithm = methods.algorithm_of(config, name)
+            if algorithm in _GRAPHS:
+                yield name, algorithm == _INSIDE_CLIENTS, methods.all_keywords(config, name)
+        elif not methods.has_learners(config, name):
+            source = methods.needs(config, name).pseudo_label
+            of_training |= {
+                each for each in _GRAPHS[:2] if source is None or source.startswith(each)
+            }
+    for section in sorted(of_training):
+        yield section, section == _INSIDE_CLIENTS, config[section]

@@ -6,6 +6,9 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, load
@@ -25,10 +28,7 @@ def clients_set(config: ConfigDict) -> Dataset:
             return load(
                 wanted.name,
                 root=wanted.root or None,
-                label_key=wanted.label_key or None,
-                client_key=wanted.client_key or None,
-                image_size=wanted.image_size or None,
-                drop=wanted.drop,
+                **_columns(config),
                 options=_options(config, wanted.name),
             )
     except UsageError as error:
@@ -38,7 +38,10 @@ def clients_set(config: ConfigDict) -> Dataset:
 
 
 def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
-    """Load the data set `federation.public_dataset` with its default label; None if the key is empty.
+    """Load the data set `federation.public_dataset`; None if the key is empty.
+
+    A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
+    clients, and those that are dropped. Other sets have their default label.
 
     Raises:
         UsageError: it cannot be found or read, or its examples differ from the clients' in shape or type.
@@ -48,7 +51,9 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         return None
     try:
         root = config.dataset.root or None
-        public = load(name, root=root, options=_options(config, name))
+        is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
+        columns = _columns(config) if is_alike else {}
+        public = load(name, root=root, **columns, options=_options(config, name))
         if public.has_gaps:
             raise UsageError("cells are missing, which have a median in the clients' own set alone")
     except UsageError as error:
@@ -62,6 +67,17 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
             allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
         )
     return public
+
+
+def _columns(config: ConfigDict) -> dict[str, Any]:
+    """Return the options of the clients' data set that say what its columns are."""
+    wanted = config.dataset
+    return {
+        "label_key": wanted.label_key or None,
+        "client_key": wanted.client_key or None,
+        "image_size": wanted.image_size or None,
+        "drop": wanted.drop,
+    }
 
 
 def _options(config: ConfigDict, name: str) -> ConfigDict | None:

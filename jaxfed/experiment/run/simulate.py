@@ -128,7 +128,7 @@ def simulate(
         UsageError: the method cannot work with these clients, the network cannot work with their examples or
             classes, nobody has a label, the loss is no longer finite, or no client has a model in the end.
     """
-    _check(algorithm, federation, rounds, cohort_size, sampling)
+    _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
     check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
     chosen = Sampling(cohort_size, sampling)
     key = jax.random.key(seed)
@@ -214,6 +214,8 @@ def _check(
     rounds: int,
     cohort_size: int,
     sampling: str,
+    seed: int,
+    evaluate_every: int,
 ) -> None:
     for name, value, kind in (
         ("algorithm", algorithm, FederatedAlgorithm),
@@ -228,6 +230,12 @@ def _check(
     ):
         raise UsageError(
             f"simulate: cohort_size={cohort_size}; use 1 to {federation.num_clients}, and 0 for all"
+        )
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
+        raise UsageError(f"simulate: seed={seed!r}; use integers from 0 to {2**31 - 1}")
+    if not isinstance(evaluate_every, int | np.integer) or evaluate_every < 0:
+        raise UsageError(
+            f"simulate: evaluate_every={evaluate_every!r}; use integers from 1 on, and 0 for the last round"
         )
     if not any(map(len, federation.partition.labeled)) and not len(federation.server):
         raise UsageError(

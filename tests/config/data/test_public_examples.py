@@ -6,7 +6,7 @@ from small_simulations import classes_of, simulation
 
 from jaxfed.config import base, file
 from jaxfed.config.checks import check
-from jaxfed.config.data import public_examples
+from jaxfed.config.data import public_examples, sources
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -216,7 +216,21 @@ def test_what_a_config_cannot_say(override, told):
 
 def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
     ours = simulation(tmp_path, 30, **SIZE)
-    monkeypatch.setattr("jaxfed.config.build.memory_demand._NEIGHBORS", ())
+    monkeypatch.setattr("jaxfed.config.build.memory_demand._GRAPHS", ())
     monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 4 * 4 * 30 - 1)
     with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
         ours.check()
+
+
+def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):
+    rows = [f"{i},{i % 4},north,{'ab'[i % 2]}" for i in range(40)]
+    for name, part in (("own", rows), ("public", rows[:30])):
+        text = "\n".join(["first,second,site,kind", *part, ""])
+        (tmp_path / f"{name}.csv").write_text(text)
+    keys = ("label_key=kind", "client_key=site", "drop=second", f"name={tmp_path / 'own.csv'}")
+    own = [f"dataset.{key}" for key in keys]
+    config = file.load("fedct.py", [*own, f"federation.public_dataset={tmp_path / 'public.csv'}"])
+    data = sources.clients_set(config)
+    public = sources.public_set(config, data)
+    assert public.x.shape[1:] == data.x.shape[1:] == (1,)
+    assert public.class_names == ("a", "b")
