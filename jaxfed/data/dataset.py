@@ -58,8 +58,14 @@ class Standardization(NamedTuple):
     scale: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Transform examples [n, ...]."""
-        return ((x - self.mean) * self.scale).astype(np.float32)
+        """Transform examples [n, ...], some rows at a time."""
+        from jaxfed.data.mapped_rows import parts
+
+        scaled, done = np.empty(np.shape(x), np.float32), 0
+        for part in parts(x):
+            scaled[done : done + len(part)] = (part - self.mean) * self.scale
+            done += len(part)
+        return scaled
 
 
 class Encoder(Protocol):
