@@ -37,9 +37,9 @@ from jaxfed.training.server.client_rows import (
     CohortRows,
     gather,
     of_cohort,
+    rows_of_clients,
     scatter,
     stacked_for,
-    tables_of,
     written_back,
 )
 from jaxfed.training.server.server_state import client_keys, is_finite
@@ -141,19 +141,21 @@ class _Networks:
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
         """Return all clients' networks before their first step."""
-        num_clients = federation.num_clients
-        numbers = jnp.arange(num_clients)
+        state: NetworkState = rows_of_clients(
+            federation.num_clients,
+            lambda numbers: self.of_clients(key, numbers),
+            self.training.execution.host,
+        )
+        return state
+
+    def of_clients(self, key: jax.Array, client_id: np.ndarray) -> NetworkState:
+        """Return the state of these clients alone before their first step."""
+        numbers = jnp.asarray(client_id)
         models, optimizer = self.new_networks(key, numbers)
         orders = jax.random.fold_in(key, Stream.BATCH_ORDER)
-        state = NetworkState(
-            model=models,
-            optimizer=optimizer,
-            order=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers),
-            steps=jnp.zeros(num_clients, jnp.int32),
-            fits=jnp.zeros(num_clients, jnp.int32),
-        )
-        kept: NetworkState = tables_of(state, self.training.execution.host)
-        return kept
+        none = jnp.zeros(len(client_id), jnp.int32)
+        order = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(orders, numbers)
+        return NetworkState(models, optimizer, order, steps=none, fits=none)
 
     def new_networks(self, key: jax.Array, numbers: jax.Array) -> tuple[nnx.State, Any]:
         """Networks and optimizers of these clients before their first step."""

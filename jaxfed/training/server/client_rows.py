@@ -28,6 +28,7 @@ from jaxfed.host.row_table import Interleaved, RowTable
 
 # Bytes of all clients' states that are copied in a tenth of a millisecond.
 COPIED_ON_CPU, COPIED_ON_ACCELERATOR = 2**20, 2**27
+_BLOCK = 2**25  # bytes of states that are made at a time
 
 
 @jax.tree_util.register_dataclass
@@ -92,19 +93,24 @@ def alike(stacked: Any, state: Any) -> Any:
     return _mapped(same, stacked, state)
 
 
-def tables_of(stacked: Any, host: Execution) -> Any:
-    """States [M, ...] that differ between clients, stored as `rows_for` stores them; copies them once."""
-    every = jax.tree.leaves(stacked)
-    if not every or len(every[0]) < 2:
-        return stacked
-    kept = rows_for(len(every[0]), jax.tree.map(lambda leaf: leaf[0], stacked), host)
-    return _mapped(
-        lambda form, rows: (
-            form.replaced(np.arange(len(rows)), rows) if isinstance(form, RowTable) else rows
-        ),
-        kept,
-        stacked,
-    )
+def rows_of_clients(num_clients: int, make: Callable[[np.ndarray], Any], host: Execution) -> Any:
+    """States [M, ...] that differ between clients, stored as `rows_for` stores them.
+
+    Args:
+        num_clients: M.
+        make: returns the states [K, ...] of clients with these numbers, int [K]. Tables are filled some
+            clients at a time, because all states together may exceed the memory.
+        host: as for `rows_for`.
+    """
+    one = jax.tree.map(lambda leaf: leaf[0], make(np.arange(1)))
+    kept = rows_for(num_clients, one, host)
+    if not any(isinstance(leaf, RowTable) for leaf in leaves(kept)):
+        return make(np.arange(num_clients))
+    size = max(1, _BLOCK // sum(map(_bytes_of, jax.tree.leaves(one))))
+    for start in range(0, num_clients, size):
+        numbers = np.arange(start, min(start + size, num_clients))
+        kept = scatter(kept, numbers, make(numbers))
+    return kept
 
 
 def gather(stacked: Any, client_id: Array) -> Any:

@@ -25,7 +25,6 @@ from jaxfed.training.server.client_rows import (
     of_cohort,
     rows_for,
     scatter,
-    tables_of,
     took_part,
     without_tables,
     written_back,
@@ -77,11 +76,20 @@ def test_a_table_is_read_and_written_as_an_array_and_inside_a_program(small, ids
     assert set(took_part(written_back(state, there, ids).clients)) == set(ids[ids >= 0])
 
 
-def test_different_states_of_clients(small):
+def test_different_states_of_clients(small, monkeypatch):
     rows = {"key": jax.random.split(KEY, 4), "w": jnp.arange(4.0)}
-    table = tables_of(rows, Execution())
-    assert_equal(table, jax.tree.map(lambda leaf: leaf, rows))
-    assert tables_of(rows, Execution())["key"].dtype == rows["key"].dtype
+    asked = []
+
+    def make(numbers):
+        asked.append(len(numbers))
+        return jax.tree.map(lambda leaf: leaf[numbers], rows)
+
+    monkeypatch.setattr(client_rows, "_BLOCK", 3 * 12)  # of three clients
+    table = client_rows.rows_of_clients(4, make, Execution())
+    assert asked == [1, 3, 1]
+    assert_equal(table, rows)
+    assert table["key"].dtype == rows["key"].dtype
+    assert isinstance(table["w"], RowTable)
 
 
 def rounds(method, federation, **changes):
