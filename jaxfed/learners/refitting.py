@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,10 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import own_examples
+from jaxfed.host.row_table import RowTable
 from jaxfed.learners.fitted_models import FittedModels, Lesson
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_taught
+from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
 
@@ -37,7 +39,8 @@ class EstimatorState(NamedTuple):
     """Training data of all clients' estimators in their last fit.
 
     Fields:
-        lesson: of each client, fields [M, ...]; U is 0 before the first public labels.
+        lesson: of each client, fields [M, ...]; U is 0 before the first public labels. Labels and weights
+            that are many are tables, of which a round writes the cohort's rows.
         is_fitted: bool [M].
     """
 
@@ -70,7 +73,7 @@ def refitting(
         LearnerError: in `predict`, invalid answers of a client's estimator.
     """
     models = FittedModels(recipe, pseudo_weight=pseudo_weight, workers=execution.workers)
-    estimators = _Estimators(recipe, num_classes, models)
+    estimators = _Estimators(recipe, num_classes, models, execution)
     return Learner(
         estimators.init,
         estimators.fit,
@@ -87,6 +90,7 @@ class _Estimators:
     recipe: Recipe
     num_classes: int
     models: FittedModels
+    execution: Execution
 
     def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
         """Return the state of clients without a fit, and store their examples."""
@@ -121,17 +125,39 @@ class _Estimators:
         del key
         if taught is not None:
             check_taught(taught, cohort)
-        before, is_fitted = jax.tree.map(np.array, state)
-        after = before if taught is None else _with_room(before, len(taught.x), self.recipe.name)
-        lessons = self.lessons(after, cohort, taught, steps)
+        lesson, is_fitted = state.lesson, np.array(state.is_fitted)
+        if taught is not None:
+            lesson = self.with_room(lesson, len(taught.x))
+        lessons = self.lessons(lesson, cohort, taught, steps)
         made, failed = self.models.of(lessons)
-        for client in made:
-            is_fitted[client] = True
-            for field, value in zip(after, lessons[client], strict=True):
-                field[client] = value
+        if made:
+            clients = np.array(list(made))
+            is_fitted[clients] = True
+            rows = zip(*(lessons[client] for client in made), strict=True)
+            lesson = Lesson(
+                *(
+                    _replaced(*each, clients)
+                    for each in zip(lesson, map(np.stack, rows), strict=True)
+                )
+            )
         accuracy = [model.train_accuracy for model in made.values()]
         metrics = {"train_accuracy": float(np.mean(accuracy))} if made else {}
-        return Fitted(EstimatorState(after, is_fitted), failed, {**metrics, "clients": len(made)})
+        return Fitted(EstimatorState(lesson, is_fitted), failed, {**metrics, "clients": len(made)})
+
+    def with_room(self, lesson: Lesson, num_public: int) -> Lesson:
+        """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
+        there = lesson.label.shape[1]
+        if there == num_public:
+            return lesson
+        if there:
+            raise UsageError(
+                f"{self.recipe.name}: {num_public} public examples, and {there} in rounds before; use the "
+                "same, with weight 0 where they are not to count"
+            )
+        none = np.full(num_public, -1, np.int32), np.zeros(num_public, np.float32)
+        tables: tuple[Any, Any] = rows_for(len(lesson.seed), none, self.execution)
+        rooms: list[Any] = [own if isinstance(own, RowTable) else np.array(own) for own in tables]
+        return lesson._replace(label=rooms[0], weight=rooms[1])
 
     def lessons(
         self, before: Lesson, cohort: Cohort, taught: Taught | None, steps: int
@@ -146,7 +172,7 @@ class _Estimators:
             is_own = y[place, : len(x[place])] >= 0
             labels = y[place, : len(x[place])][is_own]
             own = self.models.remember(x[place][is_own], labels)
-            lesson = Lesson(*(field[client] for field in before))._replace(own=own)
+            lesson = _of_one(before, client)._replace(own=own)
             if taught is not None and public is not None:
                 label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))
                 lesson = lesson._replace(public=public, label=label, weight=weight)
@@ -179,12 +205,9 @@ class _Estimators:
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the place of each client that has a model, and its answer."""
         name = self.recipe.name
-        lessons, is_fitted = jax.tree.map(np.asarray, state)
-        ids = np.asarray(client_id)
+        is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
-        made, failed = self.models.of(
-            {client: Lesson(*(field[client] for field in lessons)) for client in there}
-        )
+        made, failed = self.models.of({client: _of_one(state.lesson, client) for client in there})
         for client, why in failed.items():
             raise LearnerError(client, name, why, failed=failed)
         for place, client in enumerate(ids.tolist()):
@@ -208,15 +231,14 @@ def _of_client(target: Array, place: int) -> np.ndarray:
     return np.asarray(target if target.ndim == 1 else target[place])
 
 
-def _with_room(lesson: Lesson, num_public: int, learner: str) -> Lesson:
-    """Lessons [M, ...] with `num_public` public examples, unlabeled if there were none before."""
-    there = lesson.label.shape[1]
-    if there == num_public:
-        return lesson
-    if there:
-        raise UsageError(
-            f"{learner}: {num_public} public examples, and {there} in rounds before; use the same, "
-            "with weight 0 where they are not to count"
-        )
-    shape = (len(lesson.seed), num_public)
-    return lesson._replace(label=np.full(shape, -1, np.int32), weight=np.zeros(shape, np.float32))
+def _of_one(lesson: Lesson, client: int) -> Lesson:
+    return Lesson(*(np.asarray(field[client]) for field in lesson))
+
+
+def _replaced(field: Any, rows: np.ndarray, clients: np.ndarray) -> Any:
+    """A field [M, ...] with the rows of these clients."""
+    if isinstance(field, RowTable):
+        return field.replaced(clients, rows)
+    copy = np.array(field)
+    copy[clients] = rows
+    return copy

@@ -15,8 +15,10 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.row_table import RowTable
 from jaxfed.learners import LEARNERS, LearnerError, Taught, fitted_models
 from jaxfed.testing.method_checks import assert_equal, padded
+from jaxfed.training.server import client_rows
 
 FEDERATION = federation_of([24, 14, 9, 11], num_labeled=20)
 U = FEDERATION.x[FEDERATION.test]
@@ -88,6 +90,25 @@ def test_who_else_takes_part_padding_and_order_change_nothing():
     assert not made.predict_proba(some, ALL, U)[[1, 3]].any()
 
 
+def test_labels_of_many_clients_are_tables_with_the_bits_of_arrays(monkeypatch):
+    cohorts = [FEDERATION.cohort([1, 3]), FEDERATION.cohort([3, 0])]
+
+    def played(made):
+        states = [made.init(KEY, FEDERATION)]
+        for number, cohort in enumerate(cohorts):
+            states.append(fitted(made, taught_of(number), cohort, states[-1]).state)
+        return states
+
+    arrays = played(learner())
+    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", 0)
+    made = learner()
+    tables = played(made)
+    assert isinstance(tables[-1].lesson.label, RowTable)
+    for one, other in zip(tables, arrays, strict=True):  # an older state as well
+        assert_equal(jax.tree.map(np.asarray, one), other)
+        np.testing.assert_array_equal(made.predict(one, ALL, U), made.predict(other, ALL, U))
+
+
 def test_the_next_round_forgets_labels_that_are_no_longer_taught():
     made = learner()
     first = fitted(made, taught_of()).state
@@ -109,9 +130,18 @@ def learner_votes(made, state):
     return made.predict(state, ALL, U)
 
 
-@pytest.mark.parametrize("name", ["decision_tree", "random_forest", "logistic_regression"])
-def test_resumed_equals_uninterrupted(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "quickly_copied"),
+    [
+        ("decision_tree", 2**20),
+        ("decision_tree", 0),
+        ("random_forest", 2**20),
+        ("logistic_regression", 0),
+    ],
+)
+def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatch):
     """A learner that has never seen the state predicts as the one that made it: it fits again."""
+    monkeypatch.setattr(client_rows, "COPIED_ON_CPU", quickly_copied)
     keywords = {"num_trees": 5} if name == "random_forest" else {}
     made = learner(name, **keywords)
     state = fitted(made, taught_of()).state
