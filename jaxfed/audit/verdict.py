@@ -48,6 +48,20 @@ class Verdict(NamedTuple):
     spread: float = float("nan")
 
 
+def has_enough(
+    attacked: Attacked, is_member: np.ndarray, among: np.ndarray | slice = slice(None)
+) -> bool:
+    """True if an attack scores two members and two others, the fewest that an interval needs.
+
+    Args:
+        attacked: the attack.
+        is_member: bool [n].
+        among: the targets that count, bool [n]; all of them by default.
+    """
+    scored = is_member[among][~np.isnan(attacked.score[among])]
+    return min(scored.sum(), (~scored).sum()) >= 2
+
+
 def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
     """Judge one attack by itself, on all targets with a score."""
     told = ~np.isnan(attacked.score)

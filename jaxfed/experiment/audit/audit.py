@@ -29,6 +29,7 @@ from jaxfed.audit import (
     attacks,
     drawn_targets,
     each,
+    has_enough,
     messages,
     over_repeats,
     sightings,
@@ -49,6 +50,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"
+_UNJUDGED = "too few targets to judge an attack"
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _Key = tuple[
     str, str, int, str, str, str
@@ -154,6 +156,7 @@ class Audit:
                 known = self._known(name, repeat, federation)
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
                 attacked = attacks(seen, targets, label, known.of)
+                attacked = self._with_enough(name, repeat, attacked, targets.is_member)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed):
                     found.setdefault(key, []).append(verdict)
                 asked.setdefault(name, []).append(_accuracy(seen, targets, label))
@@ -172,6 +175,19 @@ class Audit:
             "shadows": self.config.audit.shadows,
         }
 
+    def _with_enough(
+        self, name: str, repeat: int, attacked: list[Attacked], is_member: np.ndarray
+    ) -> list[Attacked]:
+        """Return the attacks that can be judged; a note names the messages of the others."""
+        left_out = [one for one in attacked if not has_enough(one, is_member)]
+        seen = dict.fromkeys(f"{one.message} of round {one.round}" for one in left_out if one.round)
+        if seen:
+            self.progress.note(
+                f"audit: {name}, repeat {repeat + 1}: attacks on {', '.join(seen)} are not judged; the "
+                "clients that sent these have fewer than two members among the targets"
+            )
+        return [one for one in attacked if has_enough(one, is_member)]
+
     def _of_method(
         self,
         name: str,
@@ -179,7 +195,10 @@ class Audit:
         metrics: Mapping[str, Any],
         asked: list[float] | None,
     ) -> list[dict[str, Any]]:
-        """Return a row for each adversary: the method's accuracy and its vulnerability."""
+        """Return a row for each adversary: the method's accuracy and its vulnerability.
+
+        A method without a verdict has one row. Its `attack` is "" if nothing of it was observed.
+        """
         tested = metrics.get("test_accuracy", {}).get("values")
         values = [value for value in tested or asked or [] if value is not None]
         own = [row for row in rows if row["method"] == name and not row["message"]]
@@ -190,7 +209,7 @@ class Audit:
             "accuracy_on": "test" if tested else "asked" if asked else "",
         }
         return [worth | row for row in own] or [
-            worth | {"attack": "", "leaves": False, "adversary": ""}
+            worth | {"attack": _UNJUDGED if asked else "", "leaves": False, "adversary": ""}
         ]
 
     def _known(self, name: str, repeat: int, federation: Federation) -> AuditShadows:

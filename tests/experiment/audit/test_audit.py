@@ -19,12 +19,13 @@ from jaxfed.config.build.attacker import shadow_plan, student_plan
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.audit.audit import check_audited
+from jaxfed.experiment.audit.audit import Audit, check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.documents.audit import HEADINGS
+from jaxfed.reports.documents.audit import HEADINGS, vulnerability_table
 from jaxfed.reports.documents.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
@@ -165,6 +166,42 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     assert found(again) == found(place)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert shadow.exists()
+
+
+def test_cohorts_that_differ_between_audited_rounds(tmp_path):
+    """A client of one audited round has the score of that round, in the mean over rounds, too."""
+    config = config_of(
+        *(*FEW, "algorithm=local_learning", "baselines=", "num_repeats=1", "cohort_size=2"),
+        "audit.shadows=0",
+    )
+    place = tmp_path / "run"
+    run(config, place, audited=True)
+    with (place / "audit" / "attacks.csv").open() as stream:
+        rows = {int(r["round"]): r for r in csv.DictReader(stream) if r["attack"] == "loss"}
+    in_one, in_another, over_both = (int(rows[number]["members"]) for number in (1, 2, 0))
+    assert max(in_one, in_another) < over_both <= in_one + in_another
+
+
+def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, tmp_path):
+    config, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    files = AuditFiles(again / "audit")
+    for repeat, (number, seen) in product((0, 1), files.sightings("local_learning", 0).items()):
+        of_nobody = [one._replace(client=np.full_like(one.client, 99)) for one in seen]
+        files.save_sightings(("local_learning", repeat, number), of_nobody)
+    with io.StringIO() as stream:
+        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
+            results = Audit(config, Simulation(config), Workdir(again), progress).results({})
+        text = stream.getvalue()
+    assert "audit: local_learning, repeat 1: attacks on own model of round 1, own model of" in text
+    rows = {row["method"]: row for row in results["methods"]}
+    assert "auc" not in rows["local_learning"]
+    table = vulnerability_table(results["methods"])
+    assert "| – | too few targets to judge an attack |" in table
+    assert rows["fedct"]["auc"] == next(
+        r["auc"] for r in found(place)["methods"] if r["method"] == "fedct"
+    )
 
 
 def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
