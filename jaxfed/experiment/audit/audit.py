@@ -12,7 +12,7 @@ All arrays are deterministic. A killed run therefore continues from the files th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,10 +47,12 @@ from jaxfed.experiment.store.records import audit_file
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.sampling import sample_clients
 from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"
 _UNJUDGED = "too few targets to judge an attack"
+_ENOUGH = 4  # members that a message scores: two in each half of the targets
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _Key = tuple[
     str, str, int, str, str, str
@@ -88,7 +90,8 @@ class Audit:
         """Draw the targets of a repeat before anything is computed.
 
         Raises:
-            UsageError: too few examples are held out, or nobody has labels.
+            UsageError: too few examples are held out, or nobody has labels, or clients of an audited round
+                have too few targets.
         """
         if self.config.federation.test == "clients":
             raise UsageError(
@@ -101,7 +104,29 @@ class Audit:
                 raise UsageError(
                     f"config.{key}: an audit knows messages of synchronous rounds alone; use 0"
                 )
-        self._targets_of(repeat, dealt)
+        self._check_enough(repeat, dealt, self._targets_of(repeat, dealt))
+
+    def _check_enough(self, repeat: int, dealt: Federation, targets: AuditTargets) -> None:
+        """Check that the clients of each audited round have enough targets to halve."""
+        config, seed = self.config, self.config.seed + repeat
+        members = np.bincount(targets.client[targets.is_member], minlength=dealt.num_clients)
+        asked: dict[str, Sequence[int]] = {"clients": range(dealt.num_clients)}
+        # With simulated time, the clients of a round are known only once it is played.
+        if 0 < config.cohort_size < dealt.num_clients and not config.clock.seconds_per_example:
+            asked |= {
+                f"clients of round {n}": sample_clients(config, dealt, seed, n, needs_labels=True)
+                for n in self.rounds
+            }
+        for whose, clients in asked.items():
+            number = int(members[clients].sum())
+            if number < _ENOUGH:
+                raise UsageError(
+                    f"config.audit.members={config.audit.members}{'' if config.audit.members else ' (all)'}: "
+                    f"{whose} have {number} labeled examples to attack in repeat {repeat + 1}, and an audit "
+                    f"needs {_ENOUGH}; use more members of a client or more labeled examples"
+                    + ", a larger config.cohort_size or other config.audit.rounds"
+                    * ("round" in whose)
+                )
 
     def observe(self, observed: Observed) -> None:
         """Record the messages of a round if it is one of `rounds`.
@@ -262,13 +287,17 @@ def _judged(
         )
         for one in attacked
     ]
-    for message, some in messages(attacked).items():
-        key = (name, message, -1, STRONGEST, "", some[0].adversary)
-        rows.append((key, strongest(some, is_member, seed)))
+    of_all: list[tuple[_Key, list[Attacked]]] = [
+        ((name, message, -1, STRONGEST, "", some[0].adversary), some)
+        for message, some in messages(attacked).items()
+    ]
     for adversary in dict.fromkeys(one.adversary for one in attacked):
         seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
-        key = (name, "", -1, STRONGEST, "", adversary)
-        rows.append((key, strongest(seen, is_member, seed)))
+        of_all.append(((name, "", -1, STRONGEST, "", adversary), seen))
+    for key, some in of_all:
+        verdict = strongest(some, is_member, seed)
+        if verdict is not None:
+            rows.append((key, verdict))
     return rows
 
 

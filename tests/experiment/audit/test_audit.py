@@ -328,6 +328,11 @@ def test_runs_without_an_audit_are_refused(tmp_path):
         ("audit.population=0", "integers from 1 on"),
         ("audit.shadow=3", "config.audit.shadow: unknown key"),
         ("audit.population=100000", "config.audit.population=100000:"),
+        (
+            "federation.num_labeled=3",
+            "config.audit.members=0 (all): clients have 3 labeled examples to attack in repeat 1, and an "
+            "audit needs 4; use more members of a client or more labeled examples\n",
+        ),
     ],
 )
 def test_mistakes_are_one_line(setting, line, tmp_path):
@@ -338,6 +343,14 @@ def test_mistakes_are_one_line(setting, line, tmp_path):
     assert status == 2
     assert line in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_cohorts_with_too_few_targets_are_refused_before_a_round_is_played(tmp_path):
+    few = "cohort_size=1", "audit.members=3", "rounds=2", "audit.rounds=1,2"
+    line = r"audit\.members=3: clients of round 1 have 3 labeled examples .* other config\.audit\.rounds"
+    with pytest.raises(UsageError, match=line):
+        run(config_of(*few), tmp_path / "run", audited=True)
     assert not (tmp_path / "run").exists()
 
 
