@@ -230,12 +230,15 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
     """Return a sentence on the error that ± does not cover: all repeats share the same test examples.
 
     The standard error of a share p of n independent examples is sqrt(p (1 - p) / n). Returns "" if the number
-    of test examples is unknown.
+    of test examples is unknown. Runs that leave out a client are not counted: it has other examples in each
+    repeat.
     """
     measured = [
         (math.sqrt(p * (1 - p) / number), number)
         for run in runs
-        if run.num_repeats > 1 and (number := run.num_examples("test_accuracy"))
+        if run.num_repeats > 1
+        and run.settings.get("federation.left_out_client", -1) < 0
+        and (number := run.num_examples("test_accuracy"))
         for found in run.results.values()
         for metric in metrics
         if metric in found and metric.startswith("test_") and 0 <= (p := found[metric].mean) <= 1

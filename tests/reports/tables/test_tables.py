@@ -180,6 +180,15 @@ def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp
     )
 
 
+@pytest.mark.parametrize(("left_out", "is_said"), [(-1, True), (0, False), (3, False)])
+def test_a_left_out_client_has_other_test_examples_in_each_repeat(tmp_path, left_out, is_said):
+    place = make_run(tmp_path / "r", federation__left_out_client=left_out)
+    summary = json.loads((place / "summary.json").read_text())
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
+    caption = tables.run_table(read_run(place), "r").caption
+    assert ("tested on the same 117 examples" in caption) == is_said
+
+
 @pytest.mark.parametrize(
     ("labels", "shown"),
     [
