@@ -17,7 +17,7 @@ _OF_LEARNING = (
     *("rounds", "cohort_size", "sampling", "evaluate_every"),
     *("model", "training", "learner", "pseudo_label"),
 )
-_ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")
+ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn", "network")
 _LIKE_XCLP = ("per_client_lp", "pooled_lp")  # their settings follow XCLP's unless they are given
 # Sections of the problem and of its execution: every method has them in common.
 _OF_ALL = ("dataset", "federation", "preprocessing", "selection", "audit")
@@ -82,7 +82,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     algorithm, settings = run.algorithm_of(method), run.settings
     if section in _SHOWN or (key == "training.epochs" and settings.get("training.local_steps")):
         return False
-    learns = algorithm not in _ONE_SHOT
+    learns = algorithm not in ONE_SHOT
     if section in _OF_LEARNING:
         features = settings.get("preprocessing.kind") == "federated_features"
         return (learns or features) and f"{method}.{key}" not in settings
@@ -96,7 +96,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     if source in _LIKE_XCLP and section == "xclp":
         owners = (f"{owner}.{rest}" for owner in (method, source))
         return all(settings.get(own, settings[key]) == settings[key] for own in owners)
-    return section == source and source in _ONE_SHOT
+    return section == source and source in ONE_SHOT
 
 
 def _labels_key(run: Run) -> str:
