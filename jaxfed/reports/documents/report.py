@@ -145,7 +145,9 @@ def _run_section(run: Run, names: _Names, target: float | None) -> Section:
         "reliability": reliability_figure.CAPTION,
         **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
     }
-    over_rounds = "Mean over repeats; the band is one sample deviation."
+    over_rounds = (
+        "Mean over repeats, in rounds that all of them have; the band is one sample deviation."
+    )
     pictures = [
         Picture(names.take("plots", run.name, name), captions.get(name, over_rounds), draw)
         for name, draw in plots.run_plots(run).items()
