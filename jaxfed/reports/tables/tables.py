@@ -52,7 +52,6 @@ _EPSILONS = "Epsilons are of different promises (for a label, a record, a client
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 REUSED = " †"
 ONCE = "† Run once, at another point: what is swept does not change the method. "
-_MAX_DIFFERING_KEYS = 5
 
 
 class Cell(NamedTuple):
@@ -336,7 +335,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
         is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
         if len(set(pattern)) > 1 and not is_seen:
             found.setdefault(pattern, key)
-    return list(found.values())[:_MAX_DIFFERING_KEYS]
+    return list(found.values())
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:

@@ -238,3 +238,16 @@ def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
     assert [row[2].text for row in table.rows] == ["finished", "unfinished"]
     assert [row[3].text for row in table.rows] == ["84.00 ± 4.00", "–"]
     assert table.columns[-1] == "XCLP − Per-client LP"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(5, ""), (7, "k5, k6 (2 in all)."), (12, "k9, … (7 in all).")]
+)
+def test_overview_says_which_differing_settings_have_no_column(tmp_path, number, said):
+    for run in range(number):  # each setting is 1 in a run of its own, so none stands for another
+        make_run(tmp_path / str(run), **{f"k{i}": int(run == i) for i in range(number)})
+    (overview,) = build([tmp_path])[0].tables
+    assert overview.columns[1:6] == tuple(f"k{i}" for i in range(5))
+    found = overview.caption.partition("Without a column, and not equal in all runs: ")[2]
+    assert found.endswith(said)
+    assert bool(found) == bool(said)
