@@ -183,7 +183,13 @@ class Audit:
                 attacked = attacks(seen, targets, label, known.of)
                 attacked = self._with_enough(name, repeat, attacked, targets.is_member)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed):
-                    found.setdefault(key, []).append(verdict)
+                    if verdict is not None:
+                        found.setdefault(key, []).append(verdict)
+                    else:
+                        self.progress.note(
+                            f"audit: {name}, repeat {repeat + 1}: too few targets to judge the strongest "
+                            f"attack on {key[1] or f'messages that {key[-1]} has'}"
+                        )
                 asked.setdefault(name, []).append(_accuracy(seen, targets, label))
         rows = [_row(key, over_repeats(found[key])) for key in found]
         return {
@@ -278,9 +284,9 @@ def check_unplayed(workdir: Workdir) -> None:
 
 def _judged(
     name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
-) -> list[tuple[_Key, Verdict]]:
+) -> list[tuple[_Key, Verdict | None]]:
     """Return the verdict of every attack, and of the strongest one on each message and of each adversary."""
-    rows: list[tuple[_Key, Verdict]] = [
+    rows: list[tuple[_Key, Verdict | None]] = [
         (
             (name, one.message, one.round, one.attack, one.shadows, one.adversary),
             each(one, is_member),
@@ -294,11 +300,7 @@ def _judged(
     for adversary in dict.fromkeys(one.adversary for one in attacked):
         seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
         of_all.append(((name, "", -1, STRONGEST, "", adversary), seen))
-    for key, some in of_all:
-        verdict = strongest(some, is_member, seed)
-        if verdict is not None:
-            rows.append((key, verdict))
-    return rows
+    return [*rows, *((key, strongest(some, is_member, seed)) for key, some in of_all)]
 
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:

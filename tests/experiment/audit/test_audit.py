@@ -204,6 +204,19 @@ def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, t
     )
 
 
+def test_a_strongest_attack_that_cannot_be_judged_is_noted(audited, monkeypatch):
+    config, place = audited
+    monkeypatch.setattr("jaxfed.experiment.audit.audit.strongest", lambda *_: None)
+    with io.StringIO() as stream:
+        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
+            results = Audit(config, Simulation(config), Workdir(place), progress).results({})
+        text = stream.getvalue()
+    assert "repeat 2: too few targets to judge the strongest attack on own model" in text
+    assert "to judge the strongest attack on messages that server has" in text
+    assert results["messages"] == []
+    assert results["attacks"]
+
+
 def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
     from launch import audit
 
