@@ -17,7 +17,7 @@ from jaxfed.audit.distilled_shadows import Schooling, student_answers
 from jaxfed.audit.shadows import Shadows, on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.sightings import Sighting, sightings
 from jaxfed.audit.targets import AuditTargets, drawn_targets
-from jaxfed.audit.verdict import Verdict, each, messages, over_repeats, strongest
+from jaxfed.audit.verdict import Verdict, each, has_enough, messages, over_repeats, strongest
 
 __all__ = [
     "Attacked",
@@ -29,6 +29,7 @@ __all__ = [
     "attacks",
     "drawn_targets",
     "each",
+    "has_enough",
     "messages",
     "on_own_labels",
     "over_repeats",

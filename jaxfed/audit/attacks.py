@@ -17,7 +17,8 @@ An attack with shadow models runs once for each kind of shadow models available 
 in how closely they reproduce the method.
 
 If a message is seen in several rounds (the attack epochs of FedCT's E.1), every round is attacked. Loss, LiRA
-and gradient scores are attacked once more by their means over the rounds.
+and gradient scores are attacked once more by their means over the rounds. The mean of a target is over the
+rounds whose message scores it: a client that took part in one of two rounds has one score.
 """
 
 from __future__ import annotations
@@ -228,10 +229,17 @@ def _over_rounds(found: list[Attacked]) -> list[Attacked]:
         if one.attack in _SUMMABLE:
             groups.setdefault((one.message, one.attack, one.shadows), []).append(one)
     return [
-        each[0]._replace(round=OVER_ROUNDS, score=np.mean([one.score for one in each], axis=0))
+        each[0]._replace(round=OVER_ROUNDS, score=_mean_of_known([one.score for one in each]))
         for each in groups.values()
         if len(each) > 1
     ]
+
+
+def _mean_of_known(scores: list[np.ndarray]) -> np.ndarray:
+    """Mean of [n] arrays over those that are no nan at a place; nan where all are."""
+    known = (~np.isnan(scores)).sum(axis=0)
+    total = np.nansum(scores, axis=0)
+    return np.divide(total, known, out=np.full(total.shape, np.nan), where=known > 0)
 
 
 def _log_odds(probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:

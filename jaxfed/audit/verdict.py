@@ -1,8 +1,9 @@
 """Vulnerability of a method: its strongest attack, chosen on one half of the targets, judged on the other.
 
 The maximum of many AUCs is biased upward: among thirty attacks on a model that never saw the members, one is
-well above 0.5 by chance. So the targets are halved at random, members and others alike. The attack that is
-best on one half is judged on the other, and vice versa:
+well above 0.5 by chance. So the targets are halved at random, members and others alike. Targets that the same
+attacks score are halved among themselves, because a client's message scores the targets of this client alone.
+The attack that is best on one half is judged on the other, and vice versa:
 
     AUC = (AUC_1 + AUC_2) / 2,        Var = (Var_1 + Var_2) / 4
 
@@ -48,6 +49,20 @@ class Verdict(NamedTuple):
     spread: float = float("nan")
 
 
+def has_enough(
+    attacked: Attacked, is_member: np.ndarray, among: np.ndarray | slice = slice(None)
+) -> bool:
+    """True if an attack scores two members and two others, the fewest that an interval needs.
+
+    Args:
+        attacked: the attack.
+        is_member: bool [n].
+        among: the targets that count, bool [n]; all of them by default.
+    """
+    scored = is_member[among][~np.isnan(attacked.score[among])]
+    return min(scored.sum(), (~scored).sum()) >= 2
+
+
 def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
     """Judge one attack by itself, on all targets with a score."""
     told = ~np.isnan(attacked.score)
@@ -60,20 +75,23 @@ def each(attacked: Attacked, is_member: np.ndarray) -> Verdict:
     )
 
 
-def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict:
-    """The strongest of one or more attacks.
+def strongest(found: Sequence[Attacked], is_member: np.ndarray, seed: int) -> Verdict | None:
+    """The strongest attack; None if no attack scores two members and two others in each half.
 
     Args:
         found: attacks on the same n targets.
         is_member: bool [n].
         seed: of the halves.
-
-    Raises:
-        UsageError: fewer than two members or others in a half.
     """
-    first = _first_half(is_member, seed)
+    if not found:
+        return None
+    first = _first_half(is_member, ~np.isnan([one.score for one in found]), seed)
+    halves = (first, ~first)
+    found = [one for one in found if all(has_enough(one, is_member, half) for half in halves)]
+    if not found:
+        return None
     judged, names, weights = [], [], []
-    for half in (first, ~first):
+    for half in halves:
         areas = [_area(one, is_member, ~half).auc for one in found]
         best = found[int(np.argmax(np.round(areas, 12)))]
         told = half & ~np.isnan(best.score)
@@ -110,13 +128,24 @@ def _mean(judged: Sequence[Vulnerability]) -> Vulnerability:
     return Vulnerability(area, *map(float, rates))
 
 
-def _first_half(is_member: np.ndarray, seed: int) -> np.ndarray:
-    """bool [n]: half of the members and half of the others."""
+def _first_half(is_member: np.ndarray, is_scored: np.ndarray, seed: int) -> np.ndarray:
+    """Half of the members and half of the others, to within one, bool [n].
+
+    Args:
+        is_member: bool [n].
+        is_scored: bool [A, n], by each attack. Targets with equal columns are halved among themselves.
+        seed: of the draw.
+    """
     rng = np.random.default_rng((seed, Stream.AUDIT_HALVES))
     first = np.zeros(len(is_member), bool)
+    group = np.unique(is_scored, axis=1, return_inverse=True)[1].reshape(-1)
     for side in (is_member, ~is_member):
-        rows = rng.permutation(np.flatnonzero(side))
-        first[rows[: len(rows) // 2]] = True
+        before = 0  # of odd groups every second one has the larger first half
+        for number in range(group.max() + 1):
+            rows = rng.permutation(np.flatnonzero(side & (group == number)))
+            after = before + len(rows)
+            first[rows[: after // 2 - before // 2]] = True
+            before = after
     return first
 
 

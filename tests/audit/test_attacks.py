@@ -266,3 +266,20 @@ def test_several_rounds_are_attacked_together():
     assert set(loss) == {3, 5, OVER_ROUNDS}
     np.testing.assert_allclose(loss[OVER_ROUNDS].score, (loss[3].score + loss[5].score) / 2)
     assert "gap" not in {one.attack for one in found if one.round == OVER_ROUNDS}
+
+
+def test_the_mean_over_rounds_is_of_the_rounds_that_score_a_target():
+    """Client 0 takes part in rounds 1 and 2, client 1 in round 2, client 2 in none."""
+    targets = drawn(clients=3)
+    seen, label, _ = world(1.0, shadows=0, targets=targets)
+    first, second = (
+        seen._replace(client=seen.client[:n], answers=seen.answers[:n], norms=seen.norms[:n])
+        for n in (1, 2)
+    )
+    second = second._replace(answers=np.sqrt(second.answers))
+    found = attacks({1: [first], 2: [second]}, targets, label, lambda one, number: {})
+    loss = {one.round: one.score for one in found if one.attack == "loss"}
+    both = (loss[1] + loss[2]) / 2
+    expected = np.choose(targets.client, [both, loss[2], np.nan])
+    np.testing.assert_allclose(loss[OVER_ROUNDS], expected)
+    assert np.isnan(expected).sum() == 120

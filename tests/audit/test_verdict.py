@@ -40,6 +40,27 @@ def test_targets_without_a_score_are_not_judged():
     assert verdict.vulnerability.area.auc > 0.9
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_targets_that_an_attack_scores_are_halved_among_themselves(seed):
+    """Two clients' messages, with three and five targets a side among 200."""
+    one = attack("a", 0)
+    places = np.arange(len(MEMBER))
+    found = [
+        one._replace(message=f"of {size}", score=np.where(scored, one.score, np.nan))
+        for size, scored in ((6, places < 6), (10, (places >= 6) & (places < 16)))
+    ]
+    of_ten = strongest(found, MEMBER, seed)  # of three targets, one half has one
+    assert {name for name, *_ in of_ten.attacks} == {"of 10"}
+    assert (of_ten.members, of_ten.others, of_ten.others_at_once) == (5, 5, 2)
+    assert strongest(found[:1], MEMBER, seed) is None
+    assert strongest([], MEMBER, seed) is None
+
+
+def test_halves_of_targets_that_all_attacks_score_stay_as_they_were():
+    verdict = strongest([attack("a", 1.0)], MEMBER, seed=3)
+    assert verdict.vulnerability.area.auc == pytest.approx(0.73435, abs=1e-12)
+
+
 def test_repeats_are_averaged():
     verdicts = [strongest([attack("a", 1.0, seed=s)], MEMBER, seed=s) for s in range(3)]
     mean = over_repeats(verdicts)

@@ -15,7 +15,7 @@ def test_a_table_and_a_figure():
             "accuracy": accuracy,
             "accuracy_spread": None,
             "accuracy_on": "test" if accuracy else "",
-            "attack": "strongest: loss on labels, round 1",
+            "attack": "strongest: loss on labels, round 1" if auc else "",
             "leaves": name != "local_learning",
             **({"auc": auc, "low": auc - 0.01, "high": auc + 0.01} if auc else {}),
             **({"tpr_at_1_percent": 0.02, "tpr_at_none": 0.04} if auc else {}),

@@ -6,6 +6,7 @@ import json
 import pytest
 from small_workdirs import make_run, make_sweep, metric
 
+from jaxfed.config import file as config_file
 from jaxfed.experiment.store.records import read_sweep
 from jaxfed.reports.documents.report import build, write_report
 from jaxfed.reports.tables.selection import validated_settings
@@ -228,6 +229,30 @@ def test_nothing_is_chosen_for_a_method_that_no_swept_key_touches(sweep):
         path.write_text(json.dumps(summary))
     table = validated_settings(read_sweep(sweep), "test_accuracy", "t")
     assert {row[1].text for row in table.rows} == {"FedAvg + XCLP", "FedAvg + per-client LP"}
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "choosing"),
+    [
+        ("training.learning_rate", (0.01, 0.1), {"FedAvg"}),
+        ("learner.name", ("decision_tree", "xgboost"), {"Each client alone"}),
+    ],
+)
+def test_nothing_is_chosen_for_a_method_whose_learners_do_not_read_the_key(
+    tmp_path, key, values, choosing
+):
+    """Trees have no learning rate, and FedAvg no trees."""
+    accuracies = {"fedavg": (0.5, 0.6, 0.7), "local_learning": (0.4, 0.5, 0.6)}
+    points = [(str(value), {key: value}, accuracies) for value in values]
+    path = make_sweep(tmp_path / "s", points, {key: values[0]})
+    for value in values:
+        settings = "algorithm=fedavg", "learner.name=decision_tree", f"{key}={value}"
+        config = config_file.load("ml_collections_configs/xclp_digits.py", settings)
+        (path / str(value) / "config.json").write_text(json.dumps(config.to_dict()))
+        validated = {"selected_validation_accuracy": metric([0.5] * 3)}
+        measured(path / str(value), fedavg=validated, local_learning=validated)
+    table = validated_settings(read_sweep(path), "test_accuracy", "t")
+    assert {row[0].text for row in table.rows} == choosing
 
 
 def test_there_is_no_table_where_nothing_is_chosen(sweep, tmp_path):

@@ -12,7 +12,7 @@ All arrays are deterministic. A killed run therefore continues from the files th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from jaxfed.audit import (
     attacks,
     drawn_targets,
     each,
+    has_enough,
     messages,
     over_repeats,
     sightings,
@@ -46,9 +47,12 @@ from jaxfed.experiment.store.records import audit_file
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.sampling import sample_clients
 from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"
+_UNJUDGED = "too few targets to judge an attack"
+_ENOUGH = 4  # members that a message scores: two in each half of the targets
 _NO_AUDIT = "its rounds were run without an audit, which has to see what they send"
 _Key = tuple[
     str, str, int, str, str, str
@@ -86,7 +90,8 @@ class Audit:
         """Draw the targets of a repeat before anything is computed.
 
         Raises:
-            UsageError: too few examples are held out, or nobody has labels.
+            UsageError: too few examples are held out, or nobody has labels, or clients of an audited round
+                have too few targets.
         """
         if self.config.federation.test == "clients":
             raise UsageError(
@@ -99,7 +104,29 @@ class Audit:
                 raise UsageError(
                     f"config.{key}: an audit knows messages of synchronous rounds alone; use 0"
                 )
-        self._targets_of(repeat, dealt)
+        self._check_enough(repeat, dealt, self._targets_of(repeat, dealt))
+
+    def _check_enough(self, repeat: int, dealt: Federation, targets: AuditTargets) -> None:
+        """Check that the clients of each audited round have enough targets to halve."""
+        config, seed = self.config, self.config.seed + repeat
+        members = np.bincount(targets.client[targets.is_member], minlength=dealt.num_clients)
+        asked: dict[str, Sequence[int]] = {"clients": range(dealt.num_clients)}
+        # With simulated time, the clients of a round are known only once it is played.
+        if 0 < config.cohort_size < dealt.num_clients and not config.clock.seconds_per_example:
+            asked |= {
+                f"clients of round {n}": sample_clients(config, dealt, seed, n, needs_labels=True)
+                for n in self.rounds
+            }
+        for whose, clients in asked.items():
+            number = int(members[clients].sum())
+            if number < _ENOUGH:
+                raise UsageError(
+                    f"config.audit.members={config.audit.members}{'' if config.audit.members else ' (all)'}: "
+                    f"{whose} have {number} labeled examples to attack in repeat {repeat + 1}, and an audit "
+                    f"needs {_ENOUGH}; use more members of a client or more labeled examples"
+                    + ", a larger config.cohort_size or other config.audit.rounds"
+                    * ("round" in whose)
+                )
 
     def observe(self, observed: Observed) -> None:
         """Record the messages of a round if it is one of `rounds`.
@@ -154,8 +181,15 @@ class Audit:
                 known = self._known(name, repeat, federation)
                 self.progress.working_on(f"repeat {repeat + 1} attacks on {name}")
                 attacked = attacks(seen, targets, label, known.of)
+                attacked = self._with_enough(name, repeat, attacked, targets.is_member)
                 for key, verdict in _judged(name, attacked, targets.is_member, seed):
-                    found.setdefault(key, []).append(verdict)
+                    if verdict is not None:
+                        found.setdefault(key, []).append(verdict)
+                    else:
+                        self.progress.note(
+                            f"audit: {name}, repeat {repeat + 1}: too few targets to judge the strongest "
+                            f"attack on {key[1] or f'messages that {key[-1]} has'}"
+                        )
                 asked.setdefault(name, []).append(_accuracy(seen, targets, label))
         rows = [_row(key, over_repeats(found[key])) for key in found]
         return {
@@ -172,6 +206,19 @@ class Audit:
             "shadows": self.config.audit.shadows,
         }
 
+    def _with_enough(
+        self, name: str, repeat: int, attacked: list[Attacked], is_member: np.ndarray
+    ) -> list[Attacked]:
+        """Return the attacks that can be judged; a note names the messages of the others."""
+        left_out = [one for one in attacked if not has_enough(one, is_member)]
+        seen = dict.fromkeys(f"{one.message} of round {one.round}" for one in left_out if one.round)
+        if seen:
+            self.progress.note(
+                f"audit: {name}, repeat {repeat + 1}: attacks on {', '.join(seen)} are not judged; the "
+                "clients that sent these have fewer than two members among the targets"
+            )
+        return [one for one in attacked if has_enough(one, is_member)]
+
     def _of_method(
         self,
         name: str,
@@ -179,7 +226,10 @@ class Audit:
         metrics: Mapping[str, Any],
         asked: list[float] | None,
     ) -> list[dict[str, Any]]:
-        """Return a row for each adversary: the method's accuracy and its vulnerability."""
+        """Return a row for each adversary: the method's accuracy and its vulnerability.
+
+        A method without a verdict has one row. Its `attack` is "" if nothing of it was observed.
+        """
         tested = metrics.get("test_accuracy", {}).get("values")
         values = [value for value in tested or asked or [] if value is not None]
         own = [row for row in rows if row["method"] == name and not row["message"]]
@@ -190,7 +240,7 @@ class Audit:
             "accuracy_on": "test" if tested else "asked" if asked else "",
         }
         return [worth | row for row in own] or [
-            worth | {"attack": "", "leaves": False, "adversary": ""}
+            worth | {"attack": _UNJUDGED if asked else "", "leaves": False, "adversary": ""}
         ]
 
     def _known(self, name: str, repeat: int, federation: Federation) -> AuditShadows:
@@ -234,23 +284,23 @@ def check_unplayed(workdir: Workdir) -> None:
 
 def _judged(
     name: str, attacked: list[Attacked], is_member: np.ndarray, seed: int
-) -> list[tuple[_Key, Verdict]]:
+) -> list[tuple[_Key, Verdict | None]]:
     """Return the verdict of every attack, and of the strongest one on each message and of each adversary."""
-    rows: list[tuple[_Key, Verdict]] = [
+    rows: list[tuple[_Key, Verdict | None]] = [
         (
             (name, one.message, one.round, one.attack, one.shadows, one.adversary),
             each(one, is_member),
         )
         for one in attacked
     ]
-    for message, some in messages(attacked).items():
-        key = (name, message, -1, STRONGEST, "", some[0].adversary)
-        rows.append((key, strongest(some, is_member, seed)))
+    of_all: list[tuple[_Key, list[Attacked]]] = [
+        ((name, message, -1, STRONGEST, "", some[0].adversary), some)
+        for message, some in messages(attacked).items()
+    ]
     for adversary in dict.fromkeys(one.adversary for one in attacked):
         seen = [one for one in attacked if one.adversary in SEEN_BY[adversary]]
-        key = (name, "", -1, STRONGEST, "", adversary)
-        rows.append((key, strongest(seen, is_member, seed)))
-    return rows
+        of_all.append(((name, "", -1, STRONGEST, "", adversary), seen))
+    return [*rows, *((key, strongest(some, is_member, seed)) for key, some in of_all)]
 
 
 def _row(key: _Key, verdict: Verdict) -> dict[str, Any]:

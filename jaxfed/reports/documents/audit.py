@@ -127,7 +127,7 @@ def table_rows(rows: Sequence[Mapping[str, Any]], methods: Methods) -> Iterator[
                 attack_text(row),
             ]
         else:
-            cells += ["–"] * 4 + ["nothing is seen"]
+            cells += ["–"] * 4 + [row["attack"] or "nothing is seen"]
         yield cells
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ class _Names:
 
 
 def _overview(runs: Sequence[Run], names: _Names) -> Section:
-    keys = tables.differing_keys(runs)
+    differing = tables.differing_keys(runs)
+    keys, more = differing[:_MOST_KEYS], differing[_MOST_KEYS:]
     rows = [
         tables.Row([run.name, *(run.settings.get(key, "") for key in keys)], run) for run in runs
     ]
@@ -129,6 +131,10 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     table = tables.settings_table(
         names.take("tables", "overview"), "All runs", ["run", *keys], rows, metric
     )
+    if more:
+        named = ", ".join(more[:_MOST_KEYS]) + ", …" * (len(more) > _MOST_KEYS)
+        left_out = f" Without a column, and not equal in all runs: {named} ({len(more)} in all)."
+        table = replace(table, caption=table.caption + left_out)
     chosen = chosen_settings(
         names.take("tables", "overview", "chosen"), "All runs", ["run", *keys], rows
     )
@@ -145,7 +151,9 @@ def _run_section(run: Run, names: _Names, target: float | None) -> Section:
         "reliability": reliability_figure.CAPTION,
         **dict.fromkeys(("clients", "clients_validation"), _CLIENTS_CAPTION),
     }
-    over_rounds = "Mean over repeats; the band is one sample deviation."
+    over_rounds = (
+        "Mean over repeats, in rounds that all of them have; the band is one sample deviation."
+    )
     pictures = [
         Picture(names.take("plots", run.name, name), captions.get(name, over_rounds), draw)
         for name, draw in plots.run_plots(run).items()
@@ -173,6 +181,7 @@ def _there(*found: Table | None) -> tuple[Table, ...]:
     return tuple(table for table in found if table is not None)
 
 
+_MOST_KEYS = 5  # differing settings with a column in the overview, and as many named below it
 _AUDIT_CAPTION = (
     "Accuracy against membership inference; bars are 95 % intervals and deviations over repeats. Left and up "
     "is better; gray is what never leaves a client."

@@ -265,17 +265,27 @@ def rounds_by_algorithm(
     metric: str,
     algorithms: Mapping[str, str] = USUAL.algorithms,
 ) -> dict[str, list[tuple[int, Measurement]]]:
-    """Return method -> (round, metric over repeats), for methods with several rounds."""
+    """Return method -> (round, metric over repeats), for methods with several rounds.
+
+    Only rounds in which every repeat of the method has the metric are included: after a repeat has diverged,
+    the mean of the others is no continuation of the curve.
+    """
     gathered: dict[str, dict[int, list[float]]] = {}
+    repeats: dict[str, set[int]] = {}
     for line in lines:
+        repeats.setdefault(line["algorithm"], set()).add(line.get("repeat", 0))
         if isinstance(line.get(metric), int | float):
             by_round = gathered.setdefault(line["algorithm"], {})
             by_round.setdefault(line["round"], []).append(line[metric])
-    return {
-        algorithm: [(number, measure(gathered[algorithm][number])) for number in sorted(by_round)]
+    found = {
+        algorithm: [
+            (number, measure(values))
+            for number, values in sorted(gathered[algorithm].items())
+            if len(values) == len(repeats[algorithm])
+        ]
         for algorithm in sort_algorithms(gathered, algorithms)
-        if len(by_round := gathered[algorithm]) > 1
     }
+    return {algorithm: series for algorithm, series in found.items() if len(series) > 1}
 
 
 def over_time(

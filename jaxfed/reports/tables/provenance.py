@@ -4,7 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.base import get_config
+from jaxfed.config.checks.fingerprint import keys_seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.schema import reference
 from jaxfed.experiment.store.records import Run
@@ -17,7 +21,7 @@ _OF_LEARNING = (
     *("rounds", "cohort_size", "sampling", "evaluate_every"),
     *("model", "training", "learner", "pseudo_label"),
 )
-_ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn")
+ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn", "network")
 _LIKE_XCLP = ("per_client_lp", "pooled_lp")  # their settings follow XCLP's unless they are given
 # Sections of the problem and of its execution: every method has them in common.
 _OF_ALL = ("dataset", "federation", "preprocessing", "selection", "audit")
@@ -67,9 +71,28 @@ def _common_settings(runs: Sequence[Run]) -> str:
 
 
 @cache
+def _keys() -> set[str]:
+    return {key for key, _ in flatten(get_config().to_dict())}
+
+
+@cache
 def _defaults() -> dict[str, str]:
     of_methods = {entry.key: entry.default.strip("'") for entry in reference.entries()}
     return of_methods | {key: setting_text(v) for key, v in flatten(get_config().to_dict())}
+
+
+def reads(run: Run, key: str, method: str) -> bool:
+    """True if a method of the run reads a config key; more exact than `touches`, and slower.
+
+    A tree reads nothing of `training`, and FedAvg nothing of `learner`. That is known of a config that has
+    every key of this version, and of a method of the package; for others this is `touches`.
+    """
+    if not touches(run, key, method):
+        return False
+    is_known = run.algorithm_of(method) in ALGORITHMS and _keys() <= run.settings.keys()
+    if key.partition(".")[0] not in _OF_LEARNING or not is_known:
+        return True
+    return key in keys_seen_by(ConfigDict(run.config), method)
 
 
 def touches(run: Run, key: str, method: str) -> bool:
@@ -82,7 +105,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     algorithm, settings = run.algorithm_of(method), run.settings
     if section in _SHOWN or (key == "training.epochs" and settings.get("training.local_steps")):
         return False
-    learns = algorithm not in _ONE_SHOT
+    learns = algorithm not in ONE_SHOT
     if section in _OF_LEARNING:
         features = settings.get("preprocessing.kind") == "federated_features"
         return (learns or features) and f"{method}.{key}" not in settings
@@ -96,7 +119,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     if source in _LIKE_XCLP and section == "xclp":
         owners = (f"{owner}.{rest}" for owner in (method, source))
         return all(settings.get(own, settings[key]) == settings[key] for own in owners)
-    return section == source and source in _ONE_SHOT
+    return section == source and source in ONE_SHOT
 
 
 def _labels_key(run: Run) -> str:

@@ -24,7 +24,7 @@ from jaxfed.reports.tables.display_names import (
     setting_text,
 )
 from jaxfed.reports.tables.method_names import method_names, own_label
-from jaxfed.reports.tables.provenance import touches
+from jaxfed.reports.tables.provenance import reads
 from jaxfed.reports.tables.tables import (
     BEST,
     ONCE,
@@ -154,7 +154,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         of = algorithms_of(run for _, run in finished)
         for algorithm, (point, run) in best.items():
             names = method_names([run])
-            chosen = {k: sweep.value(point, k) for k in choices if touches(run, k, algorithm)}
+            chosen = {k: sweep.value(point, k) for k in choices if reads(run, k, algorithm)}
             if not chosen:
                 continue
             texts = [f"{setting_label(k)} {setting_text(v, k)}" for k, v in chosen.items()]

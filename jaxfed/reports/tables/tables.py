@@ -52,7 +52,6 @@ _EPSILONS = "Epsilons are of different promises (for a label, a record, a client
 PAIRED = "Differences are in percentage points and paired: both methods had the same seeds. "
 REUSED = " †"
 ONCE = "† Run once, at another point: what is swept does not change the method. "
-_MAX_DIFFERING_KEYS = 5
 
 
 class Cell(NamedTuple):
@@ -230,12 +229,15 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
     """Return a sentence on the error that ± does not cover: all repeats share the same test examples.
 
     The standard error of a share p of n independent examples is sqrt(p (1 - p) / n). Returns "" if the number
-    of test examples is unknown.
+    of test examples is unknown. Runs that leave out a client are not counted: it has other examples in each
+    repeat.
     """
     measured = [
         (math.sqrt(p * (1 - p) / number), number)
         for run in runs
-        if run.num_repeats > 1 and (number := run.num_examples("test_accuracy"))
+        if run.num_repeats > 1
+        and run.settings.get("federation.left_out_client", -1) < 0
+        and (number := run.num_examples("test_accuracy"))
         for found in run.results.values()
         for metric in metrics
         if metric in found and metric.startswith("test_") and 0 <= (p := found[metric].mean) <= 1
@@ -333,7 +335,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
         is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
         if len(set(pattern)) > 1 and not is_seen:
             found.setdefault(pattern, key)
-    return list(found.values())[:_MAX_DIFFERING_KEYS]
+    return list(found.values())
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:

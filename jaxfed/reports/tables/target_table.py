@@ -8,6 +8,7 @@ from jaxfed.experiment.run.summary import accumulated
 from jaxfed.experiment.store.records import Run, measure, read_metrics
 from jaxfed.reports.tables.display_names import measurement_text
 from jaxfed.reports.tables.method_names import method_names
+from jaxfed.reports.tables.provenance import ONE_SHOT
 from jaxfed.reports.tables.tables import Cell, Table, record_of
 
 # Accuracy of a round's state, the first one that a run has -> of which examples.
@@ -18,6 +19,7 @@ _SUMS = {
     "communication.download_bytes": "download",
 }
 _TIME = {"simulated_seconds": "simulated"}  # cumulative in every line; of runs with a clock
+_NO_ROUNDS = " –: no accuracies of rounds; a one-shot method has no rounds to reach a target in."
 
 
 def target_table(run: Run, target: float, name: str) -> Table:
@@ -25,8 +27,8 @@ def target_table(run: Run, target: float, name: str) -> Table:
 
     A repeat reaches it in the first evaluated round whose accuracy is at least the target, of the test set if
     rounds are evaluated on it (`evaluate_test`), else of validation examples. Seconds and bytes are sums over
-    the rounds up to this one; bytes are those of all clients. Simulated
-    seconds are those of a run with a clock.
+    the rounds up to this one; bytes are those of all clients. Simulated seconds are those of a run with a
+    clock. A method without accuracies of rounds, such as a one-shot method, has a row of dashes.
 
     Args:
         run: finished.
@@ -38,6 +40,11 @@ def target_table(run: Run, target: float, name: str) -> Table:
     """
     lines = read_metrics(run.workdir)
     judge = next((metric for metric in _JUDGES if any(metric in line for line in lines)), None)
+    if judge is None and all(run.algorithm_of(name) in ONE_SHOT for name in run.results):
+        raise UsageError(
+            f"--target={target:g}: {run.name} has one-shot methods only, and these have no rounds to reach a "
+            "target in; leave --target out"
+        )
     if judge is None:
         raise UsageError(
             f"--target={target:g}: {run.name} has no accuracies of rounds; config.evaluate_test=true, or "
@@ -46,6 +53,7 @@ def target_table(run: Run, target: float, name: str) -> Table:
     kinds = {**(_TIME if any(k in line for line in lines for k in _TIME) else {}), **_SUMS}
     names = method_names([run])
     rows, records = [], []
+    unjudged = False
     for method in run.results:
         runs = dict[int, list[dict[str, Any]]]()
         for line in lines:
@@ -56,7 +64,10 @@ def target_table(run: Run, target: float, name: str) -> Table:
             k: measure([taken[k] for taken in reached]) for k in ("round", *kinds) if reached
         }
         cells = [measurement_text(kind, measured.get(kind)) for kind in ("round", *kinds)]
-        rows.append(tuple(map(Cell, (names[method], f"{len(reached)} of {len(runs)}", *cells))))
+        is_judged = any(judge in line for each in runs.values() for line in each)
+        unjudged |= not is_judged
+        number = f"{len(reached)} of {len(runs)}" if is_judged else "–"
+        rows.append(tuple(map(Cell, (names[method], number, *cells))))
         records += [
             record_of(run, method, f"{kind.rpartition('.')[2]}_to_target", found)
             for kind, found in measured.items()
@@ -72,6 +83,7 @@ def target_table(run: Run, target: float, name: str) -> Table:
             "seconds and bytes of all rounds up to it: mean ± sample standard deviation over the repeats "
             f"that reach it. {_every(run)}Time has compilation in it, where that was not cached"
             f"{'; simulated seconds are those of config.clock' if _TIME.keys() <= kinds.keys() else ''}."
+            f"{_NO_ROUNDS * unjudged}"
         ),
         records=tuple(records),
     )

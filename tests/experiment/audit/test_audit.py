@@ -19,12 +19,13 @@ from jaxfed.config.build.attacker import shadow_plan, student_plan
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.audit.audit import check_audited
+from jaxfed.experiment.audit.audit import Audit, check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.documents.audit import HEADINGS
+from jaxfed.reports.documents.audit import HEADINGS, vulnerability_table
 from jaxfed.reports.documents.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
@@ -167,6 +168,55 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     assert shadow.exists()
 
 
+def test_cohorts_that_differ_between_audited_rounds(tmp_path):
+    """A client of one audited round has the score of that round, in the mean over rounds, too."""
+    config = config_of(
+        *(*FEW, "algorithm=local_learning", "baselines=", "num_repeats=1", "cohort_size=2"),
+        "audit.shadows=0",
+    )
+    place = tmp_path / "run"
+    run(config, place, audited=True)
+    with (place / "audit" / "attacks.csv").open() as stream:
+        rows = {int(r["round"]): r for r in csv.DictReader(stream) if r["attack"] == "loss"}
+    in_one, in_another, over_both = (int(rows[number]["members"]) for number in (1, 2, 0))
+    assert max(in_one, in_another) < over_both <= in_one + in_another
+
+
+def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, tmp_path):
+    config, place = audited
+    again = tmp_path / "run"
+    shutil.copytree(place, again)
+    files = AuditFiles(again / "audit")
+    for repeat, (number, seen) in product((0, 1), files.sightings("local_learning", 0).items()):
+        of_nobody = [one._replace(client=np.full_like(one.client, 99)) for one in seen]
+        files.save_sightings(("local_learning", repeat, number), of_nobody)
+    with io.StringIO() as stream:
+        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
+            results = Audit(config, Simulation(config), Workdir(again), progress).results({})
+        text = stream.getvalue()
+    assert "audit: local_learning, repeat 1: attacks on own model of round 1, own model of" in text
+    rows = {row["method"]: row for row in results["methods"]}
+    assert "auc" not in rows["local_learning"]
+    table = vulnerability_table(results["methods"])
+    assert "| – | too few targets to judge an attack |" in table
+    assert rows["fedct"]["auc"] == next(
+        r["auc"] for r in found(place)["methods"] if r["method"] == "fedct"
+    )
+
+
+def test_a_strongest_attack_that_cannot_be_judged_is_noted(audited, monkeypatch):
+    config, place = audited
+    monkeypatch.setattr("jaxfed.experiment.audit.audit.strongest", lambda *_: None)
+    with io.StringIO() as stream:
+        with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
+            results = Audit(config, Simulation(config), Workdir(place), progress).results({})
+        text = stream.getvalue()
+    assert "repeat 2: too few targets to judge the strongest attack on own model" in text
+    assert "to judge the strongest attack on messages that server has" in text
+    assert results["messages"] == []
+    assert results["attacks"]
+
+
 def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
     from launch import audit
 
@@ -291,6 +341,11 @@ def test_runs_without_an_audit_are_refused(tmp_path):
         ("audit.population=0", "integers from 1 on"),
         ("audit.shadow=3", "config.audit.shadow: unknown key"),
         ("audit.population=100000", "config.audit.population=100000:"),
+        (
+            "federation.num_labeled=3",
+            "config.audit.members=0 (all): clients have 3 labeled examples to attack in repeat 1, and an "
+            "audit needs 4; use more members of a client or more labeled examples\n",
+        ),
     ],
 )
 def test_mistakes_are_one_line(setting, line, tmp_path):
@@ -301,6 +356,14 @@ def test_mistakes_are_one_line(setting, line, tmp_path):
     assert status == 2
     assert line in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_cohorts_with_too_few_targets_are_refused_before_a_round_is_played(tmp_path):
+    few = "cohort_size=1", "audit.members=3", "rounds=2", "audit.rounds=1,2"
+    line = r"audit\.members=3: clients of round 1 have 3 labeled examples .* other config\.audit\.rounds"
+    with pytest.raises(UsageError, match=line):
+        run(config_of(*few), tmp_path / "run", audited=True)
     assert not (tmp_path / "run").exists()
 
 

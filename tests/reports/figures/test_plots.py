@@ -98,6 +98,24 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
     assert set(run_figures(run)) == {"algorithms", "rounds", "partition"}
 
 
+def test_the_curve_of_a_mean_ends_where_a_repeat_diverged():
+    """Not at the mean of the survivors. A method with one round of all repeats has no curve."""
+    values = {
+        ("a", 0): (0.2, 0.1),
+        ("a", 1): (0.5, 0.6, 0.9),
+        ("b", 0): (0.4,),
+        ("b", 1): (0.5, 0.6),
+    }
+    lines = [
+        {"algorithm": name, "repeat": repeat, "round": number, "validation_accuracy": value}
+        for (name, repeat), accuracies in values.items()
+        for number, value in enumerate(accuracies, 1)
+    ]
+    lines.append({"algorithm": "a", "repeat": 0, "round": 3, "diverged": True})
+    rounds = plots.rounds_by_algorithm(lines, "validation_accuracy")
+    assert rounds == {"a": [(1, measure([0.2, 0.5])), (2, measure([0.1, 0.6]))]}
+
+
 def test_accuracies_over_simulated_time():
     """Each method has its own times; a state before the first round is at 0, one without a time nowhere."""
     accuracy, time = measure([0.5]), measure([7.0])

@@ -180,6 +180,15 @@ def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp
     )
 
 
+@pytest.mark.parametrize(("left_out", "is_said"), [(-1, True), (0, False), (3, False)])
+def test_a_left_out_client_has_other_test_examples_in_each_repeat(tmp_path, left_out, is_said):
+    place = make_run(tmp_path / "r", federation__left_out_client=left_out)
+    summary = json.loads((place / "summary.json").read_text())
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
+    caption = tables.run_table(read_run(place), "r").caption
+    assert ("tested on the same 117 examples" in caption) == is_said
+
+
 @pytest.mark.parametrize(
     ("labels", "shown"),
     [
@@ -229,3 +238,16 @@ def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
     assert [row[2].text for row in table.rows] == ["finished", "unfinished"]
     assert [row[3].text for row in table.rows] == ["84.00 ± 4.00", "–"]
     assert table.columns[-1] == "XCLP − Per-client LP"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(5, ""), (7, "k5, k6 (2 in all)."), (12, "k9, … (7 in all).")]
+)
+def test_overview_says_which_differing_settings_have_no_column(tmp_path, number, said):
+    for run in range(number):  # each setting is 1 in a run of its own, so none stands for another
+        make_run(tmp_path / str(run), **{f"k{i}": int(run == i) for i in range(number)})
+    (overview,) = build([tmp_path])[0].tables
+    assert overview.columns[1:6] == tuple(f"k{i}" for i in range(5))
+    found = overview.caption.partition("Without a column, and not equal in all runs: ")[2]
+    assert found.endswith(said)
+    assert bool(found) == bool(said)

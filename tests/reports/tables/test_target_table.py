@@ -7,6 +7,7 @@ import pytest
 from invoking import called
 from small_workdirs import make_run, make_sweep
 
+from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import find
 from jaxfed.reports.tables.target_table import target_table
 from launch import report
@@ -75,6 +76,23 @@ def test_simulated_seconds_are_a_column_of_runs_with_a_clock(tmp_path):
     assert [row["values"] for row in rows] == ["14.0 21.0", "7.0"]
     at_once = target_table(run, 0.1, "target")  # the state before the first round
     assert {row[3].text for row in at_once.rows} == {"0 ± 0 s"}
+
+
+def test_a_one_shot_method_has_no_rounds_to_reach_a_target_in(tmp_path):
+    path = run_with(tmp_path / "r", "validation_accuracy")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["algorithm"] == "xclp":
+            line.pop("validation_accuracy", None)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run,) = find([path]).runs
+    table = target_table(run, 0.8, "target")
+    assert {row[0].text: row[1].text for row in table.rows} == {"XCLP": "–", "FedAvg": "1 of 2"}
+    assert "a one-shot method has no rounds" in table.caption
+    (alone,) = find([make_run(tmp_path / "alone", {"xclp": (0.9,), "client_knn": (0.8,)})]).runs
+    with pytest.raises(UsageError, match="one-shot methods only") as refused:
+        target_table(alone, 0.8, "target")
+    assert "evaluate_test" not in str(refused.value)
 
 
 def test_it_is_a_table_of_the_report(tmp_path):
