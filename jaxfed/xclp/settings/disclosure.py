@@ -36,7 +36,7 @@ class Row(NamedTuple):
     title: str = ""
 
     def holds(self, settings: Mapping[str, Any]) -> bool:
-        """Whether these settings of XCLP have a value of the row."""
+        """Return True if these settings of XCLP have a value of the row."""
         value = settings[self.key]
         return value in self.values if self.values else value != getattr(Parameters, self.key)
 
