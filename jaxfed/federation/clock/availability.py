@@ -82,7 +82,7 @@ class Trace:
     """Windows from a table, which repeats after its last end. A client without a row is never available."""
 
     def __init__(self, client: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Store rows sorted by client and start, without overlaps: int64 [n], float64 [n] seconds.
+        """Store windows sorted by client and start, with time between them: int64 [n], float64 [n] seconds.
 
         A window at the end of the table continues in the client's window at second 0, if it has one.
         """
@@ -130,6 +130,8 @@ def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
 def read_trace(path: str, num_clients: int = 0) -> Trace:
     """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
 
+    Rows of a client are one window where one begins as another ends.
+
     Args:
         path: the file.
         num_clients: M, to check clients' numbers; 0: unknown.
@@ -162,7 +164,9 @@ def read_trace(path: str, num_clients: int = 0) -> Trace:
         if client == other and start < end:
             raise refused(f"client {client} has a window until {end:g} already", line)
     clients, starts, ends = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
-    return Trace(clients.astype(np.int64), starts, ends)
+    goes_on = (clients[1:] == clients[:-1]) & (starts[1:] == ends[:-1])
+    begins, is_last = np.append(True, ~goes_on), np.append(~goes_on, True)
+    return Trace(clients[begins].astype(np.int64), starts[begins], ends[is_last])
 
 
 def _row(
