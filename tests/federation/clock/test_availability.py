@@ -53,6 +53,18 @@ def test_the_next_window_of_a_table(tmp_path):
         assert (own.until(np.arange(2), start) > start).any()
 
 
+def test_the_next_window_of_some_clients(tmp_path):
+    own = trace(tmp_path, "client,from,to\n0,10,20\n1,30,40\n2,5,8\n")
+    some = own.of(np.array([1, 2]))
+    assert [some.next_start(time) for time in (0, 10, 29, 30)] == [5, 30, 30, 45]
+    assert some.until(np.arange(3), 10.0).tolist() == own.until(np.arange(3), 10.0).tolist()
+    assert own.of(np.array([3])).next_start(0.0) == np.inf
+    day = Diurnal(20, 0.05, seed=1)
+    starts = [day.of(np.array([client])).next_start(1000.0) for client in range(20)]
+    assert day.of(np.array([3, 7])).next_start(1000.0) == min(starts[3], starts[7])
+    assert day.next_start(1000.0) == min(starts)
+
+
 def test_a_day_is_drawn_as_it_is_said():
     """Availability at every hour against its probability: triangular hours, windows around them."""
     num_clients, share = 200_000, 0.3
