@@ -1,7 +1,7 @@
 """Draws of available clients at a simulated time, and the end of each one's work.
 
 A client has work in a round if it has examples to train on. In rounds on given labels alone these are its
-labeled ones, so clients without labels have none.
+labeled ones, so clients without labels have none. With labels at the server no client has work there.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Plan:
     @cached_property
     def _by_needs_labels(self) -> dict[bool, TrainedOn]:
         sizes = [sizes_of(kind) for kind in self._federation.partition]
-        kinds = {True: sizes[0], False: np.sum(sizes, axis=0)}
+        labeled = np.zeros_like(sizes[0]) if len(self._federation.server) else sizes[0]
+        kinds = {True: labeled, False: np.sum(sizes, axis=0)}
         found = {}
         for needs_labels, examples in kinds.items():
             clients = np.flatnonzero(examples)

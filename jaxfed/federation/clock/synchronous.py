@@ -9,7 +9,7 @@ Clients without work may be drawn, as without simulated time. They exchange mess
 never take the place of a client with work. The cohort has as large a share of clients with work as the draw,
 rounded up; the rest are clients without work. Only clients with work finish or are lost. A round that draws
 none of them passes without training, unless all of them are unavailable: then time advances to the next
-window of one.
+window of one. A round in which no client at all has work, with labels at the server, takes no time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
     timed, time, most = [], 0.0, 1
     for number in range(1, rounds + 1):
         wanted, lost = plan.size(number), 0
+        most = max(most, wanted)
+        if not len(plan.with_work(number)):
+            timed.append(Timed((), time, 0))
+            continue
         drawn = min(num_clients, math.ceil(wanted * plan.clock.over_selection))
         for repeat in range(MOST_DRAWS):
             clients = plan.draw(number, repeat, time, drawn)
@@ -45,7 +49,6 @@ def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
                 break
         else:
             raise plan.too_few(number)
-        most = max(most, wanted)
         counted = tuple(sorted(clients[counting].tolist()))
         timed.append(Timed(counted, time, len(counted) + int(lost)))
     return Schedule(timed, most)

@@ -169,6 +169,21 @@ def test_time_goes_on_to_the_next_client_with_labels(tmp_path):
         scheduled_on_labels(never, with_labels(0, 3, 0))
 
 
+def test_rounds_of_the_server_alone_take_no_time(tmp_path):
+    """With labels at the server; then clients train on all that they hold, client 1 from second 4 on."""
+    examples = np.zeros((3, 2), np.float32)
+    clients = [(examples[: j + 2], [-1] * (j + 2)) for j in range(2)]
+    at_server = jaxfed.Federation.from_clients(clients, server=(examples, [0, 1, 0]), num_classes=2)
+    clock = timed(tmp_path, "1,4,50\n", deadline=3.5)
+    options = {"needs_labels": lambda number: number <= 2, "federation": at_server}
+    schedule = scheduled(clock, rounds=3, **options)
+    assert rounds_of(schedule) == [((), 0.0, 0), ((), 0.0, 0), ((1,), 7.0, 1)]
+    assert schedule.cohort_size == 2
+    assert schedule.metrics(1) == {"simulated_seconds": 0.0, "lost_share": 0.0}
+    strict = Clock(seconds_per_example=1.0, deadline=0.5)  # and nobody is waited for in vain
+    assert scheduled_on_labels(strict, at_server).rounds[-1] == ((), 0.0, 0, ())
+
+
 def test_only_the_available_are_drawn_and_who_leaves_is_lost(tmp_path):
     clock = timed(tmp_path, "0,0,100\n2,0,2\n4,0,100\n5,90,100\n")
     (one,) = scheduled(clock, rounds=1).rounds
