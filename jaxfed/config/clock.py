@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
@@ -59,7 +58,7 @@ def check(config: ConfigDict) -> None:
 
 
 def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> None:
-    """Check that some client can meet the deadline if it trains on the fewest examples it may have.
+    """Check that some client with work can meet the deadline, on the fewest examples that it may train on.
 
     Raises:
         UsageError: no client can; the error gives the fastest client's seconds.
@@ -70,16 +69,18 @@ def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> Non
     for name in methods.chosen(config):
         needed = methods.needs(config, name)
         seen = methods.with_own_training(config, name)
-        is_labeled = needed.pseudo_label == "none" or seen.training.labeled_only_rounds > 0
+        has_stage_1 = _trains_one_model(seen, name) and seen.training.labeled_only_rounds > 0
+        is_at_clients = config.federation.labels_at == "clients"
+        is_labeled = needed.pseudo_label == "none" or (has_stage_1 and is_at_clients)
         plan = Plan(
             *(clock, Sampling(), federation, seed),
             needs_labels=(lambda number: True) if is_labeled else (lambda number: False),
             work=_work(seen, name),
         )
-        fastest = plan.seconds(np.arange(federation.num_clients), 1).min()
-        if fastest > clock.deadline:
+        seconds = plan.seconds(plan.with_work(1), 1)
+        if (seconds > clock.deadline).all() and len(seconds):
             raise UsageError(
-                f"no client of {name!r} finishes a round by then, the fastest takes {fastest:.3g} s",
+                f"no client of {name!r} finishes a round by then, the fastest takes {seconds.min():.3g} s",
                 key="config.clock.deadline",
                 value=clock.deadline,
                 allowed="allow more, or fewer clock.seconds_per_example",
@@ -121,9 +122,13 @@ def schedule(
 def _work(config: ConfigDict, name: str) -> Work:
     """Return the work of a round; methods without a shared model process each example once."""
     wanted = config.training
-    if not methods.trains(config, name) or methods.has_learners(config, name):
+    if not _trains_one_model(config, name):
         return Work()
     return Work(wanted.epochs, wanted.local_steps, wanted.batch_size)
+
+
+def _trains_one_model(config: ConfigDict, name: str) -> bool:
+    return methods.trains(config, name) and not methods.has_learners(config, name)
 
 
 def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:

@@ -128,7 +128,8 @@ class FederatedAlgorithm(NamedTuple):
     `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
     `needs_labels(round_number)`, from 1 on, is True if clients without labels have nothing to do in that
-    round, so that none of them need take part (`jaxfed.federation.sampling`).
+    round, so that none of them need take part (`jaxfed.federation.sampling`). With labels at the server
+    that is every client.
 
     `one_shot`: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
 

@@ -1,5 +1,6 @@
 """The section `clock` and `concurrency`: mistakes in one line, methods that can be asynchronous."""
 
+import numpy as np
 import pytest
 from invoking import invoke
 
@@ -11,6 +12,7 @@ from jaxfed.config.checks.check import check
 from jaxfed.config.checks.unread import check_given
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.testing.method_checks import arranged, has_learners, trains
 from jaxfed.training.needs import needs_of
@@ -145,6 +147,39 @@ def test_a_deadline_that_nobody_meets_leaves_nothing_behind(tmp_path):
         "jaxfed: config.clock.deadline=0.1: no client of 'fedavg' finishes a round by then, the fastest "
     )
     assert not (tmp_path / "w").exists()
+
+
+LABELED, UNLABELED = [0, 1] * 5, [-1] * 2  # 10 examples are 0.1 s, 2 are 0.02 s
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stage_1", "labels_at", "is_refused"),
+    [
+        ("fedavg", 0, "clients", True),  # clients without labels have no work
+        ("fixmatch", 1, "clients", True),  # in stage 1
+        ("fixmatch", 0, "clients", False),  # they train on what they hold
+        ("fedct", 1, "clients", False),  # without a stage 1
+        ("fedavg", 0, "server", False),  # no client has work
+        ("fixmatch", 1, "server", False),
+    ],
+)
+def test_a_deadline_is_compared_with_clients_that_have_work(
+    algorithm, stage_1, labels_at, is_refused
+):
+    labels = [LABELED if labels_at == "clients" else [-1] * 10, UNLABELED]
+    clients = [(np.zeros((len(own), 2), np.float32), own) for own in labels]
+    server = (np.zeros((2, 2), np.float32), [0, 1]) if labels_at == "server" else None
+    federation = Federation.from_clients(clients, server=server, num_classes=2)
+    config = loaded(
+        *(TIMED, "clock.deadline=0.05", f"algorithm={algorithm}", "baselines=()"),
+        *("training.epochs=1", "training.local_steps=0"),
+        *(f"training.labeled_only_rounds={stage_1}", f"federation.labels_at={labels_at}"),
+    )
+    if not is_refused:
+        clock.check_deadline(config, federation, 0)
+        return
+    with pytest.raises(UsageError, match=r"no client of .* the fastest takes 0\.1 s"):
+        clock.check_deadline(config, federation, 0)
 
 
 def test_a_table_belongs_to_the_data_of_a_run(tmp_path):

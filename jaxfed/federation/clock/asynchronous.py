@@ -6,7 +6,8 @@
 
 A client that has arrived or is lost is replaced immediately by a free one, which begins with the server's
 current model. Arrivals of one instant are processed before its replacements. A client whose change waits in
-the buffer cannot begin again before the server's step.
+the buffer cannot begin again before the server's step. Only clients that have work in the round begin; if
+those are fewer than concurrency, all of them train at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.clock.plan import MOST_DRAWS, Plan
 from jaxfed.federation.clock.schedule import Schedule, Timed
 from jaxfed.federation.clock.settings import Asynchrony
@@ -41,13 +43,15 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
     """Return the schedule of asynchronous rounds.
 
     Raises:
-        UsageError: a round that too few clients finish.
+        UsageError: a round in which too few clients have work, or that too few finish.
     """
     size, time = plan.size(1), 0.0
     training: list[Event] = []
     busy: set[int] = set()  # clients that train, or whose change waits in the buffer
     timed = []
     for number in range(1, rounds + 1):
+        if len(plan.with_work(number)) < size:
+            raise _too_few_with_work(plan, asynchrony, number, size)
         arrived: list[Event] = []
         lost = draws = 0
         while len(arrived) < size:
@@ -70,13 +74,23 @@ def asynchronous(plan: Plan, asynchrony: Asynchrony, rounds: int) -> Schedule:
                     heapq.heappush(training, event)
                     busy.add(event.client)
             ends = [training[0].end] if training else []
-            time = min([*ends, plan.availability.next_start(time)] if missing else ends)
+            time = min([*ends, plan.next_start(number, time)] if missing else ends)
         arrived.sort(key=lambda event: event.client)
         came = tuple(event.client for event in arrived)
         busy.difference_update(came)
         versions = tuple(event.version for event in arrived)
         timed.append(Timed(came, time, size + lost, versions))
     return Schedule(timed, size, asynchrony.exponent, slots_of(timed))
+
+
+def _too_few_with_work(plan: Plan, asynchrony: Asynchrony, number: int, size: int) -> UsageError:
+    return UsageError(
+        f"the server's step takes {size} arrivals, and in round {number} only "
+        f"{len(plan.with_work(number))} clients have examples to train on",
+        key="concurrency",
+        value=asynchrony.concurrency,
+        allowed="use 0, or a smaller cohort_size",
+    )
 
 
 def _events(plan: Plan, clients: np.ndarray, number: int, time: float) -> list[Event]:

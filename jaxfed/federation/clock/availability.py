@@ -7,6 +7,7 @@ windows depend only on its number and the seed, so a query about K clients costs
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +35,10 @@ class Availability(Protocol):
         """Return a later time at which some client's window begins; inf if there is none."""
         ...
 
+    def of(self, clients: np.ndarray) -> Availability:
+        """Return the same windows, of which `next_start` considers those of some clients alone."""
+        ...
+
 
 class Always:
     """All clients at all times."""
@@ -48,6 +53,11 @@ class Always:
         del time
         return np.inf
 
+    def of(self, clients: np.ndarray) -> Availability:
+        """See `Availability`."""
+        del clients
+        return self
+
 
 class Diurnal:
     """A window in every day, of the length `share`, around an hour of the client's own.
@@ -57,7 +67,7 @@ class Diurnal:
     """
 
     def __init__(self, num_clients: int, share: float, seed: int) -> None:
-        self._num_clients, self._seed = num_clients, seed
+        self._clients, self._seed = np.arange(num_clients), seed
         self._half = share * DAY / 2
 
     def until(self, clients: np.ndarray, time: float) -> np.ndarray:
@@ -70,8 +80,14 @@ class Diurnal:
 
     def next_start(self, time: float) -> float:
         """See `Availability`; O(M)."""
-        starts = self._centers(np.arange(self._num_clients)) - self._half
-        return float(time + np.maximum((starts - time) % DAY, _ROUNDING).min())
+        starts = self._centers(self._clients) - self._half
+        return float(time + np.maximum((starts - time) % DAY, _ROUNDING).min(initial=np.inf))
+
+    def of(self, clients: np.ndarray) -> Availability:
+        """See `Availability`."""
+        own = copy(self)
+        own._clients = clients
+        return own
 
     def _centers(self, clients: np.ndarray) -> np.ndarray:
         draws = [uniform(clients, self._seed, Stream.CLOCK_WINDOWS, i) for i in range(2)]
@@ -82,7 +98,7 @@ class Trace:
     """Windows from a table, which repeats after its last end. A client without a row is never available."""
 
     def __init__(self, client: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Store rows sorted by client and start, without overlaps: int64 [n], float64 [n] seconds.
+        """Store windows sorted by client and start, with time between them: int64 [n], float64 [n] seconds.
 
         A window at the end of the table continues in the client's window at second 0, if it has one.
         """
@@ -92,7 +108,7 @@ class Trace:
         is_always = goes_on & (first == np.arange(len(client)))
         whole = np.where(goes_on, self._period + end[first], end)
         self._end = np.where(is_always, np.inf, whole)
-        self._starts = np.unique(start)
+        self._starts = self._begins = np.unique(start)
         # Client and start as one ascending number.
         self._rows = client * len(self._starts) + np.searchsorted(self._starts, start)
 
@@ -107,11 +123,19 @@ class Trace:
 
     def next_start(self, time: float) -> float:
         """See `Availability`; O(log n)."""
+        if not len(self._begins):
+            return np.inf
         now = time % self._period
-        place = np.searchsorted(self._starts, now + _ROUNDING, side="right")
-        is_over = place == len(self._starts)
-        start = self._period + self._starts[0] if is_over else self._starts[place]
+        place = np.searchsorted(self._begins, now + _ROUNDING, side="right")
+        is_over = place == len(self._begins)
+        start = self._period + self._begins[0] if is_over else self._begins[place]
         return float(time - now + start)
+
+    def of(self, clients: np.ndarray) -> Availability:
+        """See `Availability`."""
+        own = copy(self)
+        own._begins = np.unique(self._start[np.isin(self._client, clients)])
+        return own
 
 
 def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
@@ -129,6 +153,8 @@ def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
 
 def read_trace(path: str, num_clients: int = 0) -> Trace:
     """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
+
+    Rows of a client are one window where one begins as another ends.
 
     Args:
         path: the file.
@@ -162,7 +188,9 @@ def read_trace(path: str, num_clients: int = 0) -> Trace:
         if client == other and start < end:
             raise refused(f"client {client} has a window until {end:g} already", line)
     clients, starts, ends = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
-    return Trace(clients.astype(np.int64), starts, ends)
+    goes_on = (clients[1:] == clients[:-1]) & (starts[1:] == ends[:-1])
+    begins, is_last = np.append(True, ~goes_on), np.append(~goes_on, True)
+    return Trace(clients[begins].astype(np.int64), starts[begins], ends[is_last])
 
 
 def _row(

@@ -40,7 +40,8 @@ def schedule_of(
         asynchrony: rounds are asynchronous if its concurrency is above 0.
 
     Raises:
-        UsageError: incompatible settings, an invalid table, or a round in which no client finishes.
+        UsageError: incompatible settings, an invalid table, a round in which no client finishes, or
+            asynchronous rounds in which fewer clients than a step takes have examples to train on.
     """
     if not clock.is_on:
         return None

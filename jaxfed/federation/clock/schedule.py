@@ -19,7 +19,7 @@ class Timed(NamedTuple):
     Fields:
         clients: the clients that count, ascending.
         seconds: simulated time at which the round ends.
-        ended: number of clients that have finished or been lost in it.
+        ended: number of clients that count, or whose work was lost.
         version: in asynchronous rounds, the number of server steps before each client began; else ().
     """
 
@@ -72,7 +72,7 @@ class Schedule:
     def metrics(self, number: int) -> dict[str, float]:
         """Return the simulated time, the share of clients whose work was lost, and the mean staleness."""
         timed = self.rounds[number - 1]
-        lost = (timed.ended - len(timed.clients)) / timed.ended
+        lost = (timed.ended - len(timed.clients)) / max(1, timed.ended)
         found = {"simulated_seconds": timed.seconds, "lost_share": lost}
         if self.exponent is not None:
             found["staleness"] = number - 1 - float(np.mean(timed.version))

@@ -4,6 +4,12 @@ The server draws cohort_size * over_selection of the available clients. The firs
 count, and the last of them ends the round. If fewer finish, the round ends at the deadline; without a
 deadline it ends when all drawn clients have finished or left. If no client has finished by then, the server
 draws again in the same round. If no client is available, time advances to the next window.
+
+Clients without work may be drawn, as without simulated time. They exchange messages and train nothing, and
+never take the place of a client with work. The cohort has as large a share of clients with work as the draw,
+rounded up; the rest are clients without work. Only clients with work finish or are lost. A round that draws
+none of them passes without training, unless all of them are unavailable: then time advances to the next
+window of one. A round in which no client at all has work, with labels at the server, takes no time.
 """
 
 from __future__ import annotations
@@ -24,34 +30,44 @@ def synchronous(plan: Plan, rounds: int, num_clients: int) -> Schedule:
     """
     timed, time, most = [], 0.0, 1
     for number in range(1, rounds + 1):
-        wanted, ended = plan.size(number), 0
+        wanted, lost = plan.size(number), 0
+        most = max(most, wanted)
+        if not len(plan.with_work(number)):
+            timed.append(Timed((), time, 0))
+            continue
         drawn = min(num_clients, math.ceil(wanted * plan.clock.over_selection))
         for repeat in range(MOST_DRAWS):
             clients = plan.draw(number, repeat, time, drawn)
-            if not len(clients):
-                time = plan.availability.next_start(time)
+            has_work = plan.has_work(clients, number)
+            if not len(clients) or (not has_work.any() and plan.waits(number, time)):
+                time = plan.next_start(number, time)
                 continue
             counting, time = _finishers(plan, clients, number, time, wanted)
-            ended += len(clients)
-            if counting:
+            has_finished = has_work[counting].any()
+            lost += has_work.sum() - has_work[counting].sum()
+            if has_finished or not lost:
                 break
         else:
             raise plan.too_few(number)
-        most = max(most, wanted)
-        timed.append(Timed(counting, time, ended))
+        counted = tuple(sorted(clients[counting].tolist()))
+        timed.append(Timed(counted, time, len(counted) + int(lost)))
     return Schedule(timed, most)
 
 
 def _finishers(
     plan: Plan, clients: np.ndarray, number: int, time: float, wanted: int
-) -> tuple[tuple[int, ...], float]:
-    """Return the drawn clients that count, ascending, and the end of the round."""
+) -> tuple[np.ndarray, float]:
+    """Return the places of the drawn clients that count, and the end of the round."""
     finish, lost = plan.ends(clients, number, time)
-    in_time = np.flatnonzero(finish <= lost)
-    first = in_time[np.lexsort((clients[in_time], finish[in_time]))][:wanted]
-    counting = tuple(sorted(clients[first].tolist()))
-    if len(first) == min(wanted, len(clients)):
-        return counting, float(finish[first[-1]])
+    has_work = plan.has_work(clients, number)
+    wanted = min(wanted, len(clients))
+    share = math.ceil(wanted * int(has_work.sum()) / len(clients))
+    order = np.lexsort((clients, finish))
+    in_time = order[finish[order] <= lost[order]]
+    is_first = has_work[in_time]
+    counting = np.append(in_time[is_first][:share], in_time[~is_first][: wanted - share])
+    if len(counting) == wanted:
+        return counting, float(finish[counting].max())
     if plan.clock.deadline:
         return counting, time + plan.clock.deadline
     return counting, float(np.minimum(finish, lost).max())

@@ -132,7 +132,7 @@ def federated_training(
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
-    needs_labels = _need_of_labels(training, server, pseudo_label, takes_all=takes_all)
+    needs_labels = _need_of_labels(training, pseudo_label, takes_all=takes_all)
     places_of, divide = _division(training, needs_labels)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
@@ -237,14 +237,16 @@ def _evaluation(training: Training, classifier: Classifier | None) -> tuple[Clas
 
 
 def _need_of_labels(
-    training: Training, server: ServerWithoutLabels, pseudo_label: str, *, takes_all: bool
+    training: Training, pseudo_label: str, *, takes_all: bool
 ) -> Callable[[int], bool]:
-    """Return the rounds in which a client without labels has nothing to train on."""
+    """Return the rounds in which a client without labels has nothing to train on.
+
+    With labels at the server no client has work in these rounds.
+    """
     is_always = pseudo_label == "none" or (pseudo_label in WITHIN_CLIENTS and not takes_all)
 
     def needs_labels(round_number: int) -> bool:
-        is_within = is_always or round_number <= training.labeled_only_rounds
-        return is_within and server.examples is None
+        return is_always or round_number <= training.labeled_only_rounds
 
     return needs_labels
 

@@ -81,6 +81,50 @@ def test_as_many_train_at_a_time_as_is_said():
     assert begun == sorted(begun)
 
 
+def partly_labeled(*labels):
+    """Clients with these numbers of labels, each beside an example without."""
+    made = [(np.zeros((n + 1, 2), np.float32), [0] * n + [-1]) for n in labels]
+    return jaxfed.Federation.from_clients(made, num_classes=2)
+
+
+def scheduled_on_labels(labels, size, concurrency, rounds, last):
+    """Rounds up to `last` are on given labels alone."""
+    options = {"needs_labels": lambda n: n <= last, "asynchrony": Asynchrony(concurrency)}
+    clock = Clock(seconds_per_example=1.0)
+    return schedule_of(clock, Sampling(size), partly_labeled(*labels), 5, rounds, **options)
+
+
+def test_clients_without_labels_do_not_arrive():
+    """All three with labels train at a time, for 2, 3 and 5 seconds, as if they were the only clients."""
+    schedule = scheduled_on_labels((0, 2, 0, 3, 0, 0, 5), 2, 6, 10, last=10)
+    found = [(one.clients, one.seconds, one.version) for one in schedule.rounds]
+    names = (1, 3, 6)
+    assert found == [
+        (tuple(names[i] for i in clients), time, version)
+        for clients, time, version in arrivals((2, 3, 5), 2, 10)
+    ]
+    assert not any(schedule.metrics(number)["lost_share"] for number in range(1, 11))
+
+
+def test_clients_without_labels_begin_once_they_have_work():
+    schedule = scheduled_on_labels((0, 8, 9, 0), 1, 4, 4, last=1)
+    assert [(one.clients, one.seconds, one.version) for one in schedule.rounds] == [
+        ((1,), 8.0, (0,)),
+        ((0,), 9.0, (1,)),  # with the model after the first step, as client 3
+        ((2,), 9.0, (0,)),
+        ((3,), 9.0, (1,)),
+    ]
+
+
+def test_fewer_clients_with_labels_than_a_step_takes_are_one_line():
+    with pytest.raises(UsageError) as caught:
+        scheduled_on_labels((0, 2, 0, 3), 3, 4, 2, last=1)
+    assert str(caught.value) == (
+        "concurrency=4: the server's step takes 3 arrivals, and in round 1 only 2 clients have examples to "
+        "train on; use 0, or a smaller cohort_size"
+    )
+
+
 def test_lost_work_frees_a_place(tmp_path):
     (tmp_path / "t.csv").write_text("client,from,to\n0,0,100\n1,0,3\n2,0,100\n")
     clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))

@@ -34,12 +34,35 @@ def test_windows_of_a_table_by_hand(tmp_path, time, ends):
     assert trace(tmp_path).until(np.array([2, 0]), time).tolist() == [ends[2], ends[0]]
 
 
+def test_rows_that_touch_are_one_window(tmp_path):
+    """The hours of a day, shuffled: client 0 has all of them, client 1 the first two and the last."""
+    hours = [*((0, hour) for hour in range(24)), (1, 0), (1, 1), (1, 23)]
+    rows = [f"{client},{hour * 3600},{hour * 3600 + 3600}\n" for client, hour in hours[::-1]]
+    own = trace(tmp_path, "client,from,to\n" + "".join(rows))
+    clients = np.arange(2)
+    assert own.until(clients, 0.0).tolist() == [np.inf, 7200.0]
+    assert own.until(clients, 7200.0).tolist() == [np.inf, AWAY]
+    assert own.until(clients, 23.5 * 3600).tolist() == [np.inf, DAY + 7200.0]  # goes on at midnight
+
+
 def test_the_next_window_of_a_table(tmp_path):
     own = trace(tmp_path, "client,from,to\n0,10,20\n1,30,40\n")
     assert [own.next_start(time) for time in (0, 10, 29, 30, 65)] == [10, 30, 30, 50, 70]
     for time in (12345.6, 1e7 / 3):  # a window has begun when it is said to begin
         start = own.next_start(time)
         assert (own.until(np.arange(2), start) > start).any()
+
+
+def test_the_next_window_of_some_clients(tmp_path):
+    own = trace(tmp_path, "client,from,to\n0,10,20\n1,30,40\n2,5,8\n")
+    some = own.of(np.array([1, 2]))
+    assert [some.next_start(time) for time in (0, 10, 29, 30)] == [5, 30, 30, 45]
+    assert some.until(np.arange(3), 10.0).tolist() == own.until(np.arange(3), 10.0).tolist()
+    assert own.of(np.array([3])).next_start(0.0) == np.inf
+    day = Diurnal(20, 0.05, seed=1)
+    starts = [day.of(np.array([client])).next_start(1000.0) for client in range(20)]
+    assert day.of(np.array([3, 7])).next_start(1000.0) == min(starts[3], starts[7])
+    assert day.next_start(1000.0) == min(starts)
 
 
 def test_a_day_is_drawn_as_it_is_said():

@@ -27,6 +27,17 @@ def scheduled(clock, size=0, rounds=3, number=6, sampling="uniform", **options):
     return schedule_of(clock, Sampling(size, sampling), clients, 5, rounds, **options)
 
 
+def with_labels(*numbers):
+    """Clients with these numbers of labels, each beside an example without."""
+    made = [(np.zeros((n + 1, 2), np.float32), [0] * n + [-1]) for n in numbers]
+    return jaxfed.Federation.from_clients(made, num_classes=2)
+
+
+def scheduled_on_labels(clock, clients, size=0, rounds=3, **options):
+    options = {"needs_labels": lambda number: True, "federation": clients, **options}
+    return scheduled(clock, size, rounds, **options)
+
+
 def timed(tmp_path, text, **settings):
     (tmp_path / "t.csv").write_text("client,from,to\n" + text)
     return Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"), **settings)
@@ -97,6 +108,80 @@ def test_a_round_that_nobody_finishes_is_drawn_again():
     assert 30 < draws < 110  # 60 on average
     firsts = [sample_clients(Sampling(1), federation(3), 5, n) == [0] for n in range(1, 21)]
     assert [one.ended == 1 for one in schedule.rounds] == firsts
+
+
+def test_clients_without_labels_are_drawn_as_without_a_clock_and_train_for_no_time():
+    clients = with_labels(0, 3, 0, 0, 5, 0)
+    clock = Clock(seconds_per_example=1.0, seconds_per_round=0.25)
+    schedule = scheduled_on_labels(clock, clients, 2, rounds=20)
+    drawn = [tuple(sample_clients(Sampling(2), clients, 5, n)) for n in range(1, 21)]
+    assert [one.clients for one in schedule.rounds] == drawn
+    durations = [0.25 + max({1: 3, 4: 5}.get(client, 0) for client in each) for each in drawn]
+    assert [one.seconds for one in schedule.rounds] == np.cumsum(durations).tolist()
+    assert {0.25, 3.25, 5.25} == set(durations)
+    assert {schedule.metrics(number)["lost_share"] for number in range(1, 21)} == {0.0}
+
+
+def test_clients_without_labels_do_not_take_the_places_of_those_with_labels():
+    """Half of the drawn clients count, and half of those with labels: the fastest, rounded up."""
+    clients = with_labels(*[0] * 6, *range(1, 7))  # client j from 6 on takes j - 5 seconds
+    clock = Clock(seconds_per_example=1.0, over_selection=2.0)
+    schedule = scheduled_on_labels(clock, clients, 3, rounds=30)
+    time, shares = 0.0, set()
+    for number, one in enumerate(schedule.rounds, 1):
+        drawn = np.array(sample_clients(Sampling(6), clients, 5, number))
+        labeled, others = drawn[drawn >= 6], drawn[drawn < 6]
+        share = -(-len(labeled) // 2)
+        first = labeled[:share]
+        time += first[-1] - 5
+        shares.add((len(labeled), share))
+        assert one.clients == (*others[: 3 - share], *first)
+        assert (one.seconds, one.ended) == (time, 3 + len(labeled) - share)
+    assert {(2, 1), (3, 2), (4, 2)} <= shares
+
+
+def test_clients_without_labels_are_not_lost():
+    clock = Clock(seconds_per_example=1.0, deadline=3.0)
+    (one,) = scheduled_on_labels(clock, with_labels(0, 2, 7, 0), rounds=1).rounds
+    assert one == ((0, 1, 3), 3.0, 4, ())  # client 2 is
+
+
+def test_a_round_that_only_clients_without_labels_finish_is_drawn_again():
+    clock = Clock(seconds_per_example=1.0, deadline=3.0)
+    with pytest.raises(UsageError, match=r"nobody finishes round 1 .* deadline=3\.0"):
+        scheduled_on_labels(clock, with_labels(0, 7, 0, 8))
+    clients = with_labels(0, 2, 7)
+    schedule = scheduled_on_labels(clock, clients, 1, rounds=40)
+    firsts = [sample_clients(Sampling(1), clients, 5, n)[0] for n in range(1, 41)]
+    assert set(firsts) == {0, 1, 2}
+    for first, one in zip(firsts, schedule.rounds, strict=True):
+        assert one.clients == ((0,) if first == 0 else (1,))
+        assert (one.ended > 1) == (first == 2)
+
+
+def test_time_goes_on_to_the_next_client_with_labels(tmp_path):
+    clock = timed(tmp_path, "0,0,100\n1,20,24\n2,0,100\n0,100,105\n")
+    found = rounds_of(scheduled_on_labels(clock, with_labels(0, 3, 0), rounds=2))
+    assert found == [((0, 1, 2), 23.0, 3), ((0, 1, 2), 128.0, 4)]
+    # In 23..24 client 1 is there once more, and lost.
+    never = timed(tmp_path, "0,0,100\n2,0,100\n")
+    with pytest.raises(UsageError, match="nobody finishes round 1"):
+        scheduled_on_labels(never, with_labels(0, 3, 0))
+
+
+def test_rounds_of_the_server_alone_take_no_time(tmp_path):
+    """With labels at the server; then clients train on all that they hold, client 1 from second 4 on."""
+    examples = np.zeros((3, 2), np.float32)
+    clients = [(examples[: j + 2], [-1] * (j + 2)) for j in range(2)]
+    at_server = jaxfed.Federation.from_clients(clients, server=(examples, [0, 1, 0]), num_classes=2)
+    clock = timed(tmp_path, "1,4,50\n", deadline=3.5)
+    options = {"needs_labels": lambda number: number <= 2, "federation": at_server}
+    schedule = scheduled(clock, rounds=3, **options)
+    assert rounds_of(schedule) == [((), 0.0, 0), ((), 0.0, 0), ((1,), 7.0, 1)]
+    assert schedule.cohort_size == 2
+    assert schedule.metrics(1) == {"simulated_seconds": 0.0, "lost_share": 0.0}
+    strict = Clock(seconds_per_example=1.0, deadline=0.5)  # and nobody is waited for in vain
+    assert scheduled_on_labels(strict, at_server).rounds[-1] == ((), 0.0, 0, ())
 
 
 def test_only_the_available_are_drawn_and_who_leaves_is_lost(tmp_path):
