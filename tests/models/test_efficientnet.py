@@ -49,8 +49,8 @@ def _random_state(model):
         low = {"bias": -0.5, "mean": -0.1}.get(variable, 0.3)
         return rng.uniform(low, low + 1, leaf.shape).astype(np.float32)
 
-    state = jax.tree_util.tree_map_with_path(randomize, _template(model))
-    return jax.tree.map(jnp.asarray, state)
+    # On the host: `[...]` of a JAX array is a program for each shape.
+    return jax.tree_util.tree_map_with_path(randomize, _template(model))
 
 
 def _convolve(x, kernel, stride, groups):
