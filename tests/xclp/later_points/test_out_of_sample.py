@@ -147,8 +147,9 @@ def test_points_do_not_depend_on_who_else_asks(switches):
     np.testing.assert_array_equal(some.scores, together.scores[5:9])
 
 
-@pytest.mark.parametrize("switches", [{}, {"hamming": "masked", "row_sums": "masked"}], ids=str)
-@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "switches", [{}, {"hamming": "masked", "row_sums": "masked", "influence": "columns"}], ids=str
+)
 def test_more_neighbors_than_points_are_all_of_them(switches):
     """However many: memory would not do for a column of each that is not there."""
     vectors, labels, _ = clustered_clients([2, 2], labeled=0.5)  # four, as in most tests

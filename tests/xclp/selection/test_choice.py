@@ -82,9 +82,10 @@ def in_the_clear():
     return cross_client_label_propagation(*data(), Parameters(**GIVEN, select=SELECT))
 
 
+COLUMNS = {"row_sums": "masked", "influence": "columns"}  # transfers of labels take longest
 PROTOCOLS = [
     {"row_sums": "masked"},
-    {"row_sums": "masked", "influence": "columns"},
+    COLUMNS,
     {"hamming": "masked", "row_sums": "masked_resilient"},
     {"hamming": "masked"},
     {"hamming": "masked", "influence": "columns"},
@@ -139,7 +140,12 @@ def test_the_server_reads_counts_as_sums_where_row_sums_are(row_sums, expected, 
 
     monkeypatch.setattr(server_sums, "server_sums", watched)
     p = Parameters(
-        **GIVEN, hamming="masked", row_sums=row_sums, select=SELECT, confidence="calibrated"
+        **GIVEN,
+        hamming="masked",
+        influence="columns",
+        row_sums=row_sums,
+        select=SELECT,
+        confidence="calibrated",
     )
     cross_client_label_propagation(*data(), p)
     assert summed == expected
@@ -178,7 +184,7 @@ def test_nobody_stays_while_settings_are_chosen():
     presence = Presence()
     for client in range(3):
         presence.lose_when(client, "send", "positions")
-    p = Parameters(**GIVEN, row_sums="masked", select=SELECT)
+    p = Parameters(**GIVEN, **COLUMNS, select=SELECT)
     result = cross_client_label_propagation(*data(), p, presence=presence)
     assert presence.gone == {0, 1, 2}
     assert result.choice.accuracy is None
@@ -271,7 +277,7 @@ def test_who_leaves_while_settings_are_chosen_has_no_say(message, after):
     presence.lose_when(1, "receive", message, after=after)
     vectors, labels = data()
     predictions = propagate_labels(
-        vectors, labels, row_sums="masked", presence=presence, select=SELECT, **GIVEN
+        vectors, labels, **COLUMNS, presence=presence, select=SELECT, **GIVEN
     )
     assert presence.gone == {1}
     assert np.all(predictions[1].labels == -1)
@@ -282,7 +288,7 @@ def test_the_choice_is_of_who_stays():
     """Who leaves at its positions might have had no labels; who leaves later is counted nowhere."""
     vectors, labels = data()
     without = [labels[0], np.full_like(labels[1], -1), labels[2]]
-    p = Parameters(**GIVEN, row_sums="masked", select=SELECT, confidence="calibrated")
+    p = Parameters(**GIVEN, **COLUMNS, select=SELECT, confidence="calibrated")
     choices = []
     for message, direction in (("positions", "send"), ("diagonals", "receive")):
         presence = Presence()
