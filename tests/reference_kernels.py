@@ -55,9 +55,8 @@ def project_bits(vectors: ArrayLike, planes: ArrayLike) -> NDArray[np.uint32]:
 def hamming_distances(a: ArrayLike, b: ArrayLike) -> NDArray[np.int64]:
     """Return the number of differing bits of all pairs: uint32 [n, W], [m, W] -> [n, m]."""
     a, b = np.asarray(a, np.uint32), np.asarray(b, np.uint32)
-    return np.array([[int(np.bitwise_count(x ^ y).sum()) for y in b] for x in a], np.int64).reshape(
-        len(a), len(b)
-    )
+    rows = [np.bitwise_count(x ^ b).sum(axis=1, dtype=np.int64) for x in a]
+    return np.array(rows, np.int64).reshape(len(a), len(b))
 
 
 def hamming_knn(
@@ -93,9 +92,9 @@ def _nearest(
     indices = np.full((n, num_neighbors), -1, np.int64)
     values = np.full((n, num_neighbors), missing, distances.dtype)
     for point in np.flatnonzero(valid):
-        others = [other for other in np.flatnonzero(valid) if other != point]
-        others.sort(key=lambda other: (distances[point, other], other))
-        nearest = others[:num_neighbors]
+        others = np.setdiff1d(np.flatnonzero(valid), point)
+        in_order = np.argsort(distances[point, others], kind="stable")  # equal ones by their index
+        nearest = others[in_order[:num_neighbors]]
         indices[point, : len(nearest)] = nearest
         values[point, : len(nearest)] = distances[point, nearest]
     return indices, values

@@ -7,8 +7,7 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 FILES = [
     path for root in ("jaxfed", "launch", "benchmarks") for path in sorted(Path(root).rglob("*.py"))
@@ -18,11 +17,29 @@ NO_HEAD = re.compile(r"\W*(What|Who|Whose|Whether|Which|Where|How|Of)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 
+class Named(NamedTuple):
+    """A module, class or function: of the last its lines and arguments too."""
+
+    name: str
+    docstring: str | None
+    lines: int = 0
+    arguments: int = 0
+
+
 @cache
 def nodes(path):
     """Modules, classes and functions of a file."""
-    parsed = statements(ast.parse(path.read_text()))
-    return [node for node in parsed if isinstance(node, DOCUMENTED)]
+    found = []
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, DOCUMENTED):
+            own = getattr(node, "name", path.stem), ast.get_docstring(node)
+            if isinstance(node, ast.FunctionDef):
+                own += (
+                    node.end_lineno - node.lineno + 1,
+                    len(node.args.args) + len(node.args.kwonlyargs),
+                )
+            found.append(Named(*own))
+    return found
 
 
 def statements(node):
@@ -35,8 +52,8 @@ def statements(node):
 
 def docstrings(path):
     for node in nodes(path):
-        if text := ast.get_docstring(node):
-            yield getattr(node, "name", path.stem), text
+        if node.docstring:
+            yield node.name, node.docstring
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
@@ -72,23 +89,25 @@ def test_no_file_of_the_repository_is_shorter_than_a_thought():
 def functions():
     for path in [*FILES, *CONFIGS]:
         for node in nodes(path):
-            if isinstance(node, ast.FunctionDef):
+            if node.lines:
                 yield f"{path}: {node.name}", node
 
 
 def test_no_function_is_longer_than_a_screen():
-    lengths = {name: node.end_lineno - node.lineno + 1 for name, node in functions()}
+    lengths = {name: node.lines for name, node in functions()}
     assert {name: length for name, length in lengths.items() if length > 100} == {}
 
 
 def test_no_function_has_more_arguments_than_one_remembers():
-    numbers = {name: len(node.args.args) + len(node.args.kwonlyargs) for name, node in functions()}
+    numbers = {name: node.arguments for name, node in functions()}
     assert {name: number for name, number in numbers.items() if number > 12} == {}
 
 
 def imported(*codes):
-    """Modules that a new process has after each of these, one after another."""
-    code = "import sys; " + "".join(f"{code}; print(*sys.modules); " for code in codes)
+    """Modules that a new process has after each of these; None starts over without those of jaxfed."""
+    forget = "[sys.modules.pop(name) for name in [*sys.modules] if name.startswith('jaxfed')]"
+    lines = (f"{code}; print(*sys.modules)" if code else forget for code in codes)
+    code = "import sys\n" + "\n".join(lines)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [set(line.split()) for line in done.stdout.splitlines()]
 
@@ -99,26 +118,23 @@ USE = (
     "propagate_labels(x, y, num_classes=2, num_bits=32, num_neighbors=2, {})"
 )
 PLAIN = ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets")
+USES = [  # code, jaxfed's modules at most, those that are not there
+    ("import jaxfed", 1, ("jax", "numpy")),
+    ("from jaxfed.algorithms.fedavg import fedavg", 80, PLAIN[1:]),
+    (USE.format(""), 85, PLAIN),
+    (USE.format("hamming='masked', row_sums='masked'"), 130, ("phe", "gmpy2", "sklearn")),
+]
 
 
-@pytest.mark.parametrize(
-    "steps",  # code, jaxfed's modules at most, those that are not there
-    [
-        [("from jaxfed.algorithms.fedavg import fedavg", 80, ("sklearn", "phe", "nacl"))],
-        [
-            ("import jaxfed", 1, ("jax", "numpy")),
-            (USE.format(""), 85, PLAIN),
-            (USE.format("hamming='masked', row_sums='masked'"), 130, ("phe", "gmpy2", "sklearn")),
-        ],
-    ],
-    ids=["fedavg", "xclp"],
-)
-def test_an_import_brings_what_is_used(steps):
-    found = imported(*(code for code, _, _ in steps))
-    for modules, (_, most, absent) in zip(found, steps, strict=True):
+def test_an_import_brings_what_is_used():
+    """FedAvg and XCLP each by itself, in one process: others' modules are imported once."""
+    first, fedavg, *xclp = (code for code, _, _ in USES)
+    for modules, (code, most, absent) in zip(
+        imported(first, fedavg, None, *xclp), USES, strict=True
+    ):
         own = {name for name in modules if name.partition(".")[0] == "jaxfed"}
-        assert len(own) <= most, sorted(own)
-        assert modules.isdisjoint(absent)
+        assert len(own) <= most, (code, sorted(own))
+        assert modules.isdisjoint(absent), code
 
 
 def test_numbers_that_keep_random_streams_apart_have_names():

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -54,7 +55,9 @@ RUN = [page for page in PAGES if blocks(page) and page not in AS_FILES]
     "page", on_demand(RUN, at_once=[page for page in RUN if page not in RESULTS])
 )
 def test_blocks_run(page, module, tmp_path, monkeypatch, capsys):
+    """Without plots, which tests of figures draw."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jaxfed, "run", partial(jaxfed.run, **QUIET))
     run(page, module)
 
 

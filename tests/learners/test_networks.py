@@ -23,6 +23,7 @@ FEDERATION = federation_of([10, 7, 5])
 BATCH = Batches("joint", 16, 1)  # all labels of a client: the order of an epoch does not matter
 SMALL = Batches("joint", 4, 1)
 MOMENTUM = partial(optax.sgd, momentum=0.9)
+CONSTANT = optax.constant_schedule(RATE)
 U = FEDERATION.x[FEDERATION.test]
 
 
@@ -84,6 +85,7 @@ def test_rounds_by_optax():
     @jax.jit
     @jax.value_and_grad
     def loss(parameters, x, y):
+        """Of clients' labels, repeated to one number of rows, which the mean does not change."""
         own = cross_entropy(model.apply(parameters, x), y)
         return (
             own.mean() + 0.7 * cross_entropy(model.apply(parameters, U[4:5]), taught.label[4:5])[0]
@@ -96,7 +98,7 @@ def test_rounds_by_optax():
 
     losses = []
     for client in range(3):
-        points = FEDERATION.points(client)
+        points = np.tile(FEDERATION.points(client), 70 // len(FEDERATION.points(client)))
         parameters, moments = row(start.model, client), None
         for number in range(2):
             moments = moments if number else MOMENTUM(RATE).init(parameters)
@@ -165,7 +167,7 @@ def test_a_core_each_gives_the_same_bits():
 
 def test_two_rounds_are_one_of_twice_the_steps():
     """At one rate, with a kept optimizer: batches go on, each client's in an order of its own."""
-    made = learner(SMALL, learning_rate=optax.constant_schedule(RATE))
+    made = learner(SMALL, batch_norm=True, learning_rate=CONSTANT)
     once, _ = fitted(made, num_fits=1, steps=6)
     twice, _ = fitted(made, num_fits=2, steps=3)
     assert_equal((once.model, once.optimizer), (twice.model, twice.optimizer))
@@ -222,7 +224,7 @@ def test_all_may_start_from_one_network():
 
 
 def test_a_spoiled_network_fails_and_the_others_go_on():
-    made = learner(SMALL, batch_norm=True)
+    made = learner(SMALL, batch_norm=True, learning_rate=CONSTANT)
     cohort = FEDERATION.cohort()
     cohort.x[2, :5] = np.inf
     start, _ = fitted(made, num_fits=1)
@@ -235,7 +237,7 @@ def test_a_spoiled_network_fails_and_the_others_go_on():
 
 
 def test_without_labels_public_ones_are_learned_and_without_both_there_is_no_vote():
-    made = learner(SMALL, batch_norm=True)
+    made = learner(SMALL, batch_norm=True, learning_rate=CONSTANT)
     cohort = FEDERATION.cohort()
     cohort.y[1] = -1
     state, metrics = fitted(made, 1, cohort=cohort)
@@ -250,7 +252,7 @@ def test_without_labels_public_ones_are_learned_and_without_both_there_is_no_vot
 
 
 def test_predictions_are_the_networks_in_evaluation_mode():
-    made = learner(SMALL, batch_norm=True)
+    made = learner(SMALL, batch_norm=True, learning_rate=CONSTANT)
     state, _ = fitted(made)
     apply = jax.jit(training_of(SMALL, batch_norm=True).model.apply)
     x = np.resize(U, (501, 4))

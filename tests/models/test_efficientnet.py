@@ -1,3 +1,5 @@
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ NUM_PARAMETERS = {  # as in the paper's released networks
 }
 
 
+@cache  # of one model: tracing its initialization takes a second
 def _template(model):
     return jax.eval_shape(model.init, jax.random.key(0))
 
@@ -46,8 +49,8 @@ def _random_state(model):
         low = {"bias": -0.5, "mean": -0.1}.get(variable, 0.3)
         return rng.uniform(low, low + 1, leaf.shape).astype(np.float32)
 
-    state = jax.tree_util.tree_map_with_path(randomize, _template(model))
-    return jax.tree.map(jnp.asarray, state)
+    # On the host: `[...]` of a JAX array is a program for each shape.
+    return jax.tree_util.tree_map_with_path(randomize, _template(model))
 
 
 def _convolve(x, kernel, stride, groups):
@@ -192,8 +195,8 @@ def test_other_tensors_than_the_networks_are_refused(pretrained, tmp_path, chang
         read_weights(tmp_path / "changed.safetensors", _template(model))
 
 
-def test_what_is_no_safetensors_file_is_refused(tmp_path):
-    template = _template(efficientnet("efficientnet_lite0"))
+def test_what_is_no_safetensors_file_is_refused(pretrained, tmp_path):
+    template = _template(pretrained[1])
     (tmp_path / "noise").write_bytes(b"\xff" * 100)
     for name in ("noise", "absent"):
         with pytest.raises(UsageError, match=name):

@@ -219,6 +219,7 @@ def test_own_distances_are_refused_when_malformed(columns):
 # --- XCLP ----------------------------------------------------------------------------------------
 
 
+PARAMETERS = {"num_classes": 10, "num_bits": 64, "influence": "columns", "tolerance": 1e-6}
 SWITCHES = [  # hamming, row_sums, number of points
     ("masked", "masked", 150),
     ("ot", "masked_resilient", 150),
@@ -234,10 +235,9 @@ def test_the_switches_of_propagate_labels(hamming, row_sums, num_points):
     """By name, through a real session; a client without points takes part."""
     vectors, labels = digits(2, num_points)
     vectors, labels = [*vectors, vectors[0][:0]], [*labels, labels[0][:0]]
-    parameters = {"num_classes": 10, "num_bits": 64, "influence": "columns", "tolerance": 1e-6}
-    plain = xclp.propagate_labels(vectors, labels, **parameters)
+    plain = xclp.propagate_labels(vectors, labels, **PARAMETERS)
     secure = xclp.propagate_labels(
-        vectors, labels, hamming=hamming, row_sums=row_sums, **parameters
+        vectors, labels, hamming=hamming, row_sums=row_sums, **PARAMETERS
     )
     assert disagreement(secure, plain, 3) <= 1
 
@@ -277,7 +277,7 @@ def test_bytes_of_protocols_are_those_of_their_channels():
     result = xclp.cross_client_label_propagation(
         vectors,
         labels,
-        xclp.Parameters(num_classes=10, num_bits=64, hamming="masked", row_sums="masked"),
+        xclp.Parameters(hamming="masked", row_sums="masked", **PARAMETERS),
     )
     upload = result.communication.upload
     sizes = [len(v) for v in vectors]

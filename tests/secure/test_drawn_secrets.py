@@ -234,13 +234,13 @@ SHOWN_LATER = {"server_setup": KEY_OF_SERVER, "remote_session": KEY_OF_SERVER}
 
 def sampled(sizes, unseen):
     """(draw, byte): all bytes of short draws, of long or many ones a sample with both ends."""
-    draws = [number for number in range(len(sizes)) if number not in unseen]
-    if len(draws) > 8:
-        draws = [*draws[:4], draws[len(draws) // 2], *draws[-2:]]
-    for draw in draws:
+    draws, repeated = [number for number in range(len(sizes)) if number not in unseen], []
+    if len(draws) > 8:  # the same again and again, after those of the beginning
+        draws, repeated = draws[:3], [draws[3], draws[len(draws) // 2], *draws[-2:]]
+    for draw in [*draws, *repeated]:
         size = sizes[draw]
-        chosen = range(size) if size <= MANY else np.linspace(0, size - 1, 16).astype(int)
-        yield from ((draw, int(byte)) for byte in chosen)
+        number = 5 if draw in repeated else size if size <= MANY else 16
+        yield from ((draw, int(byte)) for byte in np.linspace(0, size - 1, number).astype(int))
 
 
 @pytest.mark.parametrize("secret", SECRETS)

@@ -257,12 +257,11 @@ def test_more_neighbors_than_points_are_all_of_them():
     """However many: neither time nor memory goes with what is not there."""
     rng = np.random.default_rng(0)
     vectors, labels = (
-        [rng.normal(size=(12, 4))],
-        [np.where(np.arange(12) < 6, np.arange(12) % 2, -1)],
+        [rng.normal(size=(10, 4))],  # points as many as neighbors by default, for one program
+        [np.where(np.arange(10) < 5, np.arange(10) % 2, -1)],
     )
     of_all, of_many = (
-        propagate_labels(vectors, labels, num_classes=3, num_bits=64, num_neighbors=k)
-        for k in (12, 1_000_000)
+        propagate_labels(vectors, labels, **FEW_BITS, num_neighbors=k) for k in (10, 1_000_000)
     )
     np.testing.assert_array_equal(of_many[0].scores, of_all[0].scores)
 

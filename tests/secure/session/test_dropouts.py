@@ -18,7 +18,10 @@ from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 
-PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
+# Labels have transfers with dropouts of their own: influence/test_transfer.
+PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9} | {
+    "influence": "columns"
+}
 NUM_CLIENTS, NUM_POINTS = 3, 30
 
 

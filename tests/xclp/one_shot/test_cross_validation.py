@@ -245,7 +245,7 @@ def test_neighbors_are_searched_once(name, search, times, monkeypatch):
 
     monkeypatch.setattr(knn, search, counted)
     monkeypatch.setitem(exchangeable_steps.NEIGHBORS, "exact", knn.hamming_knn)
-    config = small(name)
+    config = small(name, f"selection.candidates.{name}.alpha=0.3,0.9", "selection.folds=2")
     federation = Simulation(config).federation(0)
     method = make_algorithm(config, name, federation)
     start = method.init(KEY, federation)
@@ -290,8 +290,8 @@ def test_auto_is_a_variant_of_every_config():
 
 
 def test_what_leave_one_out_chooses_is_not_cross_validated():
-    config = small("xclp")
-    config.xclp.select = ("alpha:0.5:0.9", "client_prior")
+    config = small("xclp", "selection.folds=2")
+    config.xclp.select = ("alpha:0.5", "client_prior")
     config.selection.candidates.xclp.num_neighbors = (3,)
     candidates = settings_to_try(config, "xclp")
     assert all(settings.keys() == {"num_neighbors"} for settings in candidates)

@@ -134,17 +134,23 @@ def test_sharpness_is_what_refits_would_find():
     assert choice.metrics()["calibration"]["sharpness"] == gamma
 
 
+RANDOMIZED = {"label_epsilon": 1.0, "label_matrix": "class_balanced", "client_prior": 0.5}
+
+
+@cache
+def refits_of_randomized_labels():
+    """One for all protocols, which do not change a refit."""
+    return by_refits(*data(), Parameters(**GIVEN, **RANDOMIZED))
+
+
 @pytest.mark.parametrize("protocols", [{}, {"hamming": "masked"}, {"row_sums": "masked"}], ids=str)
 @pytest.mark.sample(2)
 def test_of_randomized_labels_the_bias_is_out_of_all_that_is_counted(protocols, monkeypatch):
     """Of scores, classes and priors; of answers that nobody changes, as refits take it out."""
     monkeypatch.setattr(randomized_response, "randomize_labels", lambda labels, *_: labels)
-    vectors, labels = data()
-    switches = {"label_epsilon": 1.0, "label_matrix": "class_balanced", "client_prior": 0.5}
-    p = Parameters(**GIVEN, **switches)
-    gamma, loss = by_refits(vectors, labels, p)
-    p = Parameters(**GIVEN, **switches, **protocols, confidence="calibrated")
-    choice = cross_client_label_propagation(vectors, labels, p).choice
+    gamma, loss = refits_of_randomized_labels()
+    p = Parameters(**GIVEN, **RANDOMIZED, **protocols, confidence="calibrated")
+    choice = cross_client_label_propagation(*data(), p).choice
     assert choice.sharpness == gamma
     np.testing.assert_allclose(choice.log_loss, loss, atol=1e-3)
 
@@ -162,7 +168,9 @@ def test_labels_stay_and_confidences_are_probabilities():
     assert ours.communication.upload["log_likelihoods"] == 4 * 3 * (len(SHARPNESS) + 1)
 
 
-@pytest.mark.parametrize("protocols", [{"row_sums": "masked"}, {"hamming": "masked"}], ids=str)
+@pytest.mark.parametrize(
+    "protocols", [{"row_sums": "masked", "influence": "columns"}, {"hamming": "masked"}], ids=str
+)
 def test_through_a_session_as_in_the_clear(protocols):
     p = Parameters(**GIVEN, **protocols, confidence="calibrated")
     ours, theirs = cross_client_label_propagation(*data(), p), in_the_clear()

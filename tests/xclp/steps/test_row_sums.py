@@ -7,7 +7,10 @@ from jaxfed.errors import UsageError
 from jaxfed.xclp import propagate_labels
 from jaxfed.xclp.settings.parameters import Parameters
 
-SETTINGS = {"num_classes": 3, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
+# Transfers of labels would take longer than all else.
+SETTINGS = {"num_classes": 3, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9} | {
+    "influence": "columns"
+}
 SPARSE = {"row_sums": "masked_resilient", "mask_partners": 6}
 SLOW = pytest.mark.slow
 
