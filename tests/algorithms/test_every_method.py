@@ -22,20 +22,31 @@ from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, s
 from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
+TWO_VIEWS = ("training.labeled_only_rounds=0", "training.strong_augmentation=('translate:1',)")
+SGD = ("training.optimizer=sgd", "training.learning_rate=0.3")
 SETTINGS = {  # of methods that need other data, or fewer steps
-    **dict.fromkeys(("semifl", "fedcon"), ("federation.labels_at=server",)),
-    # Rounds with given labels alone are semifl's and fixmatch's too, by the same code.
+    "fedcon": ("federation.labels_at=server",),
+    # Rounds with given labels alone are fedavg_xclp's too, by the same code; at the server they are fedcon's.
     "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
+    "semifl": ("federation.labels_at=server", *TWO_VIEWS, "rounds=6"),
+    "fixmatch": (*TWO_VIEWS, "rounds=6"),
     "sage": ("training.labeled_only_rounds=0",),
-    **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
+    "protofssl": ("rounds=6",),
+    "fedct": (*SGD, "fedct.steps=10"),
+    "distributed_distillation": ("distributed_distillation.steps=10",),
     **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
     # Eight clients are few to hide among: noise that can be learned through promises next to nothing.
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
     "fedmd": (
-        *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
-        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
+        *(
+            *SGD,
+            "federation.public_labeled=true",
+            "fedmd.transfer_steps=20",
+            "fedmd.private_steps=20",
+        ),
+        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10", "rounds=6"),
     ),
 }
 
