@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from float64_training import cross_entropy, gradient, weights_of
 from small_training import (
     KEY,
     RATE,
@@ -65,31 +66,9 @@ def normalized(make, labeled_only_rounds=0, **settings):
     return make(training=training, **settings)
 
 
-def sgd_step(parameters, x, y, rate):
-    """One full-batch step of the plain loop, in NumPy with its own gradient."""
-    p = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
-    hidden = np.tanh(x @ p["w1"] + p["b1"])
-    logits = hidden @ p["w2"] + p["b2"]
-    slope = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    slope[np.arange(len(y)), y] -= 1
-    slope /= len(y)
-    inner = slope @ p["w2"].T * (1 - hidden**2)
-    gradient = {
-        "w1": x.T @ inner,
-        "b1": inner.sum(axis=0),
-        "w2": hidden.T @ slope,
-        "b2": slope.sum(axis=0),
-    }
-    return {name: value - rate * gradient[name] for name, value in p.items()}
-
-
-def as_dictionary(model):
-    return {
-        "w1": model["first"]["kernel"][...],
-        "b1": model["first"]["bias"][...],
-        "w2": model["last"]["kernel"][...],
-        "b2": model["last"]["bias"][...],
-    }
+def sgd_step(w, x, y, rate):
+    """One full-batch step of a plain loop, on the network's numbers in one vector."""
+    return w - rate * gradient(lambda u: cross_entropy(u, x.astype(np.float64), y), w)
 
 
 def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
@@ -104,10 +83,10 @@ def test_the_loss_of_a_model_that_is_not_finite_is_no_number():
 def test_clients_of_one_full_batch_step_are_centralized_sgd():
     """One step of full batches, weighted by examples: the mean of gradients is the gradient."""
     states = rounds_of(small(fedavg), WHOLE, 4, [[0, 1]] * 4)
-    plain = as_dictionary(states[0].model)
+    plain = weights_of(states[0].model)
     for number, state in enumerate(states[1:]):
         plain = sgd_step(plain, WHOLE.x[:32], WHOLE.y[:32], RATE / (1 + number))
-        assert_close(as_dictionary(state.model), plain)
+        assert_close(weights_of(state.model), plain)
 
 
 @pytest.mark.slow
@@ -137,17 +116,12 @@ def test_scaffold_before_its_first_correction_is_fedavg_to_the_bit():
 def test_scaffold_controls_are_mean_gradients():
     """After one full-batch step c_k is the client's gradient, and c the mean over all clients."""
     start, end = rounds_of(small(scaffold), WHOLE, 1, cohorts=[[0, 2]])
+    controls, w = weights_of(end.clients), weights_of(start.model)
     for client in range(4):
         own = WHOLE.points(client)
-        before = as_dictionary(start.model)
-        after = sgd_step(before, WHOLE.x[own], WHOLE.y[own], 1.0)
-        gradient = {name: np.asarray(value) - after[name] for name, value in before.items()}
-        control = as_dictionary(
-            jax.tree.map(lambda leaf, k=client: np.asarray(leaf)[k], end.clients)
-        )
-        expected = gradient if client in (0, 2) else jax.tree.map(np.zeros_like, gradient)
-        assert_close(control, expected, rtol=1e-3, atol=1e-5)
-    assert_close(end.control, jax.tree.map(lambda c: np.asarray(c).sum(axis=0) / 4, end.clients))
+        slope = w - sgd_step(w, WHOLE.x[own], WHOLE.y[own], 1.0)
+        assert_close(controls[client], slope if client in (0, 2) else 0 * w, rtol=1e-3, atol=1e-5)
+    assert_close(weights_of(end.control), controls.mean(axis=0))
 
 
 @pytest.mark.slow
@@ -365,5 +339,5 @@ def test_what_cores_have_trained_is_on_one_device():
     training = training_of(Batches("joint", 4, 1), strategy="shard_map")
     before, after = rounds_of(fedavg(training=training), federation, 1)
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(after)} == {1}
-    alone = sgd_step(as_dictionary(before.model), federation.x[:7], federation.y[:7], RATE)
-    assert_close(as_dictionary(after.model), alone)
+    alone = sgd_step(weights_of(before.model), federation.x[:7], federation.y[:7], RATE)
+    assert_close(weights_of(after.model), alone)
