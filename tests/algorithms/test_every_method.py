@@ -40,13 +40,8 @@ SETTINGS = {  # of methods that need other data, or fewer steps
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
     "fedmd": (
-        *(
-            *SGD,
-            "federation.public_labeled=true",
-            "fedmd.transfer_steps=20",
-            "fedmd.private_steps=20",
-        ),
-        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10", "rounds=6"),
+        *(*SGD, "rounds=6", "federation.public_labeled=true", "fedmd.transfer_steps=20"),
+        *("fedmd.private_steps=20", "fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
     ),
 }
 
@@ -67,6 +62,7 @@ ON_DEMAND = (
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
+    *("feddyn", "fedper", "fixmatch", "fedmd"),
 )
 
 
