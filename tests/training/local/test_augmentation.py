@@ -180,7 +180,7 @@ def test_a_constant_image_stays(name):
 
 
 def test_randaugment_draws_all_of_its_changes():
-    image = photo(size=12) / np.float32(255)
+    image = photo(size=18) / np.float32(255)
     changed = all_of(augmentation.randaugment(1, 15), image)
     assert changed.min() >= 0
     assert changed.max() <= 1 + 1e-6
