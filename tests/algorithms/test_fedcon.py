@@ -156,12 +156,12 @@ def test_each_view_learns_from_the_other():
     views = [np.asarray(moved(key, x), np.float64)[used] for key in keys]
     w, v = weights_of(network), weights_of(other)
     loss = server_loss(model, moved, 0.8, softmax_cross_entropy)
-    value, _ = loss(together(online=network, target=other), network, batch, KEY)
+    value, _ = jax.jit(loss)(together(online=network, target=other), network, batch, KEY)
     np.testing.assert_allclose(value, by_server(w, v, *views, y[used], 0.8), rtol=1e-5)
     keys = jax.random.split(jax.random.split(KEY, 4)[0])
     views = [np.asarray(moved(key, x), np.float64)[used] for key in keys]
     state = together(online=together(network=network, predictor=own), target=other)
-    value, _ = contrast_loss(model, predictor, moved)(state, network, batch, KEY)
+    value, _ = jax.jit(contrast_loss(model, predictor, moved))(state, network, batch, KEY)
     expected = by_client(np.concatenate([w, predictors(own)]), v, *views)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
