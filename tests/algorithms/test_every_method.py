@@ -62,7 +62,7 @@ ON_DEMAND = (
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
-    *("feddyn", "fedper", "fixmatch", "fedmd"),
+    *("feddyn", "fedper", "fixmatch", "fedmd", "sage"),
 )
 
 
@@ -84,14 +84,17 @@ TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 
 
-@pytest.mark.parametrize("name", on_demand(TRAIN, at_once=["fedavg_xclp"]))  # has most stages
+@pytest.mark.parametrize(
+    "name", on_demand(TRAIN, at_once=["scaffold"])
+)  # a graph's devices: xclp/test_spread
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
     checks.agrees_with("shard_map")
 
 
-@pytest.mark.parametrize("case", on_demand(LEARN, at_once=["scaffold"]))
+@pytest.mark.slow  # training/server/test_client_rows has the same of a method with all kinds of states
+@pytest.mark.parametrize("case", LEARN)
 def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
     """Of few clients, whose states would else be arrays; with the evaluation of what selection keeps."""
     name, settings = CASES[case]
@@ -125,7 +128,7 @@ def _take_cores_for_accelerators(monkeypatch):
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
 
 
-AT_ONCE = ("xclp", "fedavg_xclp", "fedct")
+AT_ONCE = ("xclp", "fedavg_xclp")
 
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))
