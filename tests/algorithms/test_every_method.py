@@ -26,7 +26,8 @@ TWO_VIEWS = ("training.labeled_only_rounds=0", "training.strong_augmentation=('t
 SGD = ("training.optimizer=sgd", "training.learning_rate=0.3")
 SETTINGS = {  # of methods that need other data, or fewer steps
     "fedcon": ("federation.labels_at=server",),
-    # Rounds with given labels alone are fedavg_xclp's too, by the same code; at the server they are fedcon's.
+    # Rounds with given labels alone are fedavg_xclp's too, by the same code; at the server they are in
+    # training/round/test_labels_at_server.
     "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
     "semifl": ("federation.labels_at=server", *TWO_VIEWS, "rounds=6"),
     "fixmatch": (*TWO_VIEWS, "rounds=6"),
@@ -84,9 +85,7 @@ TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 
 
-@pytest.mark.parametrize(
-    "name", on_demand(TRAIN, at_once=["scaffold"])
-)  # a graph's devices: xclp/test_spread
+@pytest.mark.parametrize("name", on_demand(TRAIN, at_once=["fedavg_xclp"]))  # has most stages
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())
