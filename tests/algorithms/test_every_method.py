@@ -22,12 +22,11 @@ from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, s
 from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
-TWO_VIEWS = ("training.labeled_only_rounds=0", "training.strong_augmentation=('translate:1',)")
+TWO_VIEWS = ("training.strong_augmentation=('translate:1',)",)
 SGD = ("training.optimizer=sgd", "training.learning_rate=0.3")
 SETTINGS = {  # of methods that need other data, or fewer steps
     "fedcon": ("federation.labels_at=server",),
-    # Rounds with given labels alone are fedavg_xclp's too, by the same code; at the server they are in
-    # training/round/test_labels_at_server.
+    # Rounds with given labels alone are semifl's and fixmatch's too, by the same code.
     "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
     "semifl": ("federation.labels_at=server", *TWO_VIEWS, "rounds=6"),
     "fixmatch": (*TWO_VIEWS, "rounds=6"),
