@@ -1,6 +1,6 @@
 """DP-FedAvg of clients and of records: rounds by hand, what noise is, what is accounted."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from jaxfed.privacy.sampled_gaussian import (
     WithoutReplacement,
     epsilon_of,
 )
+from jaxfed.training import privacy_budget
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.privacy_budget import fitted_noise
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.clipped_mean import clipped_mean
 
@@ -33,8 +33,20 @@ FEDERATION = federation_of([12, 7, 0, 20])
 METHODS = {"clients": dp_fedavg, "records": dp_fedavg_records}
 
 
+LOUD = {"clip": 0.3, "noise_multiplier": 2.0}
+QUIET = {"clip": 0.3, "noise_multiplier": 0.0}
+
+
 def training(batches=ALL_AT_ONCE, **changes):
-    return training_of(batches, model=LINEAR, **{"weighting": aggregate.uniformly, **changes})
+    """Cohorts are padded to four clients, so that they share programs."""
+    given = {"model": LINEAR, "weighting": aggregate.uniformly, "clients_multiple": 4}
+    return training_of(batches, **given | changes)
+
+
+@cache
+def of_clients(**settings):
+    """DP-FedAvg of clients, compiled once for several tests."""
+    return dp_fedavg(training=training(), **settings)
 
 
 def gradients(w, x, y):
@@ -64,7 +76,7 @@ def owned(client, federation=FEDERATION):
 
 
 def test_a_round_of_clients_by_hand():
-    algorithm = dp_fedavg(training=training(), clip=0.3, noise_multiplier=0.0)
+    algorithm = of_clients(**QUIET)
     before = affine(algorithm.init(KEY, FEDERATION).model)
     changes = []
     for client in range(4):
@@ -81,23 +93,26 @@ def test_a_round_of_clients_by_hand():
     assert not [name for name in metrics if "epsilon" in name]
 
 
-def test_a_round_of_records_by_hand():
+def test_rounds_of_records_by_hand():
     """All of them drawn: who is, is another test's matter. The mean is plain, whatever the weighting."""
     settings = {"clip": 1.5, "share": 1.0, "noise_multiplier": 0.0, "chunk": 6}
-    given = training(weighting=aggregate.by_examples)
+    given = training(weighting=aggregate.by_examples, optimizer=partial(optax.sgd, momentum=0.5))
     algorithm = dp_fedavg_records(training=given, **settings)
-    before = affine(algorithm.init(KEY, FEDERATION).model)
-    models, cut = [], []
-    for client in (0, 1, 3):
-        w, (x, y) = before, owned(client)
-        for _ in range(3):
-            short, norms = clipped(gradients(w, x, y), 1.5)
-            cut.append(np.mean(norms > 1.5))
-            w = w - RATE * short.mean(axis=0)
-        models.append(w)
+    found, cut = affine(algorithm.init(KEY, FEDERATION).model), []
+    for number in range(2):
+        models = []
+        for client in (0, 1, 3):
+            w, velocity, (x, y) = found, 0, owned(client)
+            for _ in range(3):
+                short, norms = clipped(gradients(w, x, y), 1.5)
+                cut.append(np.mean(norms > 1.5))
+                velocity = 0.5 * velocity + short.mean(axis=0)
+                w = w - RATE / (1 + number) * velocity
+            models.append(w)
+        found = np.mean(models, axis=0)
     assert 0.1 < np.mean(cut) < 0.9
-    state, _ = rounds_of(algorithm)
-    assert_close(affine(state.model), np.mean(models, axis=0), rtol=1e-4, atol=1e-5)
+    state, _ = rounds_of(algorithm, 2)
+    assert_close(affine(state.model), found, rtol=1e-4, atol=1e-5)
 
 
 def test_without_noise_and_bound_clients_make_fedavg_to_the_bit():
@@ -107,14 +122,6 @@ def test_without_noise_and_bound_clients_make_fedavg_to_the_bit():
     private = dp_fedavg(training=given, clip=1e30, noise_multiplier=0.0)
     states = [rounds_of(algorithm, 2)[0].model for algorithm in (plain, private)]
     assert_same(*states)
-
-
-def test_without_noise_and_bound_records_make_fedavg():
-    """Up to rounding: a mean of gradients is summed in another order than the mean's gradient."""
-    given = training(optimizer=partial(optax.sgd, momentum=0.5))
-    plain = fedavg(training=given)
-    private = dp_fedavg_records(training=given, clip=1e30, share=1.0, noise_multiplier=0.0)
-    assert_close(*(rounds_of(algorithm, 2)[0].model for algorithm in (plain, private)))
 
 
 def test_noise_of_clients_has_its_deviation():
@@ -140,12 +147,11 @@ def test_noise_of_clients_has_its_deviation():
 
 
 def test_the_seed_makes_the_noise():
-    loud = dp_fedavg(training=training(), clip=1.0, noise_multiplier=0.5)
-    quiet = dp_fedavg(training=training(), clip=1.0, noise_multiplier=0.0)
+    loud, quiet = of_clients(**LOUD), of_clients(**QUIET)
     models = [rounds_of(made)[0].model for made in (loud, loud, quiet)]
     assert_same(models[0], models[1])
     noise = affine(models[0]) - affine(models[2])
-    assert noise.std() == pytest.approx(0.5 / 4, rel=0.6)
+    assert noise.std() == pytest.approx(2 * 0.3 / 4, rel=0.6)
     keys = [
         jax.random.key_data(loud.init(key, FEDERATION).optimizer.key)
         for key in (KEY, jax.random.key(1))
@@ -155,7 +161,7 @@ def test_the_seed_makes_the_noise():
 
 @pytest.mark.parametrize("level", METHODS)
 def test_epsilon_is_of_who_took_part_most_often(level):
-    algorithm = METHODS[level](training=training(), noise_multiplier=2.0, delta=1e-4)
+    algorithm = METHODS[level](training=training(), delta=1e-4, **LOUD)
     cohorts = [[0, 2], [1, 3], [0, 1], [2, 3], [1, 2]]
     state, told = rounds_of(algorithm, 5, cohorts)
     most = [1, 1, 2, 2, 3]  # client 1; client 2, as often, has no records
@@ -169,10 +175,10 @@ def test_epsilon_is_of_who_took_part_most_often(level):
 def test_clients_that_are_drawn_have_an_epsilon_of_it():
     who = participation(Sampling(2), FEDERATION, seed=3, rounds=10)
     assert who.is_drawn
-    algorithm = dp_fedavg(training=training(), participation=who, noise_multiplier=9.0)
+    algorithm = dp_fedavg(training=training(), participation=who, **LOUD)
     _, told = rounds_of(algorithm, 2, [[0, 1], [0, 2]])
     for number, metrics in enumerate(told, start=1):
-        assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 9.0, number, WithoutReplacement(2, 4))
+        assert metrics["epsilon_sampled"] == epsilon_of(1e-5, 2.0, number, WithoutReplacement(2, 4))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +204,7 @@ def test_a_budget_is_spent_with_the_last_round():
     config, rounds = Sampling(2), 4
     who = participation(config, FEDERATION, seed=2, rounds=rounds)
     cohorts = [sample_clients(config, FEDERATION, 2, number) for number in range(1, rounds + 1)]
-    algorithm = dp_fedavg_records(
+    algorithm = dp_fedavg(
         training=training(), participation=who, noise_multiplier=0.0, target_epsilon=3.0
     )
     _, told = rounds_of(algorithm, rounds, cohorts)
@@ -206,14 +212,27 @@ def test_a_budget_is_spent_with_the_last_round():
     assert epsilons == sorted(epsilons)
     assert epsilons[0] < epsilons[-1]
     assert 2.9 < epsilons[-1] <= 3
-    of_clients = fitted_noise(
-        who,
+
+
+def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
+    """The noise that it takes is `noise_multiplier_of`'s matter."""
+    who, asked = participation(Sampling(2), FEDERATION, seed=2, rounds=4), []
+
+    def found(*question):
+        asked.append(question)
+        return 2.0
+
+    monkeypatch.setattr(privacy_budget, "noise_multiplier_of", found)
+    algorithm = dp_fedavg_records(
+        training=training(),
+        participation=who,
+        clip=0.3,
         noise_multiplier=0.0,
         target_epsilon=3.0,
-        delta=1e-5,
-        draw=EVERYTHING,
     )
-    assert 2.9 < epsilon_of(1e-5, of_clients, who.most_rounds(), EVERYTHING) <= 3
+    _, [metrics] = rounds_of(algorithm)
+    assert asked == [(3.0, 1e-5, 3 * who.most_rounds(), Poisson(0.2))]
+    assert metrics["epsilon"] == epsilon_of(1e-5, 2.0, 3, Poisson(0.2))
 
 
 @pytest.mark.parametrize(

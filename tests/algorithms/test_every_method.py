@@ -22,20 +22,26 @@ from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, s
 from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
+TWO_VIEWS = ("training.strong_augmentation=('translate:1',)",)
+SGD = ("training.optimizer=sgd", "training.learning_rate=0.3")
 SETTINGS = {  # of methods that need other data, or fewer steps
-    **dict.fromkeys(("semifl", "fedcon"), ("federation.labels_at=server",)),
+    "fedcon": ("federation.labels_at=server",),
     # Rounds with given labels alone are semifl's and fixmatch's too, by the same code.
     "fl2": ("federation.labels_at=server", "training.labeled_only_rounds=0"),
+    "semifl": ("federation.labels_at=server", *TWO_VIEWS, "rounds=6"),
+    "fixmatch": (*TWO_VIEWS, "rounds=6"),
     "sage": ("training.labeled_only_rounds=0",),
-    **{name: (f"{name}.steps=10",) for name in ("fedct", "distributed_distillation")},
+    "protofssl": ("rounds=6",),
+    "fedct": (*SGD, "fedct.steps=10"),
+    "distributed_distillation": ("distributed_distillation.steps=10",),
     **dict.fromkeys(("local_learning", "centralized", "pate"), (ESTIMATORS,)),
     # Eight clients are few to hide among: noise that can be learned through promises next to nothing.
     "dp_fedavg": ("dp_fedavg.noise_multiplier=0.02", "dp_fedavg.clip=2.0"),
     "dp_fedavg_records": ("dp_fedavg_records.clip=2.0",),
     "dsfl": ("dsfl.steps=20", "dsfl.distill_steps=10"),
     "fedmd": (
-        *("federation.public_labeled=true", "fedmd.transfer_steps=20", "fedmd.private_steps=20"),
-        *("fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
+        *(*SGD, "rounds=6", "federation.public_labeled=true", "fedmd.transfer_steps=20"),
+        *("fedmd.private_steps=20", "fedmd.digest_steps=5", "fedmd.revisit_steps=10"),
     ),
 }
 
@@ -56,6 +62,7 @@ ON_DEMAND = (
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
+    *("feddyn", "fedper", "fixmatch", "fedmd", "sage"),
 )
 
 
@@ -84,7 +91,8 @@ def test_clients_spread_over_devices_agree(name):
     checks.agrees_with("shard_map")
 
 
-@pytest.mark.parametrize("case", on_demand(LEARN, at_once=["scaffold"]))
+@pytest.mark.slow  # training/server/test_client_rows has the same of a method with all kinds of states
+@pytest.mark.parametrize("case", LEARN)
 def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
     """Of few clients, whose states would else be arrays; with the evaluation of what selection keeps."""
     name, settings = CASES[case]
@@ -118,7 +126,7 @@ def _take_cores_for_accelerators(monkeypatch):
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
 
 
-AT_ONCE = ("xclp", "fedavg_xclp", "fedct")
+AT_ONCE = ("xclp", "fedavg_xclp")
 
 
 @pytest.mark.parametrize("case", on_demand(CASES, at_once=AT_ONCE))

@@ -1,5 +1,7 @@
 """FedCon against its equations: the server's and the clients' networks with moving averages, in NumPy."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import optax
@@ -36,7 +38,7 @@ def held_of(x):
     return [x[:8], x[8:14], x[14:19], x[:0]]
 
 
-def algorithm_of(federation, **changes):
+def algorithm_of(federation, averages=(SERVER_AVERAGE, AVERAGE), **changes):
     training = training_of(
         WHOLE,
         augment=shifted,
@@ -48,8 +50,8 @@ def algorithm_of(federation, **changes):
         training=training,
         consistency_weight=WEIGHT,
         rampup_rounds=RAMP,
-        server_average=SERVER_AVERAGE,
-        average=AVERAGE,
+        server_average=averages[0],
+        average=averages[1],
         predictor_hidden=HIDDEN,
     )
 
@@ -154,24 +156,34 @@ def test_each_view_learns_from_the_other():
     views = [np.asarray(moved(key, x), np.float64)[used] for key in keys]
     w, v = weights_of(network), weights_of(other)
     loss = server_loss(model, moved, 0.8, softmax_cross_entropy)
-    value, _ = loss(together(online=network, target=other), network, batch, KEY)
+    value, _ = jax.jit(loss)(together(online=network, target=other), network, batch, KEY)
     np.testing.assert_allclose(value, by_server(w, v, *views, y[used], 0.8), rtol=1e-5)
     keys = jax.random.split(jax.random.split(KEY, 4)[0])
     views = [np.asarray(moved(key, x), np.float64)[used] for key in keys]
     state = together(online=together(network=network, predictor=own), target=other)
-    value, _ = contrast_loss(model, predictor, moved)(state, network, batch, KEY)
+    value, _ = jax.jit(contrast_loss(model, predictor, moved))(state, network, batch, KEY)
     expected = by_client(np.concatenate([w, predictors(own)]), v, *views)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
-def test_only_bodies_and_their_statistics_are_sent():
+@cache
+def decayed():
+    """A round with BatchNorm, weight decay and averages that never move: before, after, metrics."""
     _, federation = clients_and_server(held_of)
-    algorithm = algorithm_of(federation, batch_norm=True)
-    start = algorithm.init(KEY, federation)
-    other = algorithm.init(jax.random.key(1), federation)
+    algorithm = algorithm_of(
+        federation,
+        averages=(1.0, 1.0),
+        batch_norm=True,
+        optimizer=lambda rate: optax.chain(optax.add_decayed_weights(0.5), optax.sgd(rate)),
+    )
+    start, other = (algorithm.init(key, federation) for key in (KEY, jax.random.key(1)))
     first, second = (predictors(one.clients.predictor) for one in (start, other))
     assert np.abs(first - second).max() > 0.1
-    state, metrics = algorithm.round(start, federation.cohort(), KEY)
+    return start, *algorithm.round(start, federation.cohort(), KEY)
+
+
+def test_only_bodies_and_their_statistics_are_sent():
+    start, state, metrics = decayed()
     sent = metrics["communication"]["upload"]
     assert sent == {"parameters": 4 * 4 * (BODY + 16), "statistics": 4 * 4 * 16}
     for name in ("mean", "var"):  # the clients' too, after the server's
@@ -183,16 +195,7 @@ def test_only_bodies_and_their_statistics_are_sent():
 
 
 def test_weight_decay_moves_neither_targets_nor_the_head_at_clients():
-    _, federation = clients_and_server(held_of)
-    training = training_of(
-        WHOLE,
-        server_examples=federation.server_examples,
-        server_batches=WHOLE,
-        optimizer=lambda rate: optax.chain(optax.add_decayed_weights(0.5), optax.sgd(rate)),
-    )
-    algorithm = fedcon(training=training, server_average=1.0, average=1.0, predictor_hidden=4)
-    start = algorithm.init(KEY, federation)
-    state, _ = algorithm.round(start, federation.cohort(), KEY)
+    start, state, _ = decayed()
     found, served = weights_of(state.model["online"]), weights_of(state.memory["online"])
     np.testing.assert_array_equal(
         weights_of(state.model["target"]), weights_of(start.model["target"])

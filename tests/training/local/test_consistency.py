@@ -28,10 +28,10 @@ def test_fixmatch_by_formula():
     x = np.random.default_rng(1).standard_normal((5, 4))
     batch = Batch(
         x=jnp.asarray(x, jnp.float32),
-        label=jnp.array([0, 2, 0, 0, 1]),
-        weight=jnp.array([1.0, 1, 0, 0, 0]),
-        used=jnp.array([True, True, True, True, False]),
-        is_labeled=jnp.array([True, True, False, False, True]),
+        label=np.array([0, 2, 0, 0, 1], np.int32),
+        weight=np.float32([1, 1, 0, 0, 0]),
+        used=np.array([True, True, True, True, False]),
+        is_labeled=np.array([True, True, False, False, True]),
     )
     kernel, bias = (np.asarray(state["head"][n][...], np.float64) for n in ("kernel", "bias"))
 
@@ -51,7 +51,8 @@ def test_fixmatch_by_formula():
     )
     supervised = -(weak[0, 0] + weak[1, 2]) / 2
     unlabeled = -strong[surest, weak[surest].argmax()] / 2
-    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(state, state, batch, KEY)
+    program = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (value, _), gradient = program(state, state, batch, KEY)
     assert float(value) == pytest.approx(supervised + 0.3 * unlabeled, rel=1e-5)
     step = np.exp(weak[:2]) - np.eye(3)[[0, 2]]
     expected = (x[:2] + 1).T @ step / 2
@@ -68,13 +69,14 @@ def test_fixmatch_of_bytes_is_that_of_images():
     state = model.init(KEY)
     batch = Batch(
         x=jnp.asarray(images),
-        label=jnp.array([0, 2, 0, 0, 1]),
-        weight=jnp.array([1.0, 1, 0, 0, 0]),
-        used=jnp.array([True, True, True, True, False]),
-        is_labeled=jnp.array([True, True, False, False, True]),
+        label=np.array([0, 2, 0, 0, 1], np.int32),
+        weight=np.float32([1, 1, 0, 0, 0]),
+        used=np.array([True, True, True, True, False]),
+        is_labeled=np.array([True, True, False, False, True]),
     )
-    of_bytes, _ = loss(state, state, batch, KEY)
-    of_images, _ = loss(state, state, batch._replace(x=jnp.float32(images) / 255), KEY)
+    program, whole = jax.jit(loss), images.astype(np.float32) / np.float32(255)
+    of_bytes, _ = program(state, state, batch, KEY)
+    of_images, _ = program(state, state, batch._replace(x=whole), KEY)
     assert float(of_bytes) == pytest.approx(float(of_images), rel=1e-6)
 
 
@@ -84,13 +86,14 @@ def test_the_received_model_predicts_the_weak_view():
     state, anchor = model.init(KEY), model.init(jax.random.key(1))
     x = jax.random.normal(KEY, (4, 4))
     batch = Batch(x, jnp.zeros(4, int), jnp.ones(4), jnp.ones(4, bool), jnp.zeros(4, bool))
-    seen = {}
 
-    def term(views):
-        seen.update(own=views.own, received=views.received, strong=views.strong)
-        return jnp.sum(views.own + views.received, axis=-1)
+    def value(state):
+        seen = {}
 
-    def loss(state):
+        def term(views):
+            seen.update(own=views.own, received=views.received, strong=views.strong)
+            return jnp.sum(views.own + views.received, axis=-1)
+
         shifted = consistency(
             model,
             weak=lambda key, rows: rows + 1,
@@ -98,16 +101,16 @@ def test_the_received_model_predicts_the_weak_view():
             term=term,
             asks_received=True,
         )
-        return shifted(state, anchor, batch, KEY)[0]
+        return shifted(state, anchor, batch, KEY)[0], seen
 
-    value = loss(state)
-    assert float(value) == pytest.approx(2)
+    (loss, seen), slope = jax.jit(jax.value_and_grad(value, has_aux=True))(state)
+    assert float(loss) == pytest.approx(2)
     np.testing.assert_allclose(seen["own"], jax.nn.softmax(model.apply(state, x + 1)), rtol=1e-5)
     np.testing.assert_allclose(
         seen["received"], jax.nn.softmax(model.apply(anchor, x + 1)), rtol=1e-5
     )
     np.testing.assert_allclose(seen["strong"], model.apply(state, 2 * x), rtol=1e-5)
-    assert all(not np.any(leaf) for leaf in jax.tree.leaves(jax.grad(loss)(state)))
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(slope))
 
 
 def test_a_threshold_of_each_class_and_either_label():

@@ -28,11 +28,11 @@ def client(num_labeled, num_unlabeled, capacity, pseudo_labeled=True):
     is_labeled, mask = number < num_labeled, number < num_labeled + num_unlabeled
     label = np.where(is_labeled | (mask & pseudo_labeled), number % 3, -1)
     return ClientData(
-        x=jnp.asarray(number, jnp.int32),
-        label=jnp.asarray(label, jnp.int32),
-        weight=jnp.asarray(np.where(label >= 0, 1, 0), jnp.float32),
-        is_labeled=jnp.asarray(is_labeled),
-        mask=jnp.asarray(mask),
+        x=number.astype(np.int32),
+        label=label.astype(np.int32),
+        weight=np.where(label >= 0, 1, 0).astype(np.float32),
+        is_labeled=is_labeled,
+        mask=mask,
     )
 
 
@@ -75,10 +75,12 @@ def seen(data, batches, key=KEY):
 @given(
     num_labeled=st.integers(0, 9),
     num_unlabeled=st.integers(0, 9),
-    size=st.sampled_from([1, 4]),  # a program each
-    epochs=st.integers(1, 2),
+    size_and_epochs=st.sampled_from([(4, 2), (1, 1)]),  # a program each
 )
-def test_joint_epochs_pass_over_every_usable_example_once(num_labeled, num_unlabeled, size, epochs):
+def test_joint_epochs_pass_over_every_usable_example_once(
+    num_labeled, num_unlabeled, size_and_epochs
+):
+    size, epochs = size_and_epochs
     n = num_labeled + num_unlabeled
     used, rows = seen(client(num_labeled, num_unlabeled, 20), Batches("joint", size, epochs))
     per_epoch = -(-n // size)
@@ -138,13 +140,13 @@ def test_a_number_of_steps_whatever_the_number_of_examples(scheme, num_labeled, 
 def test_epochs_and_keys_differ_in_their_order():
     first, second = np.array_split(seen(client(12, 0, 12), Batches("joint", 12, 2))[0], 2)
     assert first.tolist() != second.tolist()
-    other, _ = seen(client(12, 0, 12), Batches("joint", 12, 1), jax.random.key(1))
-    assert first.tolist() != other
+    other, _ = seen(client(12, 0, 12), Batches("joint", 12, 2), jax.random.key(1))
+    assert first.tolist() != other[:1]
 
 
 def test_examples_without_a_label_stay_out():
-    used, _ = seen(client(4, 6, 12, pseudo_labeled=False), Batches("joint", 4, 1))
-    assert sorted(chain(*used)) == [0, 1, 2, 3]
+    used, _ = seen(client(4, 6, 20, pseudo_labeled=False), Batches("joint", 4, 2))
+    assert [sorted(batch) for batch in used] == [[0, 1, 2, 3]] * 2
 
 
 class Linear:
@@ -169,7 +171,7 @@ def vectors(num_labeled, num_unlabeled, capacity):
     x = np.full((capacity, 2), np.nan, np.float32)
     n = num_labeled + num_unlabeled
     x[:n] = np.random.default_rng(0).standard_normal((n, 2))
-    return data._replace(x=jnp.asarray(x))
+    return data._replace(x=x)
 
 
 @functools.cache
@@ -195,11 +197,10 @@ def assert_same(a, b):
 @pytest.mark.sample(2)
 def test_padding_is_inert_to_the_bit(scheme, num_labeled, num_unlabeled):
     batches = Batches(scheme, 4, 3)
-    results = [trained(vectors(num_labeled, num_unlabeled, n), batches) for n in (14, 15, 40)]
+    results = [trained(vectors(num_labeled, num_unlabeled, n), batches) for n in (14, 40)]
     assert np.isfinite(results[0].state["w"][...]).all()
     assert np.abs(results[0].state["w"][...]).max() > 0
-    for other in results[1:]:
-        assert_same(other, results[0])
+    assert_same(results[1], results[0])
 
 
 @pytest.mark.parametrize("scheme", ["joint", "paired"])
@@ -232,17 +233,16 @@ def test_under_vmap_a_client_stops_at_its_own_last_step():
 
 def test_a_step_by_hand():
     """w <- w - 0.5 (mean over used rows of weight (softmax - onehot) x + correction)."""
-    data = vectors(3, 0, 3)._replace(weight=jnp.array([1.0, 0.5, 0.0]))
+    data = vectors(3, 0, 3)._replace(weight=np.float32([1, 0.5, 0]))
     correction = nnx.State({"w": nnx.Param(jnp.full((2, 3), 0.25))})
-    result = train(
-        Linear.init(),
-        data,
-        KEY,
+    step = functools.partial(
+        train,
         loss=losses.weighted_loss(Linear),
         optimizer=optax.sgd(0.5),
         batches=Batches("joint", 4, 1),
         correction=correction,
     )
+    result = jax.jit(step)(Linear.init(), data, KEY)
     x, residual = np.asarray(data.x), np.full((3, 3), 1 / 3) - np.eye(3)
     gradient = x.T @ (residual * np.array([1, 0.5, 0])[:, None]) / 3 + 0.25
     np.testing.assert_allclose(result.state["w"][...], -0.5 * gradient, rtol=1e-5)

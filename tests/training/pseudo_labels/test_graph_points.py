@@ -15,6 +15,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
+from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
 
@@ -86,28 +87,32 @@ def test_fewer_points_carry_labels_and_less_is_sent():
     assert less / sent == pytest.approx((35 - 18 + classes) / 35)
 
 
-def test_labels_are_those_of_algorithm_1_on_each_clients_points():
+def test_labels_are_xclps_on_prototypes_by_hand():
+    """Which are Algorithm 1's: test_pseudo_label. A class's prototype is in its first label's row."""
     federation = federation_of([12, 9, 14], num_labeled=6)
     training = training_with()
     state = fedavg(training=training).init(KEY, federation)
     cohort = federation.cohort()
     labels = training.pseudo_labels["xclp_prototypes"](state, cohort, KEY, Communication())
-    z = np.asarray(training.model.features(state.model, cohort.x.reshape(-1, 4)))
-    z = z.reshape(*cohort.mask.shape, -1)
-    vectors, given, open_rows = [], [], []
+    x = np.array(training.model.features(state.model, cohort.x.reshape(-1, 4)))
+    x, y, mask = x.reshape(*cohort.mask.shape, -1), np.array(cohort.y), np.array(cohort.mask)
     for row in range(3):
-        y, mask = np.asarray(cohort.y[row]), np.asarray(cohort.mask[row])
-        classes = np.unique(y[mask & (y >= 0)])
-        open_rows.append(np.flatnonzero(mask & (y < 0)))
-        centers = [z[row][mask & (y == k)].mean(axis=0) for k in classes]
-        vectors.append(np.concatenate([z[row][open_rows[-1]], centers]).astype(np.float32))
-        given.append(np.append(np.full(len(open_rows[-1]), -1), classes).astype(np.int32))
-    parameters = dataclasses.replace(PARAMETERS, seed=xclp.drawn_seed(KEY))
-    result = xclp.cross_client_label_propagation(vectors, given, parameters)
-    for row, prediction in enumerate(result.predictions):
-        rows = open_rows[row]
-        expected = prediction.labels[: len(rows)]
-        assert np.mean(np.asarray(labels.label[row])[rows] == expected) > 0.9  # ties fall otherwise
+        for k in range(3):
+            own = np.flatnonzero(mask[row] & (cohort.y[row] == k))
+            if len(own):
+                x[row, own[0]] = x[row, own].mean(axis=0)
+                y[row, own[1:]], mask[row, own[1:]] = -1, False
+    points = Cohort(cohort.client_id, jnp.asarray(x), y, mask)
+    by_hand = XclpLabels(lambda *_: points, PARAMETERS)
+    expected = by_hand(state, cohort, KEY, Communication())
+    is_open = np.asarray(cohort.mask) & (np.asarray(cohort.y) < 0)
+    assert len(np.unique(np.asarray(expected.label)[is_open])) > 1
+    np.testing.assert_array_equal(
+        np.asarray(labels.label)[is_open], np.asarray(expected.label)[is_open]
+    )
+    np.testing.assert_allclose(
+        np.asarray(labels.weight)[is_open], np.asarray(expected.weight)[is_open], atol=1e-4
+    )
 
 
 @pytest.mark.slow

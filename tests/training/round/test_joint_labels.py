@@ -6,11 +6,12 @@ import jax
 import network_in_process
 import numpy as np
 import pytest
-from network_in_process import as_numpy
+from network_in_process import Network, as_numpy
 
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Unusable
+from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.round.network.joint_labels import JointLabels
 from jaxfed.xclp.settings.parameters import Parameters
 
@@ -62,13 +63,20 @@ def test_who_leaves_the_labeling_has_left_the_round():
 
 
 def test_training_needs_labels_of_the_round():
-    *_, there = both(rounds=2)
+    config, federation, _ = arranged("fedavg_xclp", settings=SECURE)
+    there = Network(config, "fedavg_xclp", federation, COHORT, seed=SEED)
+    key = jax.random.key(SEED)
+    state = there.algorithm.init(jax.random.fold_in(key, 0), there.federation)
+    _, found = there.algorithm.round(state, there.federation.cohort(COHORT), key)
+    assert found["pseudo_labeled"] > 0.5
     side, own = there.clients[2], there.own[2]
-    cohort = there.federation.cohort([2])
+    cohort = there.federations[2].cohort([2])
     shape = side.form("update", there.federations[2])
     request = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
     with pytest.raises(ProtocolError, match="training without labels of the round"):
         side.answer("update", own, request._replace(round=np.int32(7)), cohort)
+    with pytest.raises(ProtocolError, match="training without labels of the round"):
+        side.answer("update", {**own, "label": b""}, request, cohort)
     letter = {"terms": '{"address":0,"seed":1,"round":9}', "letter": b""}
     with pytest.raises(ProtocolError, match="without points of that round"):
         side.answer("join", own, letter, cohort)

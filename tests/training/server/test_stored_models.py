@@ -56,6 +56,11 @@ def leaves(state):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.model)]
 
 
+def first_model(algorithm, federation):
+    """The model before the first round of `jaxfed.simulate`."""
+    return leaves(algorithm.init(jax.random.fold_in(jax.random.key(0), 0), federation))
+
+
 def gradient(parameters, x, y):
     """That of the mean cross-entropy of softmax(x kernel + bias), float64."""
     bias, kernel = parameters
@@ -86,9 +91,9 @@ def fedbuff(parameters, clients, size, rounds, exponent, server_rate):
 
 @pytest.mark.parametrize(
     ("size", "exponent", "server_rate"),
-    [(1, 0.5, 0.7), (3, 0.0, 1.0), (2, 2.0, 1.3), (2, 0.5, 1.0)],
+    [(2, 2.0, 1.3), (1, 0.5, 0.7), (3, 0.0, 1.0), (2, 0.5, 1.0)],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_fedbuff_against_numpy(size, exponent, server_rate):
     clients = clients_of(SIZES)
     federation = jaxfed.Federation.from_clients(clients, num_classes=3)
@@ -97,7 +102,7 @@ def test_fedbuff_against_numpy(size, exponent, server_rate):
     found = jaxfed.simulate(
         algorithm, federation, rounds=rounds, cohort_size=size, clock=SECOND, asynchrony=asynchrony
     )
-    first = leaves(algorithm.init(jax.random.fold_in(jax.random.key(0), 0), federation))
+    first = first_model(algorithm, federation)
     assert [leaf.shape for leaf in first] == [(3,), (4, 3)]
     expected = fedbuff(first, clients, size, rounds, exponent, server_rate)
     for a, b in zip(leaves(found.state), expected, strict=True):
@@ -106,46 +111,50 @@ def test_fedbuff_against_numpy(size, exponent, server_rate):
     assert found.state.stored == ()
 
 
-@pytest.mark.parametrize("cohort_size", [3, 0])
+@pytest.mark.parametrize("cohort_size", [2, 0])
 @pytest.mark.sample(1)
 def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
-    federation = jaxfed.Federation.from_clients(clients_of([6] * 8), num_classes=3)
-    algorithm = method()
+    federation = jaxfed.Federation.from_clients(clients_of([17] * 5), num_classes=3)
+    algorithm = method(server_rate=1.3)
     options = {"rounds": 8, "cohort_size": cohort_size}
     plain = jaxfed.simulate(algorithm, federation, **options)
-    for asynchrony in (None, Asynchrony(cohort_size or 8)):
+    for asynchrony in (None, Asynchrony(cohort_size or 5)):
         timed = jaxfed.simulate(
             algorithm, federation, clock=SECOND, asynchrony=asynchrony, **options
         )
         for a, b in zip(leaves(plain.state), leaves(timed.state), strict=True):
             assert np.array_equal(a, b)
-        assert timed.records[-1]["simulated_seconds"] == 48.0
+        assert timed.records[-1]["simulated_seconds"] == 8 * 17
         assert ("staleness" in timed.records[-1]) == (asynchrony is not None)
     assert "simulated_seconds" not in plain.records[-1]
 
 
-def test_clients_may_be_computed_at_once():
+@pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
+def test_clients_may_be_computed_at_once(strategy):
     federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
     options = {"rounds": 6, "cohort_size": 2, "clock": SECOND, "asynchrony": Asynchrony(5)}
-    one_by_one, *at_once = (
-        jaxfed.simulate(method(server_rate=1.3, strategy=strategy), federation, **options)
-        for strategy in ("map", "vmap", "shard_map")
+    one_by_one, at_once = (
+        jaxfed.simulate(method(server_rate=1.3, strategy=name), federation, **options)
+        for name in ("map", strategy)
     )
-    for other in at_once:
-        for a, b in zip(leaves(one_by_one.state), leaves(other.state), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-6)
+    for a, b in zip(leaves(one_by_one.state), leaves(at_once.state), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_lost_clients_leave_no_trace_in_a_round():
     """A padded round of those before a deadline is the round of these clients alone."""
-    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
-    few = jaxfed.Federation.from_clients(clients_of(SIZES)[:3], num_classes=3)
+    clients = clients_of(SIZES)
+    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
     clock = Clock(seconds_per_example=1.0, deadline=7.0)
-    timed = jaxfed.simulate(method(), federation, rounds=4, clock=clock)
-    plain = jaxfed.simulate(method(), few, rounds=4)
+    timed = jaxfed.simulate(method(server_rate=1.3), federation, rounds=4, clock=clock)
     assert [record["clients"] for record in timed.records] == [3] * 4
-    for a, b in zip(leaves(timed.state), leaves(plain.state), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+    x, y = (np.concatenate(parts) for parts in zip(*clients[:3], strict=True))
+    expected = first_model(method(server_rate=1.3), federation)
+    for rate in RATES[:4]:
+        slopes = gradient(expected, x.astype(np.float64), y)
+        expected = [p - 1.3 * rate * g for p, g in zip(expected, slopes, strict=True)]
+    for a, b in zip(leaves(timed.state), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
 
 
 def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
