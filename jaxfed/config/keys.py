@@ -94,9 +94,8 @@ def nearest_keys(key: str, known: Collection[str]) -> list[str]:
     own = [name for name in leaves if name.rpartition(".")[0] == section]
     found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
     elsewhere = [name for name in leaves if leaves[name] == leaf]
-    shared = [
-        name for name in elsewhere if name.count(".") < 2
-    ]  # training.x, not METHOD.training.x
+    # training.x, and not the METHOD.training.x of every method
+    shared = [name for name in elsewhere if name.count(".") < 2]
     found = found or shared or elsewhere
     for names in (own, list(leaves)):
         close = nearest(leaf, {leaves[name] for name in names})
