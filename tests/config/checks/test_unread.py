@@ -249,22 +249,23 @@ RESULTS = sorted(map(str, Path("results").rglob("README.md")))
 
 
 def commands(page):
-    """The commands of a page's blocks, loops and variables as the shell has them; nothing is run."""
+    """The commands of a page's blocks, loops and variables as the shell has them; nothing is run.
+
+    A block has the variables of those before it.
+    """
     text = Path(page).read_text()
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     blocks += [found[0] for found in re.finditer(r"(?:^    .*\n|^\n)+", text, re.MULTILINE)]
-    for block in blocks:
-        if "-m launch." not in block:
-            continue
-        # One at a time: two that print at once would mix their words.
-        block = re.sub(r" &$", "", block, flags=re.MULTILINE)
-        command = ["/bin/bash", "-c", STUB + block]
-        shell = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True)
-        for called in shell.stdout.split("\n\0"):
-            words = [word for word in called.split("\0") if word]
-            if "-m" in words and words[words.index("-m") + 1].startswith("launch."):
-                start = words.index("-m") + 1
-                yield words[start].removeprefix("launch."), words[start + 1 :]
+    script = "\n".join(block for block in blocks if "-m launch." in block)
+    # One at a time: two that print at once would mix their words.
+    script = re.sub(r" &$", "", script, flags=re.MULTILINE)
+    command = ["/bin/bash", "-c", STUB + script]
+    shell = subprocess.run(command, env={"PATH": "/nowhere"}, capture_output=True, text=True)
+    for called in shell.stdout.split("\n\0"):
+        words = [word for word in called.split("\0") if word]
+        if "-m" in words and words[words.index("-m") + 1].startswith("launch."):
+            start = words.index("-m") + 1
+            yield words[start].removeprefix("launch."), words[start + 1 :]
 
 
 @pytest.mark.parametrize(
