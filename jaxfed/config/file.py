@@ -218,12 +218,18 @@ def override(config: ConfigDict, text: str) -> None:
             f"config.{key} is a section; its keys are {', '.join(sorted(section[name]))}"
         )
     with section.ignore_type():
-        section[name] = _parse(key, value, _of_its_type(config, key, section[name]))
+        section[name] = _parse(key, value, _of_its_type(config, key, value, section[name]))
 
 
-def _of_its_type(config: ConfigDict, key: str, current: Any) -> Any:
-    """Return the current value, as a float if it is an integer that a file wrote for one, as in `mu = 1`."""
+def _of_its_type(config: ConfigDict, key: str, text: str, current: Any) -> Any:
+    """Return the current value, as a float if it is an integer that a file wrote for one, as in `mu = 1`.
+
+    An integer stays one where the text is an integer, so most overrides need no look at defaults.
+    """
     if type(current) is not int:
+        return current
+    with suppress(ValueError):
+        int(text)
         return current
     # Imported here, as in `_model_section`.
     from jaxfed.config import base, methods

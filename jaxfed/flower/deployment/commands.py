@@ -14,7 +14,6 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.config import file as config_file
-from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.checks import check as config_check
 from jaxfed.config.checks.unread import check_given
 from jaxfed.config.deployment import deployment_of
@@ -30,7 +29,7 @@ from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
 from jaxfed.flower.deployment.output import StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes
-from jaxfed.flower.messages.setup import INITIAL
+from jaxfed.flower.messages.setup import is_state
 from jaxfed.flower.server import server_data, server_run
 from jaxfed.flower.server.stages import STAGES
 
@@ -81,7 +80,7 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
 def _absolute_paths(config: ConfigDict) -> Iterator[str]:
     """Yield KEY=VALUE for each relative path of a state that training starts from."""
     for key, value in flatten(config.to_dict()):
-        if key.rpartition(".")[2] == INITIAL and value not in ("", PRETRAINED):
+        if is_state(key, value):
             yield f"{key}={Path(value).expanduser().absolute()}"
 
 

@@ -26,7 +26,6 @@ from jaxfed.flower.messages.records import BadMessage, Record, Value
 NOT_SENT = ("dataset", "federation", "preprocessing", "deployment", "paper_table", "audit")
 # Keys of `execution` that belong to a machine; they change no result.
 OF_A_MACHINE = ("workers", "memory_limit", "compilation_cache", "plots")
-INITIAL = "initial_model"
 _MOST_CLIENTS, _MOST_CLASSES = 1_000_000, 100_000
 
 
@@ -145,13 +144,18 @@ def shown(text: str) -> str:
 _NO_SUMS = FeatureSums(np.zeros(0), np.zeros(0), 0)
 
 
+def is_state(key: str, value: Any) -> bool:
+    """Return True for a dotted key, in any section, that has the path of an earlier run's state."""
+    return key.rpartition(".")[2] == "initial_model" and value not in ("", PRETRAINED)
+
+
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the path of an initial model in any section, which the server alone reads."""
     return {
         key: _without_paths(value)
         if isinstance(value, Mapping)
         else ""
-        if key == INITIAL and value != PRETRAINED
+        if is_state(key, value)
         else value
         for key, value in settings.items()
     }

@@ -92,20 +92,16 @@ class Column:
     def _code(self, row: int, cell: str) -> int:
         if cell in self.texts:
             return self.codes[self.texts.index(cell)]
-        if cell in ("True", "False"):  # as pandas reads true, FALSE, ...
-            same = [
-                code
-                for text, code in zip(self.texts, self.codes, strict=True)
-                if text.casefold() == cell.casefold()
-            ]
-            if len(same) == 1:
-                return same[0]
-        if is_nothing(cell):  # missing, written in another way
-            missing = [
-                code for text, code in zip(self.texts, self.codes, strict=True) if is_nothing(text)
-            ]
-            if len(missing) == 1:
-                return missing[0]
+        # Written in another way: true and FALSE, as pandas reads them, or missing.
+        is_truth = cell in ("True", "False")
+        alike = [
+            code
+            for text, code in zip(self.texts, self.codes, strict=True)
+            if (is_truth and text.casefold() == cell.casefold())
+            or (is_nothing(cell) and is_nothing(text))
+        ]
+        if len(alike) == 1:
+            return alike[0]
         if self.other >= 0:
             return self.other
         meant = did_you_mean(nearest(cell, self.texts))
