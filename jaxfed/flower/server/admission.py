@@ -27,12 +27,24 @@ class Admitted(NamedTuple):
         hellos: the clients' first replies.
         refused: the other nodes that were asked, with the reason.
         last_step: the largest number of a step that an admitted client has served in this run.
+        wrong: a refused node is one of the clients, and has another config, version or data, or failed.
     """
 
     nodes: dict[int, int]
     hellos: dict[int, Hello]
     refused: dict[int, str]
     last_step: int
+    wrong: bool
+
+    def joined(self, later: Admitted) -> Admitted:
+        """Return these clients and those that were admitted later."""
+        return Admitted(
+            dict(sorted((self.nodes | later.nodes).items())),
+            self.hellos | later.hellos,
+            self.refused | later.refused,
+            max(self.last_step, later.last_step),
+            self.wrong or later.wrong,
+        )
 
 
 class Expected(NamedTuple):
@@ -53,20 +65,42 @@ class Expected(NamedTuple):
     names: Sequence[str] = ()
 
 
-def wait_for_nodes(
+def gather(
     network: Network,
     number: int,
+    admit: Callable[..., Admitted],
     *,
     seconds: float,
     poll: float = 0.5,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[int]:
-    """Wait until so many nodes are connected, or for this time; returns those that are."""
+) -> Admitted:
+    """Admit nodes until all clients are here, one of them is wrong, or time is over.
+
+    A node that is none of the clients (one that is gone but still listed, one of another run) ends no wait.
+
+    Args:
+        network: the network.
+        number: of clients.
+        admit: asks nodes (nodes, known=) and admits the clients among them.
+        seconds: to wait.
+        poll: seconds between two looks at the network.
+        clock: as in `Exchange`.
+        sleep: as in `Exchange`.
+    """
     end = clock() + seconds
-    while len(nodes := network.nodes()) < number and (left := end - clock()) > 0:
-        sleep(min(poll, left))
-    return nodes
+    found = Admitted({}, {}, {}, 0, False)
+    while True:
+        asked = {*found.nodes.values(), *found.refused}
+        new = set(network.nodes()) - asked
+        left = end - clock()
+        if len(found.nodes) + len(new) < number and left > 0:
+            sleep(min(poll, left))
+            continue
+        if new:
+            found = found.joined(admit(new, known=found.nodes))
+        if len(found.nodes) == number or found.wrong or left <= 0:
+            return found
 
 
 def admit(
@@ -121,6 +155,10 @@ def admit(
         hellos,
         refused,
         max((each.last_step for each in hellos.values()), default=0),
+        any(lost.kind for lost in answers.lost.values())
+        or any(
+            each.client in expected.clients and _objection(each, expected) for each in said.values()
+        ),
     )
 
 

@@ -61,7 +61,6 @@ def connect(
     text = setup.config_text(config)
     run = _name_of_run(text, place)
     earlier = known_clients.read(place, number)
-    nodes = admission.wait_for_nodes(network, number, seconds=limits.wait_for_nodes, **clock)
     expected = Expected(
         range(number),
         setup.fingerprint(text),
@@ -71,10 +70,10 @@ def connect(
     asked: Record = {"config": text, "method": config.algorithm, "num_classes": data.num_classes}
     waiting: dict[str, Any] = {"deadline": limits.deadline, "retries": limits.retries, **clock}
 
-    def admit(asking: Collection[int], wanted: Expected, **known: Any) -> Admitted:
+    def admit(asking: Collection[int], wanted: Expected = expected, **known: Any) -> Admitted:
         return admission.admit(network, asking, wanted, asked, run=run, **waiting, **known)
 
-    admitted = admit(nodes, expected)
+    admitted = admission.gather(network, number, admit, seconds=limits.wait_for_nodes, **clock)
     _check_complete(admitted, number, data)
     hellos = [admitted.hellos[client] for client in range(number)]
     if not earlier:

@@ -217,12 +217,54 @@ def test_a_node_without_a_hello_is_refused(tmp_path, fault):
     assert found.refused.keys() == {6}
 
 
-def test_waiting_for_nodes_ends():
-    clients = {5: None, 6: None}
-    network = LocalNetwork(clients)
-    clock = network.clock
-    waited = {"clock": clock, "sleep": clock.sleep}
-    assert admission.wait_for_nodes(network, 2, seconds=60, **waited) == [5, 6]
-    assert clock() == 100
-    assert admission.wait_for_nodes(network, 3, seconds=60, **waited) == [5, 6]
-    assert clock() == 160
+class Joining(LocalNetwork):
+    """A network in which nodes appear after so many seconds."""
+
+    def __init__(self, clients, after, faults=None):
+        super().__init__(clients, faults)
+        self.since = {node: self.clock() + seconds for node, seconds in after.items()}
+
+    def nodes(self):
+        return [node for node in super().nodes() if self.since.get(node, 0) <= self.clock()]
+
+
+def gathered(network, number, **data):
+    waited = {"clock": network.clock, "sleep": network.clock.sleep}
+    expected = Expected(range(number), CONFIG, **data)
+
+    def admit(nodes, **known):
+        return admission.admit(
+            network, nodes, expected, {}, run="r", deadline=10, retries=0, **waited, **known
+        )
+
+    found = admission.gather(network, number, admit, seconds=60, **waited)
+    return found, network.clock() - 100
+
+
+def test_waiting_ends_with_the_last_client_or_the_time(tmp_path):
+    clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1)}
+    found, seconds = gathered(Joining(clients, {6: 20}), 2)
+    assert found.nodes == {0: 5, 1: 6}
+    assert 20 <= seconds < 25
+    found, seconds = gathered(Joining(clients, {6: 90}), 2)
+    assert found.nodes == {0: 5}  # who is here is asked, so that the error says who is missing
+    assert 60 <= seconds < 65
+
+
+@pytest.mark.parametrize(("number", "faults"), [(7, {}), (1, {(9, 1): "late"})])
+def test_a_node_that_is_no_client_does_not_end_the_wait(tmp_path, number, faults):
+    """One of another run, or one that is gone and still listed."""
+    numbers = {5: 0, 6: 1, 9: number}
+    clients = {node: client_of(tmp_path / str(node), j) for node, j in numbers.items()}
+    found, seconds = gathered(Joining(clients, {6: 20}, faults), 2)
+    assert (found.nodes, found.refused.keys()) == ({0: 5, 1: 6}, {9})
+    assert 20 <= seconds < 45
+
+
+@pytest.mark.parametrize("changes", [{"config": "other"}, {"jax": "0.1"}, {"data": "no"}])
+def test_a_client_that_is_wrong_ends_the_wait(tmp_path, changes):
+    """Its operator sees the reason at once, not after the time."""
+    clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1, **changes)}
+    found, seconds = gathered(LocalNetwork(clients), 2, data={1: hello_of(tmp_path / "d", 1).data})
+    assert (found.nodes, found.refused.keys()) == ({0: 5}, {6})
+    assert seconds < 10
