@@ -60,9 +60,14 @@ def plugged_in() -> dict[str, Callable[..., Any]]:
     }
 
 
+def keys_of_plugin(factory: Callable[..., Any]) -> list[str]:
+    """Return the keys that the section of a plugin may have."""
+    return [p.name for p in signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
 def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
     """Check that the section's keys are keywords of the factory, by their defaults' types and its rules."""
-    known = [p.name for p in signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    known = keys_of_plugin(factory)
     for key in section:
         if key not in known:
             raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})

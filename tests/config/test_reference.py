@@ -13,6 +13,9 @@ from jaxfed.config.checks import check
 from jaxfed.config.keys import flatten
 from jaxfed.config.schema import SHARED, defaults, reference
 from jaxfed.errors import UsageError
+from jaxfed.models import MODELS
+from jaxfed.rules import SHARE, keywords
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from launch import entry, run
 
 
@@ -60,6 +63,32 @@ def test_a_config_shows_its_own_values():
     assert called(run.main, *given).stdout == text + "\n"
     status, said = invoke(["--help_keys=rounds", "--config.rounds=7"])
     assert (status, said) == (2, "jaxfed: --config=ml_collections_configs/NAME.py is missing\n")
+
+
+def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
+    @keywords(share=SHARE)
+    def mine(*, training, share=0.2, mu=1.0):
+        """A method.
+
+        Args:
+            share: what is trimmed.
+        """
+
+    def source(parts, *, least=0.5): ...
+
+    def network(num_classes, *, width: int = 8): ...
+
+    pages = reference.keys_page(), reference.methods_page()
+    for registry, factory in ((ALGORITHMS, mine), (PSEUDO_LABELS, source), (MODELS, network)):
+        monkeypatch.setitem(registry, "mine" if registry is ALGORITHMS else "other", factory)
+    text = reference.help_text("mine")
+    assert text == (
+        "mine.share = 0.2\n    what is trimmed. (allowed: numbers from 0 to 1)\n"
+        "mine.mu = 1.0\n    (allowed: numbers)"
+    )
+    assert reference.help_text("other.least").startswith("other.least = 0.5\n")
+    assert "option of other" in reference.help_text("model.width")
+    assert pages == (reference.keys_page(), reference.methods_page())
 
 
 def test_methods_have_what_leaves_a_client():

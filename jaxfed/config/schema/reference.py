@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section, methods, model_options
+from jaxfed.config import learner_section, methods, model_options, open_sections
 from jaxfed.config.keys import TYPES, flatten, nearest_keys
 from jaxfed.config.schema import SHARED
 from jaxfed.config.schema.docstrings import factory_meanings, meanings
@@ -38,23 +38,28 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """Return all keys by section: shared settings, then those of methods, learners and networks."""
+    """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks."""
     found = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
-    for name, factory in _own(ALGORITHMS):
-        plain, _, own = _taken_apart(factory)
-        found += _of_factory(f"{name}.", plain, own)
-    for name, factory in _own(LEARNERS):
-        found += _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
-    return [*found, *_of_networks()]
+    return [*found, *_of_registries(_own)]
+
+
+def registered_entries() -> list[Entry]:
+    """Return the keys of what was registered from outside, by a config file for instance."""
+    found = [*_of_registries(_registered)]
+    for name, factory in open_sections.plugged_in().items():
+        found += _of_factory(f"{name}.", factory, open_sections.keys_of_plugin(factory))
+    return found
 
 
 def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
     """Return a paragraph for each key with a prefix: its default, or a config's value and the default.
 
+    Keys of registered methods, networks and the like are among them; loading the config registers them.
+
     Raises:
         UsageError: no key has the prefix.
     """
-    every = entries()
+    every = [*entries(), *registered_entries()]
     found = [entry for entry in every if entry.key.startswith(prefix)]
     if not found:
         keys = [entry.key for entry in every]
@@ -202,10 +207,25 @@ def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
     return ((n, registry[n]) for n in registry if n not in registry.from_outside())
 
 
-def _of_networks() -> Iterator[Entry]:
+def _registered(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and factories that were registered from outside."""
+    return ((name, registry[name]) for name in registry.from_outside())
+
+
+def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]]) -> Iterator[Entry]:
+    """Yield the keys of the chosen methods, learners and networks."""
+    for name, factory in chosen(ALGORITHMS):
+        plain, _, own = _taken_apart(factory)
+        yield from _of_factory(f"{name}.", plain, own)
+    for name, factory in chosen(LEARNERS):
+        yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
+    yield from _of_networks(chosen(MODELS))
+
+
+def _of_networks(chosen: Iterator[tuple[str, Any]]) -> Iterator[Entry]:
     """Yield options by name; networks whose option has the same default and rule share a line."""
     networks: dict[tuple[str, str, str], list[str]] = {}
-    for network, factory in _own(MODELS):
+    for network, factory in chosen:
         for key, default, allowed in model_options.described(factory):
             networks.setdefault((key, repr(default), allowed), []).append(network)
     for (key, default, allowed), names in sorted(networks.items()):
@@ -263,6 +283,6 @@ def _paragraph(entry: Entry, values: Mapping[str, Any]) -> str:
     head += f" (default: {entry.default})" if value != entry.default else ""
     allowed = f" (allowed: {entry.allowed})" if entry.allowed else ""
     text = textwrap.fill(
-        f"{entry.meaning}{allowed}", 100, initial_indent="    ", subsequent_indent="    "
+        f"{entry.meaning}{allowed}".strip(), 100, initial_indent="    ", subsequent_indent="    "
     )
     return f"{head}\n{text}"
