@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, emptied
 from jaxfed.federation.sampling import Sampling, sample_clients
@@ -125,3 +125,8 @@ def is_judged(algorithm: FederatedAlgorithm, number: int, last: int, evaluate_ev
     if number in (last, algorithm.judged_after):
         return True
     return evaluate_every > 0 and number % evaluate_every == 0
+
+
+def watched(quality: Metrics) -> Metrics:
+    """Prefix a round's test metrics with `round_`, which marks them as not used for selection."""
+    return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}

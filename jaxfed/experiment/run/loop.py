@@ -71,7 +71,6 @@ from jaxfed.experiment.run.save_outputs import save_predictions, save_states
 from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
-    HAS_NO_MODEL,
     FederatedAlgorithm,
     Metrics,
     ServerState,
@@ -79,7 +78,7 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play
+from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.interruption import Interruption
@@ -230,7 +229,7 @@ class Experiment:
         elif algorithm.validate:
             metrics = algorithm.validate(state, federation)
             selected = selected.after(0, state, metrics, algorithm.evaluated)
-            metrics = {**metrics, **_of_round(self._watched(algorithm, state, federation))}
+            metrics = {**metrics, **watched(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
                 self._write(start)
@@ -316,11 +315,11 @@ class Experiment:
             validation = algorithm.validate(state, federation)
             selected = selected.after(round_number, state, validation, algorithm.evaluated)
             final = selected.best
-            watched = self._watched(algorithm, state, federation)
-            metrics = {**validation, **_of_round(watched)}
+            seen = self._watched(algorithm, state, federation)
+            metrics = {**validation, **watched(seen)}
             if is_last:
                 is_known = final is state and self.config.evaluate_test
-                quality = watched if is_known else algorithm.evaluate(final, federation)
+                quality = seen if is_known else algorithm.evaluate(final, federation)
                 metrics |= {**quality, "selected_round": selected.round}
                 if np.isfinite(selected.validation_accuracy):  # there is a validation split
                     metrics["selected_validation_accuracy"] = selected.validation_accuracy
@@ -333,8 +332,3 @@ class Experiment:
     ) -> Metrics:
         """Return the test metrics of a round's state with `evaluate_test`, else {}; for logging only."""
         return algorithm.evaluate(state, federation) if self.config.evaluate_test else {}
-
-
-def _of_round(quality: Metrics) -> Metrics:
-    """Prefix test metrics with `round_`, which marks them as not used for selection."""
-    return {f"round_{name}": value for name, value in quality.items() if name != HAS_NO_MODEL}

@@ -35,7 +35,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.make_schedule import schedule_of
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.clock.settings import Asynchrony, Clock
-from jaxfed.federation.rounds import cohorts_of, is_judged, play
+from jaxfed.federation.rounds import cohorts_of, is_judged, play, watched
 from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
 _MOST_SHOWN = 3  # metrics of a method that is not tested
@@ -106,6 +106,7 @@ def simulate(
     sampling: str = "uniform",
     seed: int = 0,
     evaluate_every: int = 0,
+    evaluate_test: bool = False,
     clock: Clock | None = None,
     asynchrony: Asynchrony | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
@@ -119,14 +120,18 @@ def simulate(
         cohort_size: clients in a round; 0 is all.
         sampling: of clients, see `sample_clients`.
         seed: determines all randomness.
-        evaluate_every: evaluate the state every `evaluate_every` rounds; 0 is after the last one only.
+        evaluate_every: evaluate the state on validation examples every `evaluate_every` rounds; 0 is after
+            the last one only.
+        evaluate_test: evaluate it on the test examples at these rounds too, as `round_test_accuracy`, for
+            curves; it selects nothing.
         clock: speeds and availability of clients, for simulated time; None: none.
         asynchrony: of rounds in simulated time; None: synchronous.
         on_round: called with every record as it is made.
 
     Raises:
         UsageError: the method cannot work with these clients, the network cannot work with their examples or
-            classes, nobody has a label, the loss is no longer finite, or no client has a model in the end.
+            classes, nobody has a label, there is nothing to evaluate rounds on, the loss is no longer finite,
+            or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
     check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
@@ -142,9 +147,14 @@ def simulate(
         if on_round is not None:
             on_round(record)
 
+    def seen(state: ServerState) -> Metrics:
+        return watched(algorithm.evaluate(state, federation)) if evaluate_test else {}
+
     if algorithm.validate:
         quality = algorithm.validate(state, federation)
         selected = selected.after(0, state, quality, algorithm.evaluated)
+        quality = {**quality, **seen(state)}
+        _check_curve(federation, evaluate_every, evaluate_test, quality)
         if quality:
             tell({"round": 0, **quality})
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
@@ -164,6 +174,7 @@ def simulate(
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
                 quality = algorithm.validate(state, federation)
                 selected = selected.after(number, state, quality, algorithm.evaluated)
+                quality = {**quality, **seen(state)}
             else:
                 selected = selected._replace(state=state)
             before_this, ended = ended, time.perf_counter()
@@ -245,6 +256,21 @@ def _check(
     if sampling not in allowed:
         raise UsageError(
             f"simulate: sampling={sampling!r}; choose one of {', '.join(map(repr, allowed))}"
+        )
+
+
+def _check_curve(
+    federation: Federation, evaluate_every: int, evaluate_test: bool, start: Metrics
+) -> None:
+    """Check that there is something to evaluate rounds on; `start` has the metrics of the initial state."""
+    if evaluate_test and not len(federation.test):
+        raise UsageError(
+            "simulate: evaluate_test=True: there are no test examples; give test=(x, y) to the federation"
+        )
+    if evaluate_every and not start and not len(federation.validation):
+        raise UsageError(
+            f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
+            "validation=(x, y) to the federation, or use evaluate_test=True"
         )
 
 

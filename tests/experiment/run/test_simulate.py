@@ -213,6 +213,27 @@ def test_what_pseudo_labels_start_from_is_a_candidate():
     assert (found.state, found.last_state, found.metrics["test_accuracy"]) == (2, 5, 0.9)
 
 
+def test_rounds_are_evaluated_on_request_or_it_is_an_error():
+    training = jaxfed.Training(from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,)))
+    fedavg = jaxfed.algorithms.fedavg(training=training)
+    clients, test = clients_of(2), (X[60:], Y[60:])
+    alone = jaxfed.Federation.from_clients(clients, test=test)
+    options = {"rounds": 4, "evaluate_every": 2}
+    curve = simulate(fedavg, alone, evaluate_test=True, **options)
+    seen = [r["round"] for r in curve.records if "round_test_accuracy" in r]
+    assert seen == [0, 2, 4]
+    assert curve.records[-1]["round_test_accuracy"] == curve.metrics["test_accuracy"]
+    validated = jaxfed.Federation.from_clients(clients, test=test, validation=test)
+    both = simulate(fedavg, validated, evaluate_test=True, **options)
+    for record in (r for r in both.records if "validation_accuracy" in r):
+        assert record["round_test_accuracy"] == record["validation_accuracy"]
+    assert len(both.records) == 5
+    with pytest.raises(jaxfed.UsageError, match="evaluate_every=2: there are no validation examp"):
+        simulate(fedavg, alone, **options)
+    with pytest.raises(jaxfed.UsageError, match="evaluate_test=True: there are no test examples"):
+        simulate(fedavg, jaxfed.Federation.from_clients(clients), evaluate_test=True)
+
+
 def test_nobody_with_a_label_is_an_error_and_not_a_random_start():
     clients = [(x, np.full(len(y), -1)) for x, y in clients_of(2)]
     federation = jaxfed.Federation.from_clients(clients, test=(X[60:], Y[60:]), num_classes=3)
