@@ -141,6 +141,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
+        self._check_types()
         splits = (
             ("train", self.x, self.y, self.client_id, self.subclass, UNLABELED),
             ("test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0),
@@ -200,6 +201,25 @@ class Dataset:
             raise UsageError(
                 f"data set {self.name!r}: training examples have shape {self.x.shape[1:]}, test "
                 f"examples {self.x_test.shape[1:]}"
+            )
+
+    def _check_types(self) -> None:
+        """Check that examples and labels are arrays, labels integers, and that each class has a name."""
+        for field in ("x", "y", "x_test", "y_test"):
+            value = getattr(self, field)
+            if not hasattr(value, "dtype"):
+                raise UsageError(
+                    f"data set {self.name!r}: {field} is of type {type(value).__name__}; use an array, "
+                    "with 0 rows where there is no such split"
+                )
+        for field in ("y", "y_test"):
+            dtype = getattr(self, field).dtype
+            if not np.issubdtype(dtype, np.integer):
+                raise UsageError(f"data set {self.name!r}: {field} is {dtype}; use int32")
+        if len(self.class_names) != self.num_classes:
+            raise UsageError(
+                f"data set {self.name!r}: {len(self.class_names)} class names for {self.num_classes} "
+                "classes; use one a class"
             )
 
     @property

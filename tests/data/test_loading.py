@@ -284,6 +284,13 @@ def test_a_dataset_must_agree_with_itself():
         ({"x_test": np.zeros((0, 4))}, "shape"),
         ({"client_id": y[:1]}, "one id an example"),
         ({"x": x[:0], "y": y[:0]}, "no training examples"),
+        (
+            {"x_test": None},
+            "x_test is of type NoneType; use an array, with 0 rows where there is no",
+        ),
+        ({"x": x.tolist()}, "x is of type list; use an array"),
+        ({"y": y.astype(float)}, "y is float64; use int32"),
+        ({"class_names": ("0", "1")}, "2 class names for 1 classes; use one a class"),
     ):
         with pytest.raises(UsageError, match=message):
             Dataset(**good | change)
