@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
@@ -99,6 +100,13 @@ def check(config: ConfigDict, data: ServerData) -> None:
                 value=config[key],
                 allowed=f"use {only}",
             )
+    if methods.algorithm_of(config, config.algorithm) in ALGORITHMS.from_outside():
+        raise UsageError(
+            "nodes have the methods of jaxfed, and a server sends no code",
+            key="config.algorithm",
+            value=config.algorithm,
+            allowed="use launch.run for a method of your own",
+        )
     name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
     algorithm = make_algorithm(config, name, data.federation(client_calls.NO_CENSUS, number))
     if algorithm.sides is None:

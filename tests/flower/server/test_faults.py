@@ -13,6 +13,8 @@ from network_deployment import STEPS, Deployment, config_of, last_state, tally
 from on_demand import on_demand
 
 import jaxfed
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config.build import assembly
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_run
@@ -319,6 +321,16 @@ def test_other_data_at_a_later_start_is_refused(deployed):
 def test_a_network_plays_one_run(deployed):
     there = deployed(None, "num_repeats=2")
     with pytest.raises(UsageError, match=r"config\.num_repeats=2: a network plays one run"):
+        there.serve()
+    assert not there.place.exists()
+
+
+def test_nodes_do_not_have_a_method_of_ones_own(deployed, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "mine", lambda *, training: fedavg(training=training))
+    there = deployed(None, "algorithm=mine")
+    with pytest.raises(
+        UsageError, match=r"config\.algorithm='mine': nodes have the methods of jax"
+    ):
         there.serve()
     assert not there.place.exists()
 
