@@ -24,13 +24,14 @@ def test_messages_say_what_is_wrong(monkeypatch):
             metrics = plain.round(state, cohort, key)[1]
             return state._replace(round=jax.jit(lambda n: n + 1)(state.round)), metrics
 
-        return plain._replace(round=round)
+        return plain._replace(round=round, predictions=None)
 
     monkeypatch.setitem(ALGORITHMS, "careless", careless)
     with pytest.raises(AssertionError, match=r"test accuracy 0\.\d+, least_accuracy is 0.4"):
         _Careless().test_learns_and_is_repeatable()
     with pytest.raises(AssertionError, match=r"rounds \[4, 5, .*12\] compile programs anew"):
         _Careless().test_rounds_are_compiled_once()
+    _Careless().test_predictions_are_what_was_measured()  # there are none
 
 
 def test_a_difference_names_its_place():

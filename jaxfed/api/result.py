@@ -128,7 +128,9 @@ class Result:
         """One row per labeled or tested point (`jaxfed.experiment.run.save_outputs`)."""
         file = self._files.predictions(self._named(method, repeat), repeat)
         if not file.is_file():
-            raise UsageError(f"no predictions: {file} is not there; the method diverged")
+            raise UsageError(
+                f"no predictions: {file} is not there; the method diverged, or has no function `predictions`"
+            )
         with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
             rows = [
                 dict(zip(_KINDS, values, strict=True)) for values in list(csv.reader(stream))[1:]

@@ -88,6 +88,21 @@ def test_figures_have_room_for_long_names(tmp_path):
         assert_nothing_is_cut(figure)
 
 
+def test_a_measure_of_ones_own_is_drawn_over_rounds(tmp_path):
+    run = run_of(tmp_path / "r")
+    lines = [
+        {"repeat": 0, "algorithm": "xclp", "round": number, "validation_macro_f1": number / 4}
+        | {"threshold": 0.5}
+        for number in (0, 1, 2)
+    ]
+    (run.workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures = run_figures(run)
+    (line,) = figures["validation_macro_f1"].axes[0].lines
+    assert line.get_ydata().tolist() == [0, 0.25, 0.5]
+    assert figures["validation_macro_f1"].axes[0].get_ylabel() == "validation macro f1"
+    assert "threshold" not in figures
+
+
 def test_a_table_of_runs(tmp_path):
     """Also where the run that is told of first has no variant."""
     runs = [

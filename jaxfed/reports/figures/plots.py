@@ -58,6 +58,7 @@ _OVER_ROUNDS = {
     "agreement": "agreement",
     "consensus_accuracy": "round_consensus_accuracy",
 }
+_MEASURES = ("validation_", "round_test_")  # names of measures begin so, those of own methods too
 _OVER_TIME = ("round_test", "validation")  # drawn over simulated time as well, with a clock
 # Plots of methods with per-client models: name -> metric of each client, metric of the mean.
 _OVER_CLIENTS = {
@@ -84,7 +85,10 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
             {metric: run.num_examples(metric) for metric in metrics},
         )
     lines = read_metrics(run.workdir)
-    for name, metric in {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}.items():
+    seen = {name for line in lines for name in line if name.startswith(_MEASURES)}
+    others = {name: name for name in sorted(seen.difference(_OVER_ROUNDS.values()))}
+    known = {"rounds": (*metrics, "test_accuracy")[0], **_OVER_ROUNDS}
+    for name, metric in {**known, **others}.items():
         rounds = rounds_by_algorithm(lines, metric, methods.algorithms)
         if rounds:
             drawings[name] = partial(
