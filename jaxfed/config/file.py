@@ -20,6 +20,7 @@ import copy
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -144,7 +145,7 @@ def split_variant(spec: str) -> tuple[str, str]:
 
 
 def load_module(path: str) -> ModuleType:
-    """Import a config file by its path.
+    """Import a config file by its path; it may import modules of its own folder.
 
     Raises:
         UsageError: it is missing, unreadable, not Python, or does not parse.
@@ -157,6 +158,9 @@ def load_module(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"--config={path}: a config file is Python and its name ends in .py")
     module = importlib.util.module_from_spec(spec)
+    folder = file.parent.resolve()
+    if folder != _shipped_configs() and str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last, so that nothing installed is hidden
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

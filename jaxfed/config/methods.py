@@ -163,6 +163,8 @@ def training_key(config: ConfigDict, name: str, key: str) -> str:
 def unsaid(config: ConfigDict, key: str) -> Any:
     """Return the value in effect of a key that a method may have and its section omits.
 
+    None, for a value of any type, if the method needs the keyword and has no default.
+
     Raises:
         KeyError: no method has it.
     """
@@ -179,7 +181,8 @@ def unsaid(config: ConfigDict, key: str) -> Any:
     (leaf,) = rest
     if leaf in GIVEN:
         raise KeyError(key)
-    return all_keywords(config, name)[leaf]
+    value = all_keywords(config, name)[leaf]
+    return None if value is inspect.Parameter.empty else value
 
 
 def own_keywords(factory: Callable[..., FederatedAlgorithm]) -> dict[str, Any]:

@@ -90,6 +90,18 @@ def test_a_keyword_that_the_config_does_not_name_has_its_default_type():
     assert "scaffold" not in config
 
 
+def test_a_keyword_without_a_default_has_to_be_given(monkeypatch):
+    def needy(*, training, mu):
+        """A method that a config cannot leave to its defaults."""
+
+    monkeypatch.setitem(methods.ALGORITHMS, "needy", needy)
+    with pytest.raises(UsageError, match=r"^config\.needy\.mu: missing; 'needy' needs it$"):
+        check.check(training_config("algorithm=needy", "baselines="))
+    given = training_config("algorithm=needy", "baselines=", "needy.mu=0.5")
+    assert given.needy.mu == 0.5
+    check.check(given)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,17 @@ def test_a_config_file_can_be_wrong_too(change, words):
     with pytest.raises(UsageError) as caught:
         check.check(config)
     assert words in str(caught.value)
+
+
+def test_a_config_file_imports_modules_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_a_config.py").write_text("ROUNDS = 7\n")
+    (tmp_path / "a.py").write_text(
+        "from jaxfed.config import base\nfrom beside_a_config import ROUNDS\n"
+        "def get_config(variant=''):\n"
+        "    config = base.get_config()\n    config.rounds = ROUNDS\n    return config\n"
+    )
+    assert config_file.load(str(tmp_path / "a.py")).rounds == 7
 
 
 def test_variants():
