@@ -15,7 +15,7 @@ class Network(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs):
         self.first = nnx.Linear(64, 128, rngs=rngs)
-        self.norm = nnx.BatchNorm(128, rngs=rngs)
+        self.norm = nnx.BatchNorm(128, momentum=0.9, rngs=rngs)  # few steps a round
         self.dropout = nnx.Dropout(0.2, rngs=rngs)
         self.last = nnx.Linear(128, 10, rngs=rngs)
 

@@ -101,11 +101,14 @@ def test_every_learner_and_field_is_named():
 
 
 def test_own_method(module, tmp_path, monkeypatch):
-    config, checks = blocks("docs/own-method.md")
+    config, checks, aggregation = blocks("docs/own-method.md")
     path = tmp_path / "fedlast.py"
     path.write_text(config)
     result = jaxfed.run(f"{path}:smoke", fedlast__keep=0.9, **QUIET)
     assert set(result.methods) == {"fedlast", "fedavg"}
+    exec(aggregation, vars(module))
+    alone = {"algorithm": "fedmedian", "baselines": (), **QUIET}
+    assert jaxfed.run("fedavg_xclp:smoke", **alone).metrics.train_loss.iloc[-1] < 1
     del ALGORITHMS["fedlast"]  # the checks import it in a process of their own
     monkeypatch.delitem(sys.modules, "fedlast", raising=False)
     monkeypatch.syspath_prepend(tmp_path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, emptied
@@ -80,13 +81,26 @@ def play(
             own_key = jax.random.fold_in(key, number)
             if schedule is not None:
                 state = schedule.started(algorithm, state, stored, number)
-            after, metrics = algorithm.round(state, cohort, own_key)
+            after, metrics = _checked(algorithm.round(state, cohort, own_key))
             jax.block_until_ready(after)
             if schedule is not None:
                 metrics = {**metrics, **schedule.metrics(number)}
                 after, stored = schedule.ended(after)
             yield Played(number, state, after, metrics, cohort, own_key, stored)
             state = after
+
+
+def _checked(result: Any) -> tuple[ServerState, Metrics]:
+    """Check that a round has returned a state, and metrics of numbers."""
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        raise UsageError(
+            f"a method's `round` returned {type(result).__name__}; return (state, metrics), metrics a dict"
+        )
+    texts = [name for name, value in result[1].items() if isinstance(value, str)]
+    if texts:
+        raise UsageError(f"a round's metric {texts[0]!r} is text; use a number")
+    state, metrics = result
+    return state, metrics
 
 
 def cohorts_of(

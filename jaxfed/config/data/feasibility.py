@@ -29,6 +29,7 @@ from jaxfed.config.methods import (
 )
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.algorithm import check_rounds as check_stages
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.departures import check_departures
@@ -95,6 +96,10 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
             if needs(config, name).two_views:
                 check_augmentation(seen, "strong_augmentation", shape)
             algorithm = make_algorithm(seen, name, _Shapes(**given))
+        if not isinstance(algorithm, FederatedAlgorithm):
+            raise UsageError(
+                f"the factory of {name!r} returned {type(algorithm).__name__}; return a FederatedAlgorithm"
+            )
         stage_1 = f"config.{training_key(config, name, 'labeled_only_rounds')}"
         check_stages(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
 

@@ -125,7 +125,8 @@ class LabelSources:
         num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
         parts = LabelParts(model, embed, map_clients, num_classes, host)
         for name in PSEUDO_LABELS.from_outside():
-            sources[name] = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+            source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+            sources[name] = pseudo_label.checked(source, name, num_classes)
         return sources
 
     def _propagated(

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
@@ -169,7 +171,12 @@ def class_weighted(
 
 
 def completed(cohort: Cohort, label: Array, confidence: Array) -> PseudoLabels:
-    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding."""
+    """Combine given labels (weight 1) and inferred ones (-1: none) by confidence; none on padding.
+
+    Raises:
+        UsageError: a label or a confidence for each example is needed, and labels are no integers.
+    """
+    _check_form(cohort, label, confidence)
     return _complete(jnp.asarray(cohort.y), jnp.asarray(cohort.mask), label, confidence)
 
 
@@ -187,3 +194,44 @@ def _complete(y: jax.Array, mask: jax.Array, label: Array, confidence: Array) ->
             "pseudo_label_weight": jnp.sum(weight, where=is_inferred) / count,
         },
     )
+
+
+def checked(source: PseudoLabel, name: str, num_classes: int) -> PseudoLabel:
+    """The source, which raises a UsageError for a label or weight that no round can train on.
+
+    Args:
+        source: one from outside of jaxfed.
+        name: its name, for the error.
+        num_classes: C; 0 if it is not known.
+
+    Cost: labels and weights of a round go to the host.
+    """
+
+    def pseudo_label(
+        state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        found = source(state, cohort, key, communication)
+        if not isinstance(found, PseudoLabels):
+            wrong = f"returned {type(found).__name__}"
+            raise UsageError(wrong, key=name, allowed="use the PseudoLabels that `completed` makes")
+        _check_form(cohort, found.label, found.weight)
+        label, weight = np.asarray(found.label), np.asarray(found.weight)
+        if label.size and (label.min() < UNLABELED or 0 < num_classes <= label.max()):
+            largest = num_classes - 1 if num_classes else "C - 1"
+            wrong = f"labels {label.min()}..{label.max()}"
+            raise UsageError(wrong, key=name, allowed=f"use -1..{largest}")
+        if not (np.isfinite(weight).all() and (weight >= 0).all()):
+            raise UsageError("some weight is negative or not finite", key=name)
+        return found
+
+    return pseudo_label
+
+
+def _check_form(cohort: Cohort, label: Array, weight: Array) -> None:
+    """Check that labels and weights have the cohort's shape [K, N], and that labels are integers."""
+    shape = tuple(np.shape(cohort.y))
+    for what, values in (("labels", label), ("weights", weight)):
+        if tuple(np.shape(values)) != shape:
+            raise UsageError(f"{what} of shape {tuple(np.shape(values))} for examples {shape}")
+    if not jnp.issubdtype(label.dtype, jnp.integer):
+        raise UsageError(f"labels of type {label.dtype}; use int32, such as from `argmax`")

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.chunk_size import MapClients, fitted
 from jaxfed.federation.execution.client_map import is_one_cpu, on_first_device
@@ -140,6 +141,7 @@ class CohortStep:
         starts = starts_of(state, ids)
         models = None if starts is None else state.stored.models
         updates = self._update((shared, own.examples, models), (clients, keys, starts))
+        _check_client_state(clients.state, updates.client_state)
         weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
             jnp.asarray(ids) >= 0, updates.weight
         )
@@ -159,6 +161,28 @@ class CohortStep:
         keys = client_keys(jax.random.fold_in(key, Stream.AFTER_MEAN), own.cohort)
         inputs = own.data, cohort_statistics(state, ids), keys
         return self._show((state.model, own.examples), inputs)
+
+
+def _check_client_state(before: Any, after: Any) -> None:
+    """Check, where the round is traced, that a client's new state has the form of its old one.
+
+    A state of another form would be stored at the old one's place: cut, repeated, or rounded to integers.
+    """
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        wrong = "its structure differs from that of `init_client`"
+    else:
+        pairs = [*zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
+        wrong = next(
+            (
+                f"{new.dtype}{list(new.shape[1:])} in place of {old.dtype}{list(old.shape[1:])}"
+                for old, new in pairs
+                if old.shape != new.shape
+                or (old.dtype != new.dtype and not jnp.issubdtype(old.dtype, jnp.floating))
+            ),
+            "",
+        )
+    if wrong:
+        raise UsageError(wrong, key="client_state", owner="ClientUpdate")
 
 
 def with_clients(

@@ -1,0 +1,112 @@
+"""Parts of a method of one's own that cannot work are a line, not a result."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxfed
+from jaxfed import xclp
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
+from jaxfed.training.round.client_round import finished, local_steps
+from jaxfed.training.round.round import federated_training
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((30, 4)).astype(np.float32)
+Y = np.where(np.arange(30) % 3 == 0, -1, np.arange(30) % 3)
+FEDERATION = jaxfed.Federation.from_clients([(X[:15], Y[:15]), (X[15:], Y[15:])], num_classes=3)
+NETWORK = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+
+
+def training(labels=None):
+    return jaxfed.Training(NETWORK, labels=labels or jaxfed.LabelSources())
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            lambda c, y, w: completed(c, y[:, :1], w),
+            r"labels of shape \(2, 1\) for examples \(2, 15",
+        ),
+        (lambda c, y, w: completed(c, y, w[0]), r"weights of shape \(15,\) for examples \(2, 15\)"),
+        (lambda c, y, w: completed(c, w, w), "labels of type float32; use int32"),
+        (lambda c, y, w: (y, w), "returned tuple; use the PseudoLabels that `completed` makes"),
+        (lambda c, y, w: completed(c, y - 5, w), r"^mine: labels -5\.\.2; use -1\.\.2$"),
+        (lambda c, y, w: completed(c, y + 9, w), r"^mine: labels -?\d\.\.9; use -1\.\.2$"),
+        (lambda c, y, w: completed(c, y, w * jnp.nan), "some weight is negative or not finite"),
+        (lambda c, y, w: PseudoLabels(y, -w, {}), "some weight is negative or not finite"),
+    ],
+)
+def test_labels_of_a_source(found, message, monkeypatch):
+    def mine(parts):
+        def pseudo_label(state, cohort, key, communication):
+            y = jnp.zeros(cohort.y.shape, jnp.int32)
+            return found(cohort, y, y.astype(jnp.float32) + 1)
+
+        return pseudo_label
+
+    monkeypatch.setitem(PSEUDO_LABELS, "mine", mine)
+    labels = jaxfed.LabelSources(own_parameters=xclp.Propagation(num_classes=3))
+    method = jaxfed.algorithms.fedavg(training=training(labels), pseudo_label="mine")
+    with pytest.raises(jaxfed.UsageError, match=message):
+        jaxfed.simulate(method, FEDERATION)
+
+
+@pytest.mark.parametrize(
+    ("first", "after", "message"),
+    [
+        (
+            jnp.zeros(2),
+            lambda old: jnp.zeros(3),
+            r"client_state: float32\[3\] in place of float32\[2\]",
+        ),
+        (
+            jnp.int32(0),
+            lambda old: old.astype(jnp.float32),
+            r"client_state: float32\[\] in place of int32\[\]",
+        ),
+        (jnp.zeros(2), lambda old: (), "its structure differs from that of `init_client`"),
+        (jnp.zeros(2), lambda old: old + 1, None),
+    ],
+)
+def test_states_of_clients(first, after, message):
+    own = training()
+
+    def local_update(shared, client, key, *, batches):
+        trained = local_steps(own, shared, client, key, loss=own.loss, batches=batches)
+        return finished(own, shared, client, trained)._replace(client_state=after(client.state))
+
+    method = federated_training(
+        own, local_update, pseudo_label="none", init_client=lambda model, federation: first
+    )
+    if message is None:
+        assert jaxfed.simulate(method, FEDERATION).last_state.clients.tolist() == [[1, 1], [1, 1]]
+        return
+    with pytest.raises(jaxfed.UsageError, match=message):
+        jaxfed.simulate(method, FEDERATION)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda after, metrics: after, "returned ServerState; return .state, metrics."),
+        (lambda after, metrics: (after, None), "metrics a dict"),
+        (lambda after, metrics: (after, {**metrics, "note": "a"}), "metric 'note' is text"),
+    ],
+)
+def test_results_of_a_round(change, message):
+    plain = jaxfed.algorithms.fedavg(training=training())
+    method = plain._replace(round=lambda *given: change(*plain.round(*given)))
+    with pytest.raises(jaxfed.UsageError, match=message):
+        jaxfed.simulate(method, FEDERATION)
+
+
+def test_a_factory_that_returns_nothing(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "mine", lambda *, training: None)
+    with pytest.raises(
+        jaxfed.UsageError, match="factory of 'mine' returned NoneType; return a Fed"
+    ):
+        jaxfed.run("fedavg_xclp:smoke", algorithm="mine", baselines=(), progress=False)
