@@ -168,21 +168,15 @@ def _check_client_state(before: Any, after: Any) -> None:
 
     A state of another form would be stored at the old one's place: cut, repeated, or rounded to integers.
     """
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    forms: list[Any] = [jax.tree.structure(state) for state in (before, after)]
+    if forms[0] != forms[1]:
         wrong = "its structure differs from that of `init_client`"
-    else:
-        pairs = [*zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
-        wrong = next(
-            (
-                f"{new.dtype}{list(new.shape[1:])} in place of {old.dtype}{list(old.shape[1:])}"
-                for old, new in pairs
-                if old.shape != new.shape
-                or (old.dtype != new.dtype and not jnp.issubdtype(old.dtype, jnp.floating))
-            ),
-            "",
-        )
-    if wrong:
         raise UsageError(wrong, key="client_state", owner="ClientUpdate")
+    for was, now in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        is_rounded = was.dtype != now.dtype and not jnp.issubdtype(was.dtype, jnp.floating)
+        if was.shape != now.shape or is_rounded:
+            wrong = f"{now.dtype}{list(now.shape[1:])} in place of {was.dtype}{list(was.shape[1:])}"
+            raise UsageError(wrong, key="client_state", owner="ClientUpdate")
 
 
 def with_clients(
