@@ -32,7 +32,6 @@ from jaxfed.reports.tables.display_names import is_accuracy, metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods
 
 MOST_TOGETHER = 8  # methods whose lines one pair of axes can show
-_COLUMNS = 4
 
 Draw = Callable[
     [Axes, str, Mapping[str, Any], bool], None
@@ -68,7 +67,7 @@ def curve_figure(
     for ax in panels:
         positions = place_values(ax, key, values)
     if above is not None:
-        for ax in panels[:_COLUMNS]:
+        for ax in panels[: _columns(len(panels))]:
             mark_above(ax, positions, *above, color=MUTED)
     joined = is_quantity(key, values)
     # At categorical values, methods are shifted side by side; on a numeric scale they must not be.
@@ -191,9 +190,10 @@ def _panels(
         ax = figure.subplots()
         dress(ax, title=title, xlabel=xlabel, ylabel=ylabel)
         return figure, [ax]
-    rows = -(-len(names) // _COLUMNS)
+    columns = _columns(len(names))
+    rows = -(-len(names) // columns)
     figure = new_figure(8.4, 0.8 + 1.5 * rows)
-    grid = figure.subplots(rows, _COLUMNS, sharex=True, sharey=True).ravel()
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True).ravel()
     for ax in grid[len(names) :]:
         ax.set_visible(False)
     panels = list(grid[: len(names)])
@@ -202,13 +202,18 @@ def _panels(
         text = textwrap.fill(plain(methods.name(name)), 30)
         ax.set_title(text, color=INK, fontsize=8.5, loc="left", pad=4)
         ax.tick_params(labelsize=8)
-    for ax in panels[-_COLUMNS:]:
+    for ax in panels[-columns:]:
         ax.tick_params(labelbottom=True)
     figure.supxlabel(xlabel, color=INK, fontsize=10)
     figure.supylabel(ylabel, color=INK, fontsize=10)
     if title:
         figure.suptitle(title, color=INK, fontsize=11, fontweight="bold", x=0.01, ha="left")
     return figure, panels
+
+
+def _columns(number: int) -> int:
+    """Return four or three columns, whichever leaves fewer places empty."""
+    return min((4, 3), key=lambda columns: -number % columns)
 
 
 def _draw_all(
