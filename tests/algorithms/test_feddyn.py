@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, weights_of
+from small_round_checks import check_rounds
 from small_training import RATE, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.feddyn import feddyn
@@ -16,12 +17,14 @@ ALPHA = 0.3
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has: no randomness
 
 
-def test_three_rounds_are_the_equations():
+def test_three_rounds_are_the_equations(tmp_path):
     """Clients of 5, 9 and 7 examples, of whom two take part in a round, in plain gradient steps."""
     sizes, cohorts = [5, 9, 7], [[0, 1], [1, 2], [0, 2]]
     federation = federation_of(sizes)
     training = training_of(WHOLE, weighting=aggregate.uniformly)
-    states = rounds_of(feddyn(training=training, alpha=ALPHA), federation, 3, cohorts)
+    algorithm = feddyn(training=training, alpha=ALPHA)
+    check_rounds(algorithm, federation, cohorts, tmp_path)
+    states = rounds_of(algorithm, federation, 3, cohorts)
     w = weights_of(states[0].model)
     g, h = np.zeros((3, len(w))), 0
     for number, cohort in enumerate(cohorts):

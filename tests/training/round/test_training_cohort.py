@@ -42,7 +42,7 @@ def training_with(size, **changes):
     return dataclasses.replace(training, training_cohort_size=size)
 
 
-SEEN = []  # clients of each cohort that a method of `labeling` has labeled
+seen = []  # clients of each cohort that a method of `labeling` has labeled
 
 
 @cache
@@ -52,7 +52,7 @@ def labeling(size):
     network = training.pseudo_labels["network"]
 
     def label(state, cohort, key, communication):
-        SEEN.append(np.asarray(cohort.client_id).tolist())
+        seen.append(np.asarray(cohort.client_id).tolist())
         return network(state, cohort, key, communication)
 
     return fedavg(training=with_sources(training, network=label), pseudo_label="network")
@@ -96,10 +96,10 @@ def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all():
     few, every = labeling(3), labeling(0)
     state = few.init(KEY, HALF)
     places = training_places(HALF.cohort(), 3, KEY)
-    SEEN.clear()
+    seen.clear()
     after, metrics = few.round(state, HALF.cohort(), KEY)
     expected, alone = every.round(state, HALF.cohort(places.tolist()), KEY)
-    assert SEEN == [[*range(6)], places.tolist()]
+    assert seen == [[*range(6)], places.tolist()]
     assert int(metrics["clients"]) == int(alone["clients"]) == 3
     assert_same(after.model, expected.model)
     assert not np.array_equal(jax.tree.leaves(state.model)[0], jax.tree.leaves(after.model)[0])
@@ -121,10 +121,10 @@ def test_an_audit_sees_the_models_of_those_that_train():
     state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
     places = training_places(HALF.cohort(), 3, KEY)
     after, _ = few.round(state, cohort, KEY)
-    seen = few.views(state, after, cohort, KEY)[0]
+    found = few.views(state, after, cohort, KEY)[0]
     expected = every.views(state, after, HALF.cohort(places.tolist()), KEY)[0]
-    assert seen.client.tolist() == expected.client.tolist() == places.tolist()
-    np.testing.assert_array_equal(seen.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
+    assert found.client.tolist() == expected.client.tolist() == places.tolist()
+    np.testing.assert_array_equal(found.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
 
 
 def test_without_a_labeling_the_others_receive_nothing():

@@ -91,7 +91,8 @@ def test_the_server_sees_changes_before_its_noise():
         alone = w - RATE * gradient(lambda u, x=x, y=y: cross_entropy(u, x, y), w)
         np.testing.assert_allclose(answers, softmax(logits(alone, X)), atol=1e-5)
     np.testing.assert_allclose(mean.answers(X)[0], noisy.predict(after, X), atol=1e-6)
-    assert np.linalg.norm(weights_of(after.model) - w) > 2  # the mean without noise is at most the bound, 1, away
+    # Without noise the mean is at most the bound, 1, away.
+    assert np.linalg.norm(weights_of(after.model) - w) > 2
 
 
 @pytest.mark.sample(1)
