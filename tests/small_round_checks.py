@@ -12,7 +12,7 @@ def check_rounds(algorithm, federation, cohorts, folder):
     """Play rounds of cohorts of one size twice.
 
     All but the first compile nothing. From a state that was saved and loaded, with clients in another
-    order, they give the same bits.
+    order, they give the same bits; of two clients any order has the same sum, so there should be three.
     """
 
     def played(state, number, order=1):

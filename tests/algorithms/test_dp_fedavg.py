@@ -149,7 +149,7 @@ def test_noise_of_clients_has_its_deviation():
 
 def test_the_seed_makes_the_noise(tmp_path):
     loud, quiet = of_clients(**LOUD), of_clients(**QUIET)
-    check_rounds(loud, FEDERATION, [[0, 1], [2, 3], [1, 3]], tmp_path)
+    check_rounds(loud, FEDERATION, [None] * 3, tmp_path)
     models = [rounds_of(made)[0].model for made in (loud, loud, quiet)]
     assert_same(models[0], models[1])
     noise = affine(models[0]) - affine(models[2])

@@ -61,10 +61,10 @@ ON_DEMAND = (
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
-    "fixmatch",  # sage has the same views
     # Their own tests check the same of small rounds (`small_round_checks`).
-    *("protofssl", "semifl", "feddyn", "fedper", "dp_fedavg"),
+    *("protofssl", "semifl", "feddyn", "fedper", "dp_fedavg", "fixmatch", "sage"),
     "fedmd",  # fedct has the same learners
+    "per_client_lp",  # xclp is as much of one shot
 )
 
 

@@ -96,7 +96,7 @@ def made():
 
 def test_rounds_are_compiled_once_and_resumed_with_the_same_bits(tmp_path):
     _, federation, algorithm = made()
-    check_rounds(algorithm, federation, [None, None, None], tmp_path)
+    check_rounds(algorithm, federation, [None] * 3, tmp_path)
 
 
 def test_rounds_are_those_of_the_transcription():
