@@ -232,15 +232,15 @@ def test_memory_is_told_and_limited(monkeypatch):
         found.with_later([vectors[0][:4]])
 
 
-def test_over_two_devices_as_on_one():
+@pytest.mark.parametrize("before", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_over_two_devices_as_on_one(before):
+    """Whatever number of devices the labeling is from."""
     vectors, labels, _ = clustered_clients([30, 20])
     later = clustered_clients([6, 4], seed=1)[:2]
-    one, two = (
-        propagate_labels(
-            vectors, labels, execution=Execution(num_devices=number), **SETTINGS
-        ).with_later(*later)
-        for number in (1, 2)
-    )
+    settings = {"execution": Execution(num_devices=before), **SETTINGS}
+    one, two = (propagate_labels(vectors, labels, **settings) for _ in range(2))
+    one._execution, two._execution = (Execution(num_devices=number) for number in (1, 2))
+    one, two = one.with_later(*later), two.with_later(*later)
     check_equal(two, one, max(own.scores.max() for own in one))
 
 
