@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from importlib import import_module
 from itertools import product
 
 import jax
@@ -59,9 +60,12 @@ def run(config, place, **how):
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
+    """One round of each method, queried with few noisy copies of each target."""
     place = tmp_path_factory.mktemp("audit") / "run"
     config = config_of(*ONE_ROUND)
-    run(config, place, audited=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("jaxfed.audit.sightings"), "_DRAWS", 1)
+        run(config, place, audited=True)
     return config, place
 
 
