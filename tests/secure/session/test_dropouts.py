@@ -168,8 +168,10 @@ def test_who_leaves_inside_costs_another_round_or_none(row_sums_name):
     presence = Presence()
     presence.lose_when(1, "send", "upload")
     parameters = xclp.Parameters(hamming="masked", row_sums=row_sums_name, **PARAMETERS)
-    result = xclp.cross_client_label_propagation(*data(), parameters, presence=presence)
-    sizes = [len(v) for v in data()[0]]
+    clients = digits(NUM_CLIENTS, NUM_POINTS + 2, labeled=0.5)  # of equal sizes both cost the same
+    result = xclp.cross_client_label_propagation(*clients, parameters, presence=presence)
+    sizes = [len(v) for v in clients[0]]
+    assert sizes[1] != sizes[2]
     without = masked.message_bytes([sizes[0], sizes[2]], 10)["upload"]
     of_first = 8 * (sizes[1] + sizes[2]) * 10
     of_last = 8 * (sizes[0] + sizes[1]) * 10
