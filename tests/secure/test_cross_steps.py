@@ -128,8 +128,8 @@ def nearest_of_all(search, sizes, num_neighbors, block_points, gone, seed):
 @pytest.mark.parametrize(
     ("sizes", "num_neighbors"), [([4, 5, 3, 8], 4), ([3, 0, 2], 7), ([0, 0], 1), ([1], 4)]
 )
-def test_nearest_are_those_of_numpy(sizes, num_neighbors, gone):
-    """As the kernel's are, with programs for each number of points on demand only."""
+def test_nearest_as_the_kernel_finds_them(sizes, num_neighbors, gone):
+    """By NumPy, which finds what the kernel does, and needs no program for each number of points."""
     for seed, block_points in enumerate((2, 3, 512)):
         nearest_of_all(reference.hamming_knn, sizes, num_neighbors, block_points, gone, seed)
 
