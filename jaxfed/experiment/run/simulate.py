@@ -192,7 +192,7 @@ def _schedule(
         wrong = (
             ""
             if algorithm.with_arrivals
-            else "this method's server averages more than model changes"
+            else "this method's server averages more than model changes, or not all arrivals"
         )
         if wrong or clock is None or not clock.is_on:
             wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
