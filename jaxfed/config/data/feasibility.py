@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 from absl import logging
@@ -27,7 +28,7 @@ from jaxfed.config.methods import (
     trains,
     with_own_training,
 )
-from jaxfed.data import Dataset
+from jaxfed.data import SCHEMES, Dataset
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import check_rounds as check_stages
 from jaxfed.federation.clients import Federation
@@ -136,6 +137,41 @@ def warn_of_empty_clients(federation: Federation) -> None:
             "%d of %d clients have no examples (config.federation.num_clients, partition)",
             empty,
             num_clients,
+        )
+
+
+def warn_of_unused_clients(dataset: Dataset, config: ConfigDict) -> None:
+    """Log a warning if a file names clients, and the partition deals its examples to others."""
+    scheme, names = config.federation.partition, dataset.client_names
+    is_named = names and (config.dataset.client_key or Path(config.dataset.name).suffix)
+    if is_named and scheme != "natural" and scheme not in SCHEMES.from_outside():
+        logging.warning(
+            "config.federation.partition=%r: deals examples to other clients than the %d that %s names; with "
+            "'natural' and config.federation.num_clients=0 it is these",
+            scheme,
+            len(names),
+            dataset.name,
+        )
+
+
+def check_classes(dataset: Dataset) -> None:
+    """Refuse labels of one class only, and log a warning if the test split has classes of its own."""
+    classes = np.unique(dataset.y[dataset.is_labeled])
+    if len(classes) < 2:
+        wrong = f"each example with a label is of class {dataset.class_names[classes[0]]!r}"
+        name = dataset.name
+        raise UsageError(
+            wrong, key="config.dataset.name", value=name, allowed="two classes are needed"
+        )
+    is_other = ~np.isin(dataset.y_test, classes)
+    if is_other.any():
+        others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
+        logging.warning(
+            "%s: %d of %d test examples count as wrong: no training example is of class %s",
+            dataset.name,
+            np.count_nonzero(is_other),
+            len(dataset.y_test),
+            " or ".join(others[:8]),
         )
 
 
