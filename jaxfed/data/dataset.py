@@ -215,6 +215,12 @@ class Dataset:
         """bool [n], True for training examples with a label in the source."""
         return self.y != UNLABELED
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Names of the classes, and of the numbers of an example if they have names."""
+        features = self.encoder.names if self.encoder else ()
+        return {"classes": list(self.class_names), "features": list(features)}
+
     def completed(self, is_training: np.ndarray) -> "Dataset":
         """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.
 

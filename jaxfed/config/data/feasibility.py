@@ -14,6 +14,9 @@ from jaxfed.config.build.networks import (
     check_augmentation,
     check_start,
     feature_shape,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
     without_clients,
 )
 from jaxfed.config.build.views import without_views
@@ -47,6 +50,26 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
     for name, seen in training:
         with naming_own_training(config, name):
             check_start(seen, federation)
+            if starts_from_state(seen):
+                _warn_of_other_names(dataset, seen)
+
+
+def _warn_of_other_names(dataset: Dataset, config: ConfigDict) -> None:
+    """Log a warning if the initial model has learned other classes or features than these data have."""
+    for repeat in repeats_that_differ(config):
+        names = saved_model(config, repeat).progress.get("names", {})  # older states have none
+        for kind, ours in dataset.names.items():
+            pairs = enumerate(zip(names.get(kind, ()), ours, strict=False))
+            other = next(((i, *pair) for i, pair in pairs if pair[0] != pair[1]), None)
+            if other is not None:
+                logging.warning(
+                    "config.training.initial_model=%r: has learned other %s, number %d is %r there and %r in "
+                    "these data",
+                    config.training.initial_model,
+                    kind,
+                    *other,
+                )
+                return
 
 
 def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:

@@ -238,6 +238,11 @@ class Simulation:
         """Names of the classes, in the order of their numbers."""
         return self._dataset.class_names
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Names of classes and features, `Dataset.names`."""
+        return self._dataset.names
+
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
         if self._holdings is None:

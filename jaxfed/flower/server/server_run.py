@@ -137,6 +137,10 @@ class _InPlaceOfSimulation:
     def numbers(self) -> np.ndarray:
         return self.held.numbers
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        return {"classes": list(self.held.class_names), "features": []}
+
     def federation(self, *_: Any) -> Federation:
         return self.seen
 
