@@ -151,8 +151,8 @@ def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
         raise UsageError(wrong, key="config.federation.num_clients", value=num_clients)
 
 
-def warn_of_empty_clients(federation: Federation) -> None:
-    """Log a warning if clients have neither training examples nor points to label."""
+def warn_of_empty_clients(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """Log a warning if clients have neither training examples nor points to label, or are none for it."""
     num_clients = federation.num_clients
     empty = int(np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0))
     if empty:
@@ -161,6 +161,15 @@ def warn_of_empty_clients(federation: Federation) -> None:
             empty,
             num_clients,
         )
+    given = config.federation
+    if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
+        in_data = len(np.unique(dataset.client_id))
+        if in_data > num_clients:
+            logging.warning(
+                "%d of the %d clients in the data are left out: all their examples are public or for tests",
+                in_data - num_clients,
+                in_data,
+            )
 
 
 def warn_of_unused_clients(dataset: Dataset, config: ConfigDict) -> None:

@@ -142,7 +142,7 @@ class Simulation:
             check_labels_a_class(self._config, federation)
             if repeat == 0:
                 check_methods(self._dataset, self._config, federation)
-                warn_of_empty_clients(federation)
+                warn_of_empty_clients(self._dataset, self._config, federation)
                 self._holdings = self._held(federation)
             look(repeat, federation)
         federation = replace(federation, room=self._room)
