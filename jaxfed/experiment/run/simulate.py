@@ -158,7 +158,8 @@ def simulate(
         for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
                 raise UsageError(
-                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
+                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning "
+                    "rate, or scale the features"
                 )
             quality = {}
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
@@ -224,7 +225,7 @@ def _check(
         if not isinstance(value, kind):
             raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")
     if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise UsageError(f"simulate: rounds={rounds}; use integers from 1 on")
+        raise UsageError(f"simulate: rounds={rounds!r}; use integers from 1 on")
     if not isinstance(cohort_size, int | np.integer) or not (
         0 <= cohort_size <= federation.num_clients
     ):
