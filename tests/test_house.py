@@ -1,6 +1,7 @@
 """Rules of the house: how docstrings begin, how long files are, and what an import brings along."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -108,14 +109,21 @@ def imported(*codes):
     forget = "[sys.modules.pop(name) for name in [*sys.modules] if name.startswith('jaxfed')]"
     lines = (f"{code}; print(*sys.modules)" if code else forget for code in codes)
     code = "import sys\n" + "\n".join(lines)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=CACHED, capture_output=True, text=True, check=True
+    )
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
+# What tests have compiled serves here too: the programs are those of later_points/test_extension.
+CACHED = os.environ | {
+    "JAX_COMPILATION_CACHE_DIR": os.path.join(os.environ["JAXFED_CACHE"], "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 USE = (
     "import numpy as np; from jaxfed.xclp import propagate_labels; "
-    "x = [np.eye(4, dtype=np.float32)] * 2; y = [np.array([0, 1, -1, -1])] * 2; "
-    "propagate_labels(x, y, num_classes=2, num_bits=32, num_neighbors=2, {})"
+    "x = [np.eye(8, 16, dtype=np.float32)] * 2; y = [np.arange(8) % 4 - 1] * 2; "
+    "propagate_labels(x, y, num_classes=3, num_bits=32, num_neighbors=4, {})"
 )
 PLAIN = ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_datasets")
 USES = [  # code, jaxfed's modules at most, those that are not there

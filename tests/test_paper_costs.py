@@ -1,5 +1,7 @@
 """ProtoFSSL's Table 2 follows from its Table 1, from ResNet-9 here, and from what it does not say."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,14 +13,15 @@ from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 
 
 def network(name):
-    """F forward, F forward and back, and Theta."""
+    """F forward, F forward and back, and Theta; one network is all methods' but ProtoFSSL's."""
+    return costs(has_head=name != "protofssl")
+
+
+@cache
+def costs(*, has_head):
     options = {"convolution": "matmul"}  # with the taps on the padding, as papers count
     shape = (32, 32, 3)
-    model = (
-        resnet8(shape, **options)
-        if name == "protofssl"
-        else MODELS["resnet9"](shape, 10, **options)
-    )
+    model = MODELS["resnet9"](shape, 10, **options) if has_head else resnet8(shape, **options)
     state = jax.eval_shape(model.init, jax.random.key(0))
     image = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
 

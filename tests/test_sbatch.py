@@ -21,24 +21,26 @@ wait "$task"; status=$?
 while kill -0 "$task" 2>/dev/null; do wait "$task"; status=$?; done
 exit "$status"
 """
+REFUSED = '#!/usr/bin/env bash\necho "$@" > "$REFUSED"\nexit 2\n'  # as launch.run ends at a mistake
 SCONTROL = '#!/usr/bin/env bash\necho "$@" >> "$REQUEUED"\n'
 
 
 @pytest.fixture
 def job(tmp_path):
     """Start the job as the scheduler would; returns the process."""
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
     environment = os.environ | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "REQUEUED": str(tmp_path / "requeued"),
+        "REFUSED": str(tmp_path / "refused"),
         "SLURM_JOB_ID": "7",
         "SLURM_NTASKS": "1",
         "JAXFED_CACHE": str(tmp_path / "cache"),
     }
 
-    def start(*overrides):
+    def start(*overrides, srun=SRUN):
+        for name, text in (("srun", srun), ("scontrol", SCONTROL)):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
         config = "ml_collections_configs/federated_optimization.py:smoke"
         command = ["bash", str(SCRIPT), config, str(tmp_path / "run"), *overrides]
         return subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -68,5 +70,9 @@ def test_a_job_whose_time_ends_saves_and_is_queued_again(job, tmp_path):
 
 
 def test_a_mistake_is_not_queued_again(job, tmp_path):
-    assert job("--config.rounds=0").wait(timeout=120) == 2
+    """The command that srun is given is one of launch.run, which ends with 2 at a mistake."""
+    assert job("--config.rounds=0", srun=REFUSED).wait(timeout=120) == 2
     assert not (tmp_path / "requeued").exists()
+    command = (tmp_path / "refused").read_text()
+    assert " -m launch.run --config=ml_collections_configs/" in command
+    assert command.endswith(f" --workdir={tmp_path / 'run'} --config.rounds=0\n")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +223,15 @@ class Result:
             UsageError: a name in the config that nobody has registered; data that are missing or others.
         """
         check(self.config)
-        simulation = Simulation(self.config)
+        try:
+            simulation = Simulation(self.config)
+        except UsageError as error:
+            source = self.config.dataset.name
+            if Path(source).suffix and not os.path.isabs(source) and not glob(source):
+                error.allowed = (
+                    "the path is relative to the folder in which the run began; go there first"
+                )
+            raise
         with with_resume_hint("its models can be used with that data alone"):
             self._files.check_data(simulation.data_checksums())
         return simulation

@@ -64,6 +64,13 @@ def run(
         UsageError: one line on what cannot be: a key, a value, a key that nothing in the run reads, missing
             data, another experiment's workdir.
     """
+    for key in ("dataset__name", "federation__public_dataset"):
+        if not isinstance(source := overrides.get(key, ""), str | os.PathLike):
+            raise UsageError(
+                f"config.{key.replace('__', '.')}: is of type {type(source).__name__}; give the name or the "
+                "path of a data set (arrays go into a file by numpy.savez(FILE, x=..., y=...), or to "
+                "jaxfed.Federation.from_clients)"
+            )
     texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
     if isinstance(config, ConfigDict):
         load: unread.Load = partial(config_file.with_overrides, config)

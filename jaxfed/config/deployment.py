@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ml_collections import ConfigDict
 
-from jaxfed.errors import section
+from jaxfed.errors import UsageError, section
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, check_values
 
 
@@ -61,8 +61,19 @@ class Deployment:
         return self.nodes if isinstance(self.nodes, tuple) else ()
 
     def num_nodes(self, num_clients: int) -> int:
-        """Return the number of clients; `num_clients` is that of the simulation."""
+        """Return the number of clients; `num_clients` is that of the simulation.
+
+        Raises:
+            UsageError: neither says how many, as in a simulation of all clients that the data have.
+        """
         if self.nodes is None:
+            if not num_clients:
+                raise UsageError(
+                    "the server of a network does not see how many clients the data have",
+                    key="config.federation.num_clients",
+                    value=num_clients,
+                    allowed="use their number, or name them in config.deployment.nodes",
+                )
             return num_clients
         return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
 

@@ -69,7 +69,8 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
             top = sorted(name for name in sections if "." not in name)
             meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
             return UsageError(f"no such section{meant}", key=f"config.{parent}")
-    meant = did_you_mean(nearest_keys(key, known))
+    dotted = [name for name in known if name.replace(".", "_") == key.replace(".", "_")]
+    meant = did_you_mean(dotted or nearest_keys(key, known))
     if not meant and section:
         own = sorted(
             name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section

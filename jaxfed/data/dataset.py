@@ -165,11 +165,7 @@ class Dataset:
             is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
             is_float = np.issubdtype(x.dtype, np.floating)
             if is_float and _occurs(is_bad, x):
-                bad = np.count_nonzero(is_bad(x).reshape(len(x), -1).any(axis=1))
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: {bad} of {len(x)} examples have values that are "
-                    "nan or infinite; every value must be a finite number"
-                )
+                raise self._not_finite(split, is_bad(x).reshape(len(x), -1))
             if len(y) and not (y.min() >= smallest and y.max() < self.num_classes):
                 raise UsageError(
                     f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "
@@ -222,10 +218,28 @@ class Dataset:
                 "classes; use one a class"
             )
 
+    def _not_finite(self, split: str, is_bad: np.ndarray) -> UsageError:
+        """Error for bad values, bool [n, features], that names the first one's example and feature."""
+        is_row = is_bad.any(axis=1)
+        row = int(is_row.argmax())
+        place = int(is_bad[row].argmax())
+        names = self.encoder.names if self.encoder else ()
+        return UsageError(
+            f"data set {self.name!r}, {split}: {np.count_nonzero(is_row)} of {len(is_bad)} examples have "
+            f"values that are nan or infinite in float32 (the first: row {row}, "
+            f"feature {names[place] if names else place!r}); every value must be a finite number"
+        )
+
     @property
     def is_labeled(self) -> np.ndarray:
         """bool [n], True for training examples with a label in the source."""
         return self.y != UNLABELED
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Names of the classes, and of the numbers of an example if they have names."""
+        features = self.encoder.names if self.encoder else ()
+        return {"classes": list(self.class_names), "features": list(features)}
 
     def completed(self, is_training: np.ndarray) -> "Dataset":
         """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.

@@ -130,7 +130,10 @@ class GivenExamples:
             )
         x, y = np.asarray(x), np.ma.asarray(y) if np.ma.isMaskedArray(y) else np.asarray(y)
         if x.dtype.kind not in "biuf":
-            raise UsageError(f"{self._asked}: examples of type {x.dtype}; numbers are needed")
+            raise UsageError(
+                f"{self._asked}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
+                "x.astype(float), a sparse matrix: x.toarray())"
+            )
         first = x if self._first is None else self._first
         if (x.dtype == np.uint8) != (first.dtype == np.uint8):
             raise UsageError(

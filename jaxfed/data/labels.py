@@ -164,10 +164,26 @@ def _are_classes(values: np.ndarray, is_number: np.ndarray, *, are_known: bool) 
 def _check_classes(labels: np.ndarray, where: str) -> None:
     """Refuse integers that mostly occur once: they are a quantity, not classes."""
     if labels.dtype.kind == "U":
+        _warn_of_spellings(np.unique(labels).tolist(), where)
         return
     number = len(np.unique(labels))
     if number > max(_FEW, len(labels) / 2):
         raise _of_a_quantity(where, f"{len(labels)} labels are {number} different numbers")
+
+
+def _warn_of_spellings(names: Sequence[str], where: str) -> None:
+    """Log a warning if classes differ by case only, or are one number: 'Ill' and 'ill', '01' and '1'.
+
+    Single letters do not count: an alphabet has both cases.
+    """
+    first: dict[str | float, str] = {}
+    for name in names:
+        key = float(name) if _NUMBER.fullmatch(name) else name.casefold()
+        other = first.setdefault(key, name)
+        if other != name and len(name) + len(other) > 2:
+            text = "%s: labels %r and %r are two classes; if they are one, spell them alike"
+            logging.warning(text, where, other, name)
+            return
 
 
 def _of_a_quantity(where: str, found: str) -> UsageError:

@@ -118,6 +118,12 @@ def _load(
             return arrow_table.read(file, splits, *only(*_ARROW_OPTIONS))
         label_key, client_key, drop = only("label_key", "client_key", "drop")
         return csv_table.read(file, label_key, client_key, drop=drop or (), splits=splits)
+    if _first(Path.is_file, path, place).is_file():
+        raise UsageError(
+            f"data set {name_or_path!r}: a file must end in .npz, "
+            f"{', '.join((*arrow_files.ENDINGS, *_TABLES))}; save a spreadsheet as .csv, and arrays by "
+            "numpy.savez(FILE, x=..., y=...)"
+        )
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         only("label_key", "image_size")
         raise UsageError(

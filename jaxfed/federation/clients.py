@@ -268,9 +268,11 @@ class Federation:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
 
         Raises:
-            UsageError: another shape.
+            UsageError: another shape, or no numbers.
         """
         given = np.asarray(x)
+        if given.dtype.kind in "OSUMmc":
+            raise UsageError(f"{asked}: examples of type {given.dtype}; numbers are needed")
         if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:
             wanted = ", ".join(["n", *map(str, self.x.shape[1:])])
             raise UsageError(

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from float64_training import affine
+from small_round_checks import check_rounds
 from small_training import KEY, RATE, assert_close, assert_same, federation_of, training_of
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
@@ -146,8 +147,9 @@ def test_noise_of_clients_has_its_deviation():
     assert abs(np.corrcoef(kernel, bias)[0, 1]) < 0.2
 
 
-def test_the_seed_makes_the_noise():
+def test_the_seed_makes_the_noise(tmp_path):
     loud, quiet = of_clients(**LOUD), of_clients(**QUIET)
+    check_rounds(loud, FEDERATION, [None] * 3, tmp_path)
     models = [rounds_of(made)[0].model for made in (loud, loud, quiet)]
     assert_same(models[0], models[1])
     noise = affine(models[0]) - affine(models[2])

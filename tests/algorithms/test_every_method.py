@@ -52,8 +52,7 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
     "pate_networks": ("pate", ("pate.steps=10", "pate.student_steps=10", "pate.teacher_rounds=6")),
 }
 
-# How clients are executed is no matter of a method; of each kind one is tried with every commit, and
-# fedavg_xclp over devices.
+# How clients are executed is no matter of a method; of each kind one is tried with every commit.
 EXECUTED_TWICE = ("scaffold", "fedct")
 # Methods whose equations have tests of their own are checked on demand; a new one with every commit.
 ON_DEMAND = (
@@ -62,7 +61,10 @@ ON_DEMAND = (
     *("feddure", "twinsight", "rscfed", "cbafed", "proxyfl", "fedloke", "fedirm", "mixmatch"),
     *("fl2", "fedmatch", "fedsiam", "fedrgd", "fedcon", "distributed_distillation", "dsfl"),
     *("local_learning_networks", "centralized_networks", "pate_networks"),
-    "fixmatch",  # sage has the same views, and semifl the same stages
+    # Their own tests check the same of small rounds (`small_round_checks`).
+    *("protofssl", "semifl", "feddyn", "fedper", "dp_fedavg", "fixmatch", "sage"),
+    "fedmd",  # fedct has the same learners
+    "per_client_lp",  # xclp is as much of one shot
 )
 
 
@@ -84,7 +86,8 @@ TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 
 
-@pytest.mark.parametrize("name", on_demand(TRAIN, at_once=["fedavg_xclp"]))  # has most stages
+@pytest.mark.slow  # training/round/test_round and training/server/test_stored_models spread smaller rounds
+@pytest.mark.parametrize("name", TRAIN)
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()
     checks.method, checks.settings = name, SETTINGS.get(name, ())

@@ -1,10 +1,13 @@
 """FedDyn against its equations."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, weights_of
+from small_round_checks import check_rounds
 from small_training import RATE, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.feddyn import feddyn
@@ -16,12 +19,19 @@ ALPHA = 0.3
 WHOLE = Batches("joint", size=64, epochs=3)  # every batch is all that a client has: no randomness
 
 
-def test_three_rounds_are_the_equations():
+@cache
+def made():
+    """The method, compiled once for several tests of clients of at most nine examples."""
+    training = training_of(WHOLE, weighting=aggregate.uniformly, clients_multiple=3)
+    return feddyn(training=training, alpha=ALPHA)
+
+
+def test_three_rounds_are_the_equations(tmp_path):
     """Clients of 5, 9 and 7 examples, of whom two take part in a round, in plain gradient steps."""
     sizes, cohorts = [5, 9, 7], [[0, 1], [1, 2], [0, 2]]
-    federation = federation_of(sizes)
-    training = training_of(WHOLE, weighting=aggregate.uniformly)
-    states = rounds_of(feddyn(training=training, alpha=ALPHA), federation, 3, cohorts)
+    federation, algorithm = federation_of(sizes), made()
+    check_rounds(algorithm, federation, [None] * 3, tmp_path)
+    states = rounds_of(algorithm, federation, 3, cohorts)
     w = weights_of(states[0].model)
     g, h = np.zeros((3, len(w))), 0
     for number, cohort in enumerate(cohorts):
@@ -42,9 +52,7 @@ def test_three_rounds_are_the_equations():
 
 
 def test_it_sends_what_fedavg_sends():
-    federation = federation_of([6, 6])
-    training = training_of(WHOLE)
-    algorithm = feddyn(training=training)
+    federation, algorithm = federation_of([6, 9]), made()
     state = algorithm.init(jax.random.key(0), federation)
     _, metrics = algorithm.round(state, federation.cohort(), jax.random.key(1))
     num_bytes = 2 * sum(4 * leaf.size for leaf in jax.tree.leaves(state.model))
@@ -54,9 +62,8 @@ def test_it_sends_what_fedavg_sends():
 
 def test_a_round_of_nobody_changes_nothing():
     """The server's own step waits for clients, or h / alpha would be taken off again and again."""
-    federation = federation_of([6, 6, 0])
-    algorithm = feddyn(training=training_of(WHOLE, weighting=aggregate.uniformly), alpha=ALPHA)
-    states = rounds_of(algorithm, federation, 2, [[0], [2]])
+    federation = federation_of([6, 9, 0])
+    states = rounds_of(made(), federation, 2, [[0], [2]])
     assert any(np.any(np.abs(leaf) > 0) for leaf in jax.tree.leaves(states[1].control))
     for before, after in zip(
         *map(jax.tree.leaves, (states[1].model, states[2].model)), strict=True

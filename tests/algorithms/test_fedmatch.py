@@ -113,6 +113,7 @@ SMALL = Batches("paired", 4, 2)
 FREE = {"consistency_weight": 0.0, "l2_weight": 0.0, "l1_weight": 0.0}
 
 
+@pytest.mark.slow
 def test_without_psi_it_is_fedavg():
     federation = federation_of([12, 7, 20])
     training = training_of(SMALL, strong_augment=double)

@@ -6,6 +6,7 @@ import optax
 import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, logits, weights_of
+from small_round_checks import check_rounds
 from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedper import fedper, fedrep, mean_head
@@ -43,11 +44,12 @@ class Descent:
     ("method", "momentum"),
     [(fedper, 0.0), (fedrep, 0.0), pytest.param(fedrep, 0.8, marks=pytest.mark.slow)],
 )
-def test_three_rounds_are_the_equations(method, momentum):
+def test_three_rounds_are_the_equations(method, momentum, tmp_path):
     """With momentum, clients keep the states of their optimizers too."""
     federation = federation_of(SIZES, num_labeled=6)
     training = training_of(
         WHOLE,
+        clients_multiple=3,
         weighting=aggregate.uniformly,
         client_optimizer="kept" if momentum else "fresh",
         optimizer=lambda rate: optax.sgd(rate, momentum or None),
@@ -55,6 +57,7 @@ def test_three_rounds_are_the_equations(method, momentum):
     descents = [Descent(momentum) for _ in SIZES]
     keywords = {"head_epochs": HEAD_EPOCHS} if method is fedrep else {}
     algorithm = method(training=training, **keywords)
+    check_rounds(algorithm, federation, [None] * 3, tmp_path)
     state = algorithm.init(KEY, federation)
     first = weights_of(state.model)
     w, heads, trained = first[:BODY], [first[BODY:] for _ in SIZES], set()

@@ -105,6 +105,7 @@ def test_rounds_are_those_of_one_division_into_groups(at_server, weighting):
         Batches("joint", 6, 1, steps=STEPS),
         optimizer=partial(optax.sgd, momentum=MOMENTUM, nesterov=True),
         strong_augment=double,
+        clients_multiple=5,  # cohorts of four and five clients share a program
         weighting=aggregate.WEIGHTINGS[weighting],
         server_examples=federation.server_examples,
         server_batches=Batches("joint", 6, 1, steps=STEPS),

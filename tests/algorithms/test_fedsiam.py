@@ -31,6 +31,7 @@ from jaxfed.training.server.server_state import together
 SMALL = Batches("paired", 4, 2)
 
 
+@pytest.mark.slow
 def test_without_consistency_the_online_network_is_fedavgs():
     federation = federation_of([12, 7, 20])
     training = training_of(SMALL, optimizer=lambda rate: optax.sgd(rate, momentum=0.5))

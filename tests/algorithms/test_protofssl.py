@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_round_checks import check_rounds
 from small_training import KEY, Net, assert_same, federation_of, rounds_of, training_of
 
 from jaxfed import xclp
@@ -267,6 +268,10 @@ def test_helpers_are_clients_of_the_round_before():
         for helper in np.asarray(store.helpers.center):
             assert any(np.array_equal(helper, center) for center in shown)
     assert states[3].memory.round.tolist() == [1, 3, 3, 2]
+
+
+def test_rounds_are_compiled_once_and_resumed_with_the_same_bits(tmp_path):
+    check_rounds(made(), FOUR, [None] * 3, tmp_path)
 
 
 def test_newest_helpers_are_of_earlier_rounds_where_a_round_has_too_few():

@@ -178,7 +178,7 @@ def test_rounds_are_algorithm_1(changes):
         "prototype_network": "own",
     } | changes
     sums = settings["prototype_sums"] != "none"
-    training = training_of(Batches("joint", size=4, epochs=EPOCHS))
+    training = training_of(Batches("joint", size=4, epochs=EPOCHS), clients_multiple=5)
     algorithm = protofssl(
         training=with_sources(training, xclp=fixed_labels),
         task=PrototypeTask(num_classes=3, max_labels=FEDERATION.max_labels),

@@ -1,5 +1,6 @@
 """Rounds of SemiFL in NumPy with its mixtures: even shares, and every way in which partners may be drawn."""
 
+from functools import cache
 from itertools import product
 
 import jax
@@ -15,6 +16,7 @@ from float64_training import (
     the_one_that_fits,
     weights_of,
 )
+from small_round_checks import check_rounds
 from small_training import KEY, RATE, double, shifted, training_of
 
 from jaxfed.algorithms.semifl import semifl
@@ -69,9 +71,10 @@ def outcomes(w, x, rate, norms):
     return found
 
 
-def test_rounds_are_those_of_the_transcription():
+@cache
+def made():
+    """Clients' examples, their federation and the method, which is compiled once."""
     held, federation = clients_and_server()
-    server_x, server_y = federation.server_examples
     training = training_of(
         Batches("joint", 2, 1),
         augment=shifted,
@@ -88,6 +91,17 @@ def test_rounds_are_those_of_the_transcription():
         mix_alpha=1e9,
         max_norm=MAX_NORM,
     )
+    return held, federation, algorithm
+
+
+def test_rounds_are_compiled_once_and_resumed_with_the_same_bits(tmp_path):
+    _, federation, algorithm = made()
+    check_rounds(algorithm, federation, [None] * 3, tmp_path)
+
+
+def test_rounds_are_those_of_the_transcription():
+    held, federation, algorithm = made()
+    server_x, server_y = federation.server_examples
     state = algorithm.init(KEY, federation)
     w, velocity = weights_of(state.model), 0
     numbers, norms = [], []

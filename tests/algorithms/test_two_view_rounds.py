@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
 from on_demand import on_demand
+from small_round_checks import check_rounds
 from small_training import RATE, clients_with, double, rounds_of, training_of, with_sources
 
 from jaxfed.algorithms.fedlabel import fedlabel
@@ -147,9 +148,11 @@ def trained(w, x, y, rate, terms_of):
 @pytest.mark.parametrize(
     "name", on_demand(METHODS, at_once=["sage", "fedlabel", "fixmatch by the received model"])
 )
-def test_two_rounds_are_the_equations(name):
+def test_two_rounds_are_the_equations(name, tmp_path):
     made, terms_of = METHODS[name]
-    states = rounds_of(made(), FEDERATION, 2)
+    algorithm = made()
+    check_rounds(algorithm, FEDERATION, [None] * 3, tmp_path)
+    states = rounds_of(algorithm, FEDERATION, 2)
     w, counted = weights_of(states[0].model), []
     for number in range(2):
         ends = []

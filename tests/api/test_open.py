@@ -173,6 +173,18 @@ def test_data_that_are_gone_or_others_are_one_line(on_a_file):
     assert result.federation().num_clients == 2
 
 
+def test_a_relative_path_is_that_of_the_folder_where_the_run_began(on_a_file, monkeypatch):
+    result, table = on_a_file
+    config = result.workdir / "config.json"
+    config.write_text(config.read_text().replace(str(table), table.name))
+    (table.parent / "other").mkdir()
+    monkeypatch.chdir(table.parent / "other")
+    with pytest.raises(jaxfed.UsageError, match=r"no such file.*; the path is relative to the fol"):
+        jaxfed.open(result.workdir).federation()
+    monkeypatch.chdir(table.parent)
+    assert jaxfed.open(result.workdir).federation().num_clients == 2
+
+
 def test_a_name_that_is_not_registered_is_one_line(trained, tmp_path):
     place = shutil.copytree(trained.workdir, tmp_path / "w")
     text = (place / "config.json").read_text()

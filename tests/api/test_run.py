@@ -194,6 +194,14 @@ def test_a_folder_of_its_own_goes_with_the_result():
         (lambda r: jaxfed.run("no_such_config"), "no such file"),
         (lambda r: jaxfed.run(3), r"jaxfed\.run\(int\): use"),
         (lambda r: jaxfed.run(TRAINED, xclp__alfa=1), r"config\.xclp\.alfa: unknown key"),
+        (
+            lambda r: jaxfed.run(TRAINED, dataset__name=np.eye(2)),
+            r"config\.dataset\.name: is of type ndarray; give the name or the path .*numpy\.savez",
+        ),
+        (
+            lambda r: jaxfed.run(TRAINED, dataset_name="a.csv"),
+            r"config\.dataset_name: unknown key, did you mean 'dataset\.name'",
+        ),
         (lambda r: jaxfed.run(TRAINED, num_repeats=0), r"^config\.num_repeats=0: use "),
     ],
 )

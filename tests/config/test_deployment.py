@@ -26,6 +26,14 @@ def test_the_number_of_clients(text, number):
     assert deployment_of(changed(f"deployment.nodes={text}")).num_nodes(10) == number
 
 
+def test_a_number_of_clients_that_only_the_data_have_is_refused():
+    with pytest.raises(
+        UsageError, match=r"^config\.federation\.num_clients=0: .*; use their number"
+    ):
+        deployment_of(changed()).num_nodes(0)
+    assert deployment_of(changed("deployment.nodes=3")).num_nodes(0) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [

@@ -168,3 +168,20 @@ def test_a_user_of_the_test_split_alone_counts():
     ids = np.array([0, 0], np.int32), np.array([1, 1], np.int32)
     data = Dataset("d", x, y, x, y, 2, ("a", "b"), client_id=ids[0], client_id_test=ids[1])
     assert "2 clients" in repr(data)
+
+
+@pytest.mark.parametrize(
+    ("labels", "pair"),
+    [
+        (["Ill", "ill", "well"], "'Ill' and 'ill'"),
+        (["01", "1", "2"], "'01' and '1'"),
+        (["1", "1.0", "none known"], "'1' and '1.0'"),
+        (["a", "A", "b"], ""),  # an alphabet
+        (["1", "1.0", "2"], ""),  # one class
+    ],
+)
+def test_two_spellings_that_may_be_one_class_are_named(tmp_path, caplog, labels, pair):
+    of_a_table(labels * 2, tmp_path)
+    lines = [line for line in caplog.messages if "spell them alike" in line]
+    assert len(lines) == bool(pair)
+    assert all(f"labels {pair} are two classes" in line for line in lines)

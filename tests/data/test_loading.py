@@ -239,6 +239,7 @@ MISTAKES = {
     "": "name one",
     "{tmp}/none": "no such folder",
     "{tmp}/none.npz": "no such file",
+    "{tmp}/a.xlsx": r"a\.xlsx': a file must end in .*\.csv.*save a spreadsheet as \.csv",
     "{tmp}/empty": "no images",
     "{tmp}/broken": "cannot be read as an image",
     "{tmp}/dangling": r"dangling/class/a\.png: cannot be read",
@@ -248,6 +249,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("name", "message"), MISTAKES.items(), ids=MISTAKES)
 def test_mistakes_are_named_in_one_line(tmp_path, name, message):
     (tmp_path / "root").mkdir()
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "class").mkdir(parents=True)
     (tmp_path / "broken" / "class" / "a.png").write_bytes(b"no image")

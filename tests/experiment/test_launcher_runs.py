@@ -205,7 +205,6 @@ def test_killed_and_stopped_anywhere_equals_uninterrupted(tmp_path, drift, place
     for workdir, every, stop, status, lines in (
         (parts, 1, "before_save@2", killed, 2),
         (parts, 1, "while_saving@2", killed, 2),
-        (parts, 1, "SIGTERM@4", 143, 4),
         (parts, 1, "SIGINT@5", 130, 5),
         (parts, 1, "after_save@8", killed, 8),
         (by_clock, 0, "SIGTERM@4", 143, 4),

@@ -66,7 +66,7 @@ MISTAKES = {
             "baselines=fixmatch",
             "training.strong_augmentation=flip",
         ],
-        "config.training.strong_augmentation=('flip',): changes images",
+        "shape [64]; for other examples use (), and methods that do not compare two views",
     ),
     "augmentation without a name": (TRAINED, ["training.augmentation=(1,2)"], "use NAME"),
     "baselines in a list": (

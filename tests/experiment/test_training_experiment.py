@@ -189,6 +189,8 @@ def test_selection_keeps_the_earlier_of_equals_and_the_newest_without_a_measure(
 
 def test_stage_2_starts_from_what_stage_1_left(config, tmp_path, stage1):
     place, first = stage1
+    names = Checkpoints(place / "states" / "fedavg-0").latest().progress["names"]
+    assert names == {"classes": list("0123456789"), "features": []}
     config.training.labeled_only_rounds, config.training.learning_rate = 0, 1e-9
     accuracies = {r["round"]: r.get("validation_accuracy") for r in first}
     for start, number in (("", first[-1]["selected_round"]), ("-last", 6)):

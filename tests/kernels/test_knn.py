@@ -86,7 +86,7 @@ def test_the_two_oracles_agree():
         (lsh_codes, 257, 8, 7),
     ],
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_equals_the_oracle(backend, make, n, num_words, k):
     bits = make(n, num_words)
     indices, distances = knn.hamming_knn(bits, k, backend=backend)
@@ -165,9 +165,9 @@ def test_long_codes(num_words):
 
 
 def test_compiled_again_the_result_is_the_same():
-    bits = tied_codes(700, 1)
-    again = jax.jit(lambda x: knn.hamming_knn(x, 10))
-    assert_equal(again(bits), knn.hamming_knn(bits, 10))
+    bits = tied_codes(40, 1)
+    again = jax.jit(lambda x: knn.hamming_knn(x, 7))
+    assert_equal(again(bits), knn.hamming_knn(bits, 7))
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
@@ -176,7 +176,9 @@ def test_lowers_for_every_platform(backend):
         return jax.vmap(lambda b, v: knn.hamming_knn(b, 3, valid=v, backend=backend))(bits, valid)
 
     traced = jax.jit(clients).trace(jnp.zeros((2, 40, 2), jnp.uint32), jnp.ones((2, 40), bool))
-    for platform in ("cpu", "cuda", "tpu"):
+    # What is asked for, where "auto" would take the other.
+    asked = {"popcount": ("cuda",), "matmul": ("cpu",), "auto": ("cpu", "cuda", "tpu")}
+    for platform in asked[backend]:
         program = traced.lower(lowering_platforms=(platform,)).as_text()
         matmul = backend == "matmul" or (backend == "auto" and platform != "cpu")
         assert ("dot_general" in program) == matmul
@@ -225,7 +227,7 @@ def distinct_vectors(n, dim, seed=0):
 @pytest.mark.parametrize(
     ("n", "dim", "k"), [(1100, 16, 5), (0, 3, 2), (300, 40, 10), (45, 7, 44), (2, 1, 5), (1, 3, 2)]
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_cosine_equals_the_oracle(n, dim, k):
     vectors = distinct_vectors(n, dim)
     indices, similarities = knn.cosine_knn(vectors, k)
@@ -280,6 +282,7 @@ def test_cosine_lowers_at_full_precision(platform):
     assert "HIGHEST" in traced.lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.slow  # of codes test_lsh has it, of neighbors the oracles above
 def test_lsh_codes_approach_exact_cosine_neighbors():
     """cos(pi h / L) of the neighbors found is near the best possible cosines."""
     vectors = distinct_vectors(400, 12)

@@ -60,7 +60,7 @@ def test_a_point_has_the_same_code_wherever_it_is_projected():
     vectors = vectors_of(900, 130)
     together = np.asarray(lsh.project_bits(vectors, key, num_bits))
 
-    bounds = [0, 1, 300, 301, 557, 900]
+    bounds = [0, 1, 301, 900]
     parts = [lsh.project_bits(vectors[a:b], key, num_bits) for a, b in itertools.pairwise(bounds)]
     np.testing.assert_array_equal(np.concatenate(parts), together)
 

@@ -86,7 +86,7 @@ def test_every_kind_has_a_command():
     assert page_commands().keys() == DATA.keys()
 
 
-@pytest.mark.parametrize("name", on_demand(DATA, at_once={"patients.csv", "arrays.npz"}))
+@pytest.mark.parametrize("name", on_demand(DATA, at_once={"patients.csv"}))
 def test_the_pages_commands_for_ones_own_data(name, tmp_path, monkeypatch):
     write, num_clients, num_unknown = DATA[name]
     write(tmp_path)

@@ -66,6 +66,7 @@ COUNTS = [
 IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "wrn28_2", "wrn28_8")
 IMAGE_NETWORKS += ("fedct_mri", "efficientnet_b0")
 HEADLESS = ("resnet8", "resnet17")
+DEEP = ("resnet17", "resnet18", "wrn28_2", "wrn28_8", "efficientnet_b0")  # traced in a second
 HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
 
 
@@ -73,12 +74,12 @@ HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
 SMALL = [
     ("mlp", (5, 4, 1), {"hidden": (6, 7)}, mlp, {}),
     ("linear_mlp", (9,), {"embedding": 4}, linear_mlp, {}),
+    ("cnn", (8, 9, 1), {"channels": (3, 4), "hidden": 0}, cnn, {}),
     ("cnn", (9, 10, 2), {"channels": (4, 8), "hidden": 6}, cnn, {}),
     ("cnn", (8, 8, 1), {"channels": (4, 8), "hidden": 6, "norm": "batch"}, cnn, {"norm": "batch"}),
-    ("cnn", (8, 9, 1), {"channels": (3, 4), "hidden": 0}, cnn, {}),
     ("cnn13", (13, 12, 1), {"normalize_features": True}, cnn13, {"normalize_features": True}),
-    ("resnet9", (8, 9, 3), {"pools": (2, 2, 2, 1)}, resnet9, {}),
     ("resnet8", (8, 8, 1), {"pools": (2, 2, 2, 1), "norm": "group"}, resnet9, {"norm": "group"}),
+    ("resnet9", (8, 9, 3), {"pools": (2, 2, 2, 1)}, resnet9, {}),
     ("resnet18", (21, 20, 3), {}, resnet18, {}),
     ("cifar_resnet8", (9, 8, 3), {}, resnet18, {"stem": "cifar"}),
     ("fedct_cifar10", (9, 8, 3), {}, fedct, {"every_norm": True, "norm_last": True}),
@@ -127,9 +128,10 @@ def small(request):
     return request.param, model, random_state(model), inputs_of(shape), compute
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
-    ("name", "shape", "num_classes", "options", "parameters", "statistics", "source"), COUNTS
+    ("name", "shape", "num_classes", "options", "parameters", "statistics", "source"),
+    [pytest.param(*row, marks=pytest.mark.slow if row[0] in DEEP else ()) for row in COUNTS],
 )
 def test_number_of_parameters(name, shape, num_classes, options, parameters, statistics, source):
     state = template(MODELS[name](shape, num_classes, **options))
@@ -137,7 +139,7 @@ def test_number_of_parameters(name, shape, num_classes, options, parameters, sta
     assert (size_of(trained), size_of(running)) == (parameters, statistics), source
 
 
-@pytest.mark.sample(5)  # as two more tests have: the same networks
+@pytest.mark.sample(4)  # as two more tests have: the same networks
 def test_logits_are_the_head_of_the_features(small):
     (name, *_), model, state, x, compute = small
     out = compute(state, x, jax.random.key(3))
@@ -151,7 +153,7 @@ def test_logits_are_the_head_of_the_features(small):
         assert np.all(np.isfinite(array))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_agrees_with_a_float64_network(small):
     (*_, oracle, known), _, state, x, compute = small
     weights = jax.tree.map(lambda leaf: np.asarray(leaf[...], np.float64), nnx.to_pure_dict(state))
@@ -162,7 +164,7 @@ def test_agrees_with_a_float64_network(small):
         np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 def test_training_moves_statistics_alone_and_draws_dropout_from_the_key(small):
     (name, _, options, *_), _, state, x, compute = small
     first, again, other = (compute(state, x, jax.random.key(k)) for k in (3, 3, 4))

@@ -51,10 +51,10 @@ class LinenNet(nn.Module):
 
 NETWORKS = {
     "nnx": Net,
-    "an nnx module": Net(nnx.Rngs(0)),
+    "linen": LinenNet(),
     "told": Told,
     "with features": WithFeatures,
-    "linen": LinenNet(),
+    "an nnx module": Net(nnx.Rngs(0)),
 }
 
 
@@ -82,6 +82,7 @@ def test_training_draws_dropout_of_its_key_and_moves_statistics(model):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.sample(3)
 def test_evaluation_is_by_running_statistics_one_example_at_a_time(model):
     state, apply = jax.jit(model.train_apply)(model.init(KEY), X, KEY)[1], jax.jit(model.apply)
     together, apart = apply(state, X), [apply(state, X[i : i + 1]) for i in range(6)]
@@ -90,6 +91,7 @@ def test_evaluation_is_by_running_statistics_one_example_at_a_time(model):
     np.testing.assert_array_equal(by_parts(state), together)
 
 
+@pytest.mark.sample(2)
 def test_every_parameter_has_a_gradient(model):
     parameters, statistics = nnx.split_state(model.init(KEY), nnx.Param, ...)
 

@@ -36,7 +36,7 @@ def edge_scores(columns):
     return directions @ directions.T
 
 
-def received_columns(monkeypatch, influence, num_labeled, num_points=None):
+def received_columns(monkeypatch, influence, num_labeled, num_points=None, **settings):
     """All that client 0 is sent of S in a run over the digits; the truth, and the edges of the graph."""
     data, rng = load_digits(), np.random.default_rng(0)
     parts = np.array_split(rng.permutation(len(data.data))[:num_points], NUM_CLIENTS)
@@ -56,7 +56,9 @@ def received_columns(monkeypatch, influence, num_labeled, num_points=None):
     monkeypatch.setattr(influence_columns, "received_columns", recorded_columns)
     monkeypatch.setattr(knn_graph, "server_graph", recorded_graph)
     vectors = [data.data[part].astype(np.float32) for part in parts]
-    xclp.propagate_labels(vectors, labels, num_classes=10, row_sums="masked", influence=influence)
+    xclp.propagate_labels(
+        vectors, labels, num_classes=10, row_sums="masked", influence=influence, **settings
+    )
     truth = data.target[np.concatenate(parts)]
     return columns, truth, len(parts[0]), graphs[0][: len(truth)]
 
@@ -84,8 +86,9 @@ def test_figures_of_the_threat_model(row, monkeypatch):
 
 
 def test_shares_send_no_columns(monkeypatch):
-    assert received_columns(monkeypatch, "labels", 3, num_points=50)[0] == []
-    assert len(received_columns(monkeypatch, "columns", 3, num_points=50)[0]) == 1
+    few = {"num_labeled": 3, "num_points": 50, "num_bits": 64, "num_neighbors": 3}
+    assert received_columns(monkeypatch, "labels", **few)[0] == []
+    assert len(received_columns(monkeypatch, "columns", **few)[0]) == 1
 
 
 def test_by_hand():

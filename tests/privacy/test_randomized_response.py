@@ -228,7 +228,7 @@ def blobs(sizes=(60, 50, 40), labeled=0.4):
     return clustered_clients(sizes, labeled=labeled)
 
 
-SETTINGS = {"num_classes": 3, "num_bits": 512}  # of all tests, which so share their programs
+SETTINGS = {"num_classes": 3, "num_bits": 256}  # of all tests, which so share their programs
 
 
 def accuracy(truth, **parameters):
@@ -324,12 +324,12 @@ def test_keys_of_noise_are_their_own(monkeypatch):
     """Neither Pi's, nor of one of its rows, nor one for bits and for labels."""
     used = keys_used(monkeypatch)
     bits, labels = used["noise"]
-    rows = jax.vmap(jax.random.fold_in, (None, 0))(used["pi"], np.arange(512, dtype=np.uint32))
+    rows = jax.vmap(jax.random.fold_in, (None, 0))(used["pi"], np.arange(256, dtype=np.uint32))
     seen = [*map(tuple, np.asarray(jax.random.key_data(rows)).tolist())]
     seen += [
         tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in (used["pi"], bits, labels)
     ]
-    assert len(set(seen)) == 512 + 3
+    assert len(set(seen)) == 256 + 3
 
 
 def test_the_graph_is_of_unbiased_distances():
@@ -340,9 +340,9 @@ def test_the_graph_is_of_unbiased_distances():
     draw = rr.from_key(jax.random.key(0))
     noisy = np.asarray(rr.randomize_bits(codes, draw, epsilon))
     h = np.bitwise_count(noisy[:, None] ^ noisy).sum(axis=2, dtype=np.int32)
-    indices = (np.arange(40)[:, None] + np.arange(1, 4)) % 40
+    indices = (np.arange(40)[:, None] + np.arange(1, 11)) % 40
     distances = np.take_along_axis(h, indices, axis=1)
-    p = xclp.Parameters(num_classes=2, num_bits=num_bits, num_neighbors=3, bit_epsilon=epsilon)
+    p = xclp.Parameters(num_classes=2, num_bits=num_bits, bit_epsilon=epsilon)
     graph = xclp.server_graph(indices, distances, p)
     q = rr.flip_probability(epsilon)
     s = 2 * q * (1 - q)

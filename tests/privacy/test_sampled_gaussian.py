@@ -33,6 +33,7 @@ def integrated(q, z, orders):
 
 
 @pytest.mark.parametrize(("q", "z", "releases"), [(0.1, 1.0, 100), (0.02, 0.8, 500)])
+@pytest.mark.sample(1)
 def test_poisson_draws_are_accounted_as_their_integral_says(q, z, releases):
     orders = np.array([1 + x / 10 for x in range(5, 80)])
     divergences = releases * integrated(q, z, orders)
@@ -45,7 +46,7 @@ def test_poisson_draws_are_accounted_as_their_integral_says(q, z, releases):
 @pytest.mark.parametrize(
     ("q", "z", "releases"), [(0.1, 1.0, 100), (0.02, 0.8, 500), (0.1, 4.0, 300), (0.05, 0.7, 1)]
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_poisson_epsilon_lies_between_an_optimistic_and_the_renyi_bound(q, z, releases):
     """At most a thousandth above the optimistic estimate, which is a lower bound."""
     least = from_gaussian_mechanism(

@@ -13,7 +13,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.documents.report import build, write_report
-from jaxfed.reports.figures import partition_figure, plots
+from jaxfed.reports.figures import line_figures, partition_figure, plots
 from jaxfed.reports.figures.style import PALETTE, algorithm_styles
 from jaxfed.reports.tables.display_names import algorithm_label, setting_text
 from jaxfed.reports.tables.method_names import difference_name
@@ -65,8 +65,8 @@ def test_shares_end_where_shares_end(metric):
     limit = 100 if metric == "test_accuracy" else 1
     values = measure([0.9, 1.0, 1.0])
     for figure, axis in (
-        (plots.rounds_figure({"xclp": [(1, values), (2, values)]}, metric), "y"),
-        (plots.curve_figure("xclp.alpha", [0.5, 0.9], {"xclp": [values] * 2}, metric), "y"),
+        (line_figures.rounds_figure({"xclp": [(1, values), (2, values)]}, metric), "y"),
+        (line_figures.curve_figure("xclp.alpha", [0.5, 0.9], {"xclp": [values] * 2}, metric), "y"),
         (plots.algorithms_figure({"xclp": {metric: values}}, [metric]), "x"),
     ):
         (ax,) = figure.axes

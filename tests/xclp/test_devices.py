@@ -1,4 +1,4 @@
-"""An accelerator gives the labels that a CPU gives; without one, the CPU the same ones twice."""
+"""An accelerator gives the labels that a CPU gives; a CPU has nothing to compare, so these are slow."""
 
 import jax
 import numpy as np
@@ -22,9 +22,9 @@ def on_cpu(function, *arguments, **keywords):
         return jax.device_get(function(*arguments, **keywords))
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.parametrize("hamming", ["plaintext", "masked"])
-@pytest.mark.sample(1)
 def test_labels_are_a_cpus(hamming):
     settings = {"num_classes": 4, "num_bits": 512, "hamming": hamming}
     here = propagate_labels(*clients(), **settings)
@@ -34,6 +34,7 @@ def test_labels_are_a_cpus(hamming):
         np.testing.assert_allclose(ours.confidences, theirs.confidences, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_neighbors_are_a_cpus():
     vectors = np.concatenate(clients()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 from absl import logging
@@ -13,6 +14,9 @@ from jaxfed.config.build.networks import (
     check_augmentation,
     check_start,
     feature_shape,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
     without_clients,
 )
 from jaxfed.config.build.views import without_views
@@ -27,7 +31,7 @@ from jaxfed.config.methods import (
     trains,
     with_own_training,
 )
-from jaxfed.data import Dataset
+from jaxfed.data import SCHEMES, Dataset
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.algorithm import check_rounds as check_stages
@@ -47,6 +51,26 @@ def check_models(dataset: Dataset, config: ConfigDict) -> None:
     for name, seen in training:
         with naming_own_training(config, name):
             check_start(seen, federation)
+            if starts_from_state(seen):
+                _warn_of_other_names(dataset, seen)
+
+
+def _warn_of_other_names(dataset: Dataset, config: ConfigDict) -> None:
+    """Log a warning if the initial model has learned other classes or features than these data have."""
+    for repeat in repeats_that_differ(config):
+        names = saved_model(config, repeat).progress.get("names", {})  # older states have none
+        for kind, ours in dataset.names.items():
+            pairs = enumerate(zip(names.get(kind, ()), ours, strict=False))
+            other = next(((i, *pair) for i, pair in pairs if pair[0] != pair[1]), None)
+            if other is not None:
+                logging.warning(
+                    "config.training.initial_model=%r: has learned other %s, number %d is %r there and %r in "
+                    "these data",
+                    config.training.initial_model,
+                    kind,
+                    *other,
+                )
+                return
 
 
 def _preprocessed(dataset: Dataset, config: ConfigDict) -> np.ndarray:
@@ -132,8 +156,8 @@ def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:
         raise UsageError(wrong, key="config.federation.num_clients", value=num_clients)
 
 
-def warn_of_empty_clients(federation: Federation) -> None:
-    """Log a warning if clients have neither training examples nor points to label."""
+def warn_of_empty_clients(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """Log a warning if clients have neither training examples nor points to label, or are none for it."""
     num_clients = federation.num_clients
     empty = int(np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0))
     if empty:
@@ -141,6 +165,50 @@ def warn_of_empty_clients(federation: Federation) -> None:
             "%d of %d clients have no examples (config.federation.num_clients, partition)",
             empty,
             num_clients,
+        )
+    given = config.federation
+    if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
+        in_data = len(np.unique(dataset.client_id))
+        if in_data > num_clients:
+            logging.warning(
+                "%d of the %d clients in the data are left out: all their examples are public or for tests",
+                in_data - num_clients,
+                in_data,
+            )
+
+
+def warn_of_unused_clients(dataset: Dataset, config: ConfigDict) -> None:
+    """Log a warning if a file names clients, and the partition deals its examples to others."""
+    scheme, names = config.federation.partition, dataset.client_names
+    is_named = names and (config.dataset.client_key or Path(config.dataset.name).suffix)
+    if is_named and scheme != "natural" and scheme not in SCHEMES.from_outside():
+        logging.warning(
+            "config.federation.partition=%r: deals examples to other clients than the %d that %s names; with "
+            "'natural' and config.federation.num_clients=0 it is these",
+            scheme,
+            len(names),
+            dataset.name,
+        )
+
+
+def check_classes(dataset: Dataset) -> None:
+    """Refuse labels of one class only, and log a warning if the test split has classes of its own."""
+    classes = np.unique(dataset.y[dataset.is_labeled])
+    if len(classes) < 2:
+        wrong = f"each example with a label is of class {dataset.class_names[classes[0]]!r}"
+        name = dataset.name
+        raise UsageError(
+            wrong, key="config.dataset.name", value=name, allowed="two classes are needed"
+        )
+    is_other = ~np.isin(dataset.y_test, classes)
+    if is_other.any():
+        others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
+        logging.warning(
+            "%s: %d of %d test examples count as wrong: no training example is of class %s",
+            dataset.name,
+            np.count_nonzero(is_other),
+            len(dataset.y_test),
+            " or ".join(others[:8]),
         )
 
 

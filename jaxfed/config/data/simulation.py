@@ -38,6 +38,7 @@ from jaxfed.config.clock import check_deadline
 from jaxfed.config.data import federated_features
 from jaxfed.config.data.feasibility import (
     check_class_weights,
+    check_classes,
     check_clients,
     check_enough,
     check_labels_a_class,
@@ -46,6 +47,7 @@ from jaxfed.config.data.feasibility import (
     check_points,
     check_rounds,
     warn_of_empty_clients,
+    warn_of_unused_clients,
 )
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
@@ -129,6 +131,7 @@ class Simulation:
             federated_features.check(self._config, examples)
         else:
             check_models(self._dataset, self._config)
+        check_classes(self._dataset)
         check_class_weights(self._dataset, self._config)
         check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
@@ -139,13 +142,14 @@ class Simulation:
             check_labels_a_class(self._config, federation)
             if repeat == 0:
                 check_methods(self._dataset, self._config, federation)
-                warn_of_empty_clients(federation)
+                warn_of_empty_clients(self._dataset, self._config, federation)
                 self._holdings = self._held(federation)
             look(repeat, federation)
         federation = replace(federation, room=self._room)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
         check_copies(self._dataset, self._config)
         warn_of_scales(self._dataset, self._config)
+        warn_of_unused_clients(self._dataset, self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect for these data.
@@ -233,6 +237,11 @@ class Simulation:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in the order of their numbers."""
         return self._dataset.class_names
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Names of classes and features, `Dataset.names`."""
+        return self._dataset.names
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""

@@ -6,6 +6,7 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     clients, and those that are dropped. Other sets have their default label.
 
     Raises:
-        UsageError: it cannot be found or read, or its examples differ from the clients' in shape or type.
+        UsageError: it cannot be found or read, or its examples differ from the clients' in shape,
+            type or features.
     """
     name = config.federation.public_dataset
     if not name:
@@ -58,6 +60,16 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
             raise UsageError("cells are missing, which have a median in the clients' own set alone")
     except UsageError as error:
         raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
+    theirs, ours = public.names["features"], dataset.names["features"]
+    if theirs and ours and theirs != ours:
+        pairs = enumerate(zip_longest(theirs, ours))
+        place, there, here = next((i, *pair) for i, pair in pairs if pair[0] != pair[1])
+        raise UsageError(
+            f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
+            key="config.federation.public_dataset",
+            value=name,
+            allowed="use the same columns in the same order, and the same texts in them",
+        )
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
     if kinds[0] != kinds[1]:
         raise UsageError(

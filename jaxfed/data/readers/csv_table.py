@@ -107,6 +107,14 @@ def dataset_of(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    others = [repr(names[place]) for place in places if names[place].lower() in LABELS]
+    if others:
+        logging.warning(
+            "%s: column %r is the label, and %s a feature, unless dataset.drop leaves it out",
+            path,
+            names[label],
+            ", ".join(others),
+        )
     y, y_test, class_names = _labels(table, label)
     clients: Sequence[np.ndarray | None] = (None, None)
     if client is not None:
@@ -210,6 +218,7 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
     others: list[tuple[int, np.ndarray]] = []  # first feature; numbers, or numbers of texts
     encoded: list[str] = []
     left_out: list[str] = []
+    repeated: list[str] = []
     for place in places:
         name = table.names[place]
         if place in with_values:
@@ -224,6 +233,8 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
         if _numbers_rows(name, cells[: table.num_train]):
             left_out.append(f"{name!r} (numbers the rows)")
             continue
+        if may_number_rows(name):
+            repeated.append(repr(name))
         column = Column(name, classes=tuple(map(plain_text, table.classes(place) or ())))
         values = quantities(cells, table.where(place))
         if values is None:
@@ -237,6 +248,13 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
         width += len(column.names)
     if left_out:
         logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
+    if repeated:
+        logging.warning(
+            "%s: features, because they have the same value in several rows: %s; dataset.drop leaves such a "
+            "column out",
+            table.path,
+            ", ".join(repeated),
+        )
     if encoded:
         logging.warning(
             "%s: columns of text become one feature a text (0 or 1): %s",

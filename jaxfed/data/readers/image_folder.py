@@ -1,7 +1,8 @@
 """Sets of image files by class: folders named after classes, or few-shot tables of file names.
 
     ROOT/CLASS/**/*.png                             one split
-    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test
+    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test;
+                                                    also as {Training,Testing}, {TRAIN,TEST}
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
 Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
@@ -13,7 +14,7 @@ as many, stratified, once for all repeats.)
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -33,7 +34,9 @@ from jaxfed.data.readers.image_files import (
 )
 from jaxfed.errors import UsageError
 
-TEST_NAMES = ("test", "val", "valid", "validation")
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "testing", "val", "valid", "validation")
+_TABLES = (".csv", ".tsv", ".data")
 _FORMAT = 3
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
@@ -62,8 +65,10 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     train, test = _splits(folder)
     names = sorted({name for _, name in chain(train, test)})
     if not names:
+        tables = sorted({file.suffix for file in folder.iterdir() if file.suffix in _TABLES})
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
+            + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)
         )
     return decoded(folder, train, test, names, image_size)
 
@@ -124,16 +129,35 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
             raise UsageError(
                 f"{folder}: both train.csv and a folder train; use a folder with one of them"
             )
-        splits = [_listed(table) for table in tables if table.is_file()]
-    elif (folder / "train").is_dir():
-        parts = [folder / name for name in ("train", *TEST_NAMES)]
-        splits = [classes_in(part) for part in parts if part.is_dir()]
+        sources = [table for table in tables if table.is_file()]
+        splits = [_listed(table) for table in sources]
+    elif sources := _split_folders(folder):
+        splits = [classes_in(part) for part in sources]
     else:
         return classes_in(folder), []  # a class may be named "test"
     train, *others = splits
     if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
         return sorted(chain(*splits), key=lambda example: (example[1], example[0])), []
+    unread = ", ".join(path.name for path in sources[2:])
+    if unread:
+        name = sources[1].name
+        logging.warning("%s: not read: %s; %s is the test split", folder, unread, name)
     return train, others[0] if others else []
+
+
+def _split_folders(folder: Path) -> list[Path]:
+    """The folder of training images, then those of other splits in the order of `TEST_NAMES`; else none.
+
+    A folder `train` is enough. Other spellings, such as Training, also need a folder for testing: alone they
+    may be a class.
+    """
+    # Of Train and train the second is taken: it is the later one.
+    places = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    train = next((places[name] for name in TRAIN_NAMES if name in places), None)
+    others = [places[name] for name in TEST_NAMES if name in places]
+    if train is None or not (others or train.name == "train"):
+        return []
+    return [train, *others]
 
 
 def _names(examples: Examples) -> set[str]:
@@ -146,12 +170,29 @@ def classes_in(folder: Path) -> Examples:
     loose = sum(is_image(path) for path in inside)
     if loose:
         logging.warning("%s: %d images in no class's folder are not read", folder, loose)
-    return [
-        (file, path.name)
-        for path in inside
-        if path.is_dir()
-        for file in images_below(path, _HIDDEN)
-    ]
+    found = {path: images_below(path, _HIDDEN) for path in inside if path.is_dir()}
+    _warn_of_folders_in_classes(folder, found)
+    return [(file, path.name) for path, files in found.items() for file in files]
+
+
+def _warn_of_folders_in_classes(folder: Path, found: Mapping[Path, Sequence[Path]]) -> None:
+    """Log a warning if the folders of all classes have the same folders: those may be the classes meant.
+
+    Args:
+        folder: of the classes' folders.
+        found: the images below each of them.
+    """
+    below = [{file.relative_to(path).parts[:-1] for file in files} for path, files in found.items()]
+    below = [parts for parts in below if parts]
+    if len(below) < 2 or len(below[0]) < 2 or () in below[0] or below.count(below[0]) < len(below):
+        return
+    names = ", ".join("/".join(parts) for parts in sorted(below[0])[:5])
+    logging.warning(
+        "%s: its folders are taken for classes, not those in each of them (%s); images of several clients "
+        "can be a Parquet table with a column of clients",
+        folder,
+        names,
+    )
 
 
 def _listed(table: Path) -> Examples:

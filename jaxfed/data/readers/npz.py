@@ -112,6 +112,13 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = dict(file)
     except Exception as error:  # zipfile, its decompressors and NumPy raise a dozen kinds
         text = " ".join(str(error).split())[:200]
+        if "Object arrays" in text:
+            raise UsageError(
+                f"{path}: holds Python objects; save numbers as arrays of a numeric type, and names as "
+                "arrays of texts (names.astype(str))"
+            ) from error
+        if "pickled" in text:  # NumPy's guess at any other content, with advice to unpickle it
+            text = "it is no zip archive"
         raise UsageError(f"{path}: not an .npz file of plain arrays ({text})") from error
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # NumPy returns other files of the archive as bytes

@@ -103,6 +103,11 @@ class Clients(Protocol):
         """Index of each example of a federation in the data set."""
         ...
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Names of classes and features, saved with a model."""
+        ...
+
     def federation(self, seed: int, report: Any, folder: Any, /) -> Federation:
         """Return the clients of the repeat with this seed."""
         ...
@@ -275,7 +280,8 @@ class Experiment:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
-                        save_states(self.workdir, leg.name, leg.repeat, config, selected)
+                        names = self.simulation.names
+                        save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
                         if algorithm.predictions is not None:
                             save_predictions(
                                 self.workdir.predictions(leg.name, leg.repeat),

@@ -29,6 +29,7 @@ import csv
 import gzip
 import io
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,16 @@ COLUMNS = ("client", "index", "role", "label", "confidence", "truth")
 
 
 def save_states(
-    workdir: Workdir, name: str, repeat: int, config: ConfigDict, selected: Selected
+    workdir: Workdir,
+    name: str,
+    repeat: int,
+    config: ConfigDict,
+    selected: Selected,
+    names: Mapping[str, list[str]],
 ) -> None:
     """Save a method's selected and last state for later experiments (`training.initial_model`).
+
+    `names` are those of classes and features, so that a later experiment notices other ones.
 
     Raises:
         OSError: the disk is full, for example.
@@ -59,7 +67,7 @@ def save_states(
         folder = workdir.final_state(name, repeat, last=is_last)
         if folder.exists():  # left by a process that was killed before it saved this round
             shutil.rmtree(folder)
-        record = {"round": round_number, "network": config.model.name}
+        record = {"round": round_number, "network": config.model.name, "names": dict(names)}
         Checkpoints(folder).save(round_number, state, record)
 
 

@@ -168,7 +168,8 @@ def simulate(
         for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
                 raise UsageError(
-                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning rate"
+                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning "
+                    "rate, or scale the features"
                 )
             quality = {}
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
@@ -203,7 +204,7 @@ def _schedule(
         wrong = (
             ""
             if algorithm.with_arrivals
-            else "this method's server averages more than model changes"
+            else "this method's server averages more than model changes, or not all arrivals"
         )
         if wrong or clock is None or not clock.is_on:
             wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
@@ -235,7 +236,7 @@ def _check(
         if not isinstance(value, kind):
             raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")
     if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise UsageError(f"simulate: rounds={rounds}; use integers from 1 on")
+        raise UsageError(f"simulate: rounds={rounds!r}; use integers from 1 on")
     if not isinstance(cohort_size, int | np.integer) or not (
         0 <= cohort_size <= federation.num_clients
     ):

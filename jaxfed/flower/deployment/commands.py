@@ -123,6 +123,7 @@ def try_here(
     experiment = load(spec, overrides)
     limits = deployment_of(experiment.config)
     number = experiment.config.federation.num_clients
+    limits.num_nodes(number)
     planned = [Kill.parse(text, number) for text in kills]
     if overwrite:
         for name in (RUN, SIMULATION, NODES, SERVER):

@@ -40,8 +40,13 @@ from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
 
-NO_CENSUS = Census(1, 1, FeatureSums(np.zeros(1), np.zeros(1), 1))
 _THEN = "the run stops; the same command continues it"
+
+
+def no_census(data: ServerData) -> Census:
+    """Return a census of one client, in place of that of clients who have not been asked."""
+    nothing = np.zeros(data.example[-1])
+    return Census(1, 1, FeatureSums(nothing, nothing, 1))
 
 
 def connect(

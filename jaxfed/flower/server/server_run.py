@@ -108,7 +108,8 @@ def check(config: ConfigDict, data: ServerData) -> None:
             allowed="use launch.run for a method of your own",
         )
     name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
-    algorithm = make_algorithm(config, name, data.federation(client_calls.NO_CENSUS, number))
+    federation = data.federation(client_calls.no_census(data), number)
+    algorithm = make_algorithm(config, name, federation)
     if algorithm.sides is None:
         raise UsageError(
             "this method runs in one process alone, not on a network",
@@ -131,7 +132,7 @@ def check(config: ConfigDict, data: ServerData) -> None:
             value=seen.training.initial_model,
             allowed="use another config.training.batch_statistics",
         )
-    algorithm.sides().server(lambda *_, **__: {}, data.federation(client_calls.NO_CENSUS, number))
+    algorithm.sides().server(lambda *_, **__: {}, federation)
 
 
 @dataclass
@@ -144,6 +145,10 @@ class _InPlaceOfSimulation:
     @property
     def numbers(self) -> np.ndarray:
         return self.held.numbers
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        return {"classes": list(self.held.class_names), "features": []}
 
     def federation(self, *_: Any) -> Federation:
         return self.seen

@@ -26,7 +26,7 @@ from jaxfed.paper_numbers import paper_table
 from jaxfed.reports.documents import page
 from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
 from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
-from jaxfed.reports.figures import plots, png, reliability_figure
+from jaxfed.reports.figures import line_figures, plots, png, reliability_figure
 from jaxfed.reports.figures.style import MOST_LINES
 from jaxfed.reports.tables import tables
 from jaxfed.reports.tables.curves import (
@@ -269,7 +269,9 @@ def _family_pictures(
         names.take("plots", sweep.name, key),
         f"{metric_label(metric)} of {name} against {setting_label(key)}, a line for "
         f"each value of {across}. Mean over repeats; error bars are one sample deviation.",
-        lambda: plots.curve_figure(key, values, series, metric, title=name, examples=examples),
+        lambda: line_figures.curve_figure(
+            key, values, series, metric, title=name, examples=examples
+        ),
     )
 
 
@@ -300,7 +302,7 @@ def _curve_pictures(sweep: Sweep, curve: Curve, metric: str, names: _Names) -> I
             names.take(*parts),
             f"{metric_label(metric)} against {setting_label(curve.key)}{' at ' * bool(fixed)}{fixed}. "
             f"{on_top}Mean over repeats; error bars are one sample deviation.",
-            lambda: plots.curve_figure(
+            lambda: line_figures.curve_figure(
                 curve.key,
                 curve.values,
                 series,
@@ -344,7 +346,7 @@ def _cosine_pictures(sweep: Sweep, curve: Curve, names: _Names) -> Iterator[Pict
             names.take("plots", sweep.name, curve.key, _settings_text(curve.fixed), "cosine-rmse"),
             "How far cos(πh/L) is from the cosine, over pairs of points; theory is what L "
             "independent bits give.",
-            lambda: plots.cosine_error_figure(curve.values, error, theory, key=curve.key),
+            lambda: line_figures.cosine_error_figure(curve.values, error, theory, key=curve.key),
         )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -21,27 +20,13 @@ from jaxfed.experiment.store.records import (
     read_metrics,
     sort_algorithms,
 )
-from jaxfed.reports.figures.axes import (
-    axis_label,
-    fit,
-    is_quantity,
-    mark_above,
-    place_values,
-    thin_log_ticks,
-)
+from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
+from jaxfed.reports.figures.line_figures import rounds_figure, scale_of
 from jaxfed.reports.figures.partition_figure import partition_figure
 from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.reliability_figure import reliabilities, reliability_figure
-from jaxfed.reports.figures.style import (
-    INK,
-    MUTED,
-    algorithm_styles,
-    dress,
-    legend,
-    new_figure,
-    text_width,
-)
+from jaxfed.reports.figures.style import INK, algorithm_styles, dress, new_figure, text_width
 from jaxfed.reports.tables.display_names import is_accuracy, metric_label
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 
@@ -168,7 +153,7 @@ def algorithms_figure(
             if measurement is None:
                 continue
             color, marker = styles[algorithm]["color"], styles[algorithm]["marker"]
-            scale = _scale(metric)
+            scale = scale_of(metric)
             if len(measurement.values) > 1:
                 values = scale * np.asarray(measurement.values)
                 ax.plot(values, [row] * len(values), ".", color=color, alpha=0.35, markersize=6)
@@ -189,78 +174,16 @@ def algorithms_figure(
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.margins(x=0.12)
         fit(ax, metric, "x", examples.get(metric, 0))
+    if all(map(is_accuracy, metrics)):  # one scale
+        ends = np.array([ax.get_xlim() for ax in panels])
+        for ax in panels:
+            ax.set_xlim(ends[:, 0].min(), ends[:, 1].max())
     panels[0].set_yticks(
         range(len(algorithms)),
         labels,
         color=INK,
     )
     panels[0].set_ylim(len(algorithms) - 0.4, -0.6)
-    return figure
-
-
-def curve_figure(
-    key: str,
-    values: Sequence[Any],
-    series: Mapping[str, Sequence[Measurement | None]],
-    metric: str,
-    *,
-    title: str = "",
-    above: tuple[str, Sequence[float]] | None = None,
-    methods: Methods = USUAL,
-    examples: int = 0,
-) -> Figure:
-    """Plot a metric against a swept value, a line for each method, error bars of one sample deviation.
-
-    Args:
-        key: the config key that is swept.
-        values: its values in order; quantities have a linear, log or logit scale, other values are evenly
-            spaced.
-        series: for each method its measurement at every value, None where it is missing.
-        metric: name of the metric; accuracies are shown in percent.
-        title: the fixed settings, if any.
-        above: label and values of a second quantity, shown on a top axis.
-        methods: display names and algorithms of the methods.
-        examples: number of examples that the metric is measured on (`jaxfed.reports.figures.axes.fit`).
-    """
-    figure = new_figure(6.4, 4.2)
-    ax = figure.subplots()
-    dress(ax, title=title, xlabel=axis_label(key), ylabel=metric_label(metric))
-    positions = place_values(ax, key, values)
-    if above is not None:
-        mark_above(ax, positions, *above, color=MUTED)
-    joined = is_quantity(key, values)
-    _draw_series(ax, positions, series, _scale(metric), methods, joined=joined)
-    fit(ax, metric, "y", examples)
-    legend(figure, ax)
-    return figure
-
-
-def cosine_error_figure(
-    values: Sequence[int],
-    measured: Sequence[Measurement | None],
-    theory: Sequence[Measurement | None],
-    *,
-    key: str = "xclp.num_bits",
-) -> Figure:
-    """Plot the root mean squared error of cos(pi h / L) against L, measured and expected by theory."""
-    figure = new_figure(6.4, 4.2)
-    ax = figure.subplots()
-    dress(ax, xlabel=axis_label(key), ylabel=metric_label("cosine_rmse"))
-    positions = place_values(ax, key, values)
-    kept = [(x, t.mean) for x, t in zip(positions, theory, strict=True) if t is not None]
-    ax.plot(
-        [x for x, _ in kept],
-        [y for _, y in kept],
-        color=MUTED,
-        linestyle="--",
-        linewidth=1.6,
-        label="Theory",
-        zorder=2,
-    )
-    _draw_series(ax, positions, {"xclp": measured}, 1.0, Methods({"xclp": "Measured"}))
-    ax.set_yscale("log")
-    thin_log_ticks(ax)
-    legend(figure, ax)
     return figure
 
 
@@ -302,70 +225,3 @@ def over_time(
         ends = {0: 0.0, **{number: time.mean for number, time in times.get(algorithm, ())}}
         found[algorithm] = [(ends[number], m) for number, m in series if number in ends]
     return found
-
-
-def rounds_figure(
-    rounds: Mapping[str, Sequence[tuple[float, Measurement]]],
-    metric: str,
-    methods: Methods = USUAL,
-    examples: int = 0,
-    xlabel: str = "Round",
-) -> Figure:
-    """Plot a metric over rounds, a line for each method; the band is one sample deviation over repeats."""
-    figure = new_figure(6.4, 4.2)
-    ax = figure.subplots()
-    dress(ax, xlabel=xlabel, ylabel=metric_label(metric))
-    scale = _scale(metric)
-    for algorithm, style in algorithm_styles(list(rounds), methods.algorithms).items():
-        numbers = np.array([number for number, _ in rounds[algorithm]])
-        mean = scale * np.array([m.mean for _, m in rounds[algorithm]])
-        deviation = scale * np.array([m.std or 0.0 for _, m in rounds[algorithm]])
-        color = style["color"]
-        ax.fill_between(numbers, mean - deviation, mean + deviation, color=color, alpha=0.18, lw=0)
-        ax.plot(
-            numbers,
-            mean,
-            color=color,
-            linestyle=style["linestyle"],
-            linewidth=1.8,
-            label=methods.name(algorithm),
-            zorder=style["zorder"],
-        )
-    ax.xaxis.set_major_locator(MaxNLocator(integer=xlabel == "Round"))
-    fit(ax, metric, "y", examples)
-    legend(figure, ax)
-    return figure
-
-
-def _draw_series(
-    ax: Axes,
-    positions: Sequence[float],
-    series: Mapping[str, Sequence[Measurement | None]],
-    scale: float,
-    methods: Methods,
-    *,
-    joined: bool = True,
-) -> None:
-    # At categorical values, methods are shifted side by side; on a numeric scale they must not be.
-    step = 0.0 if joined else 0.5 / len(series)
-    styles = algorithm_styles(list(series), methods.algorithms)
-    for index, (algorithm, style) in enumerate(styles.items()):
-        kept = [(x, m) for x, m in zip(positions, series[algorithm], strict=True) if m is not None]
-        if not kept:
-            continue
-        shift = step * (index - (len(series) - 1) / 2)
-        ax.errorbar(
-            [x + shift for x, _ in kept],
-            [scale * m.mean for _, m in kept],
-            yerr=[scale * (m.std or 0.0) for _, m in kept],
-            label=methods.name(algorithm),
-            linewidth=1.8,
-            elinewidth=1.2,
-            markersize=6,
-            capsize=3,
-            **(style if joined else style | {"linestyle": "none"}),
-        )
-
-
-def _scale(metric: str) -> float:
-    return 100.0 if is_accuracy(metric) else 1.0

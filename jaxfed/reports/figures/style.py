@@ -20,6 +20,7 @@ from jaxfed.reports.tables.display_names import POOLED
 # Colors of a plot: background, text, grid, kinds of data, and lines (a palette after Okabe and Ito, Color
 # Universal Design).
 BACKGROUND, INK, MUTED, GRID = "#ffffff", "#1b2530", "#5b6875", "#e4e8ec"
+OTHERS = "#cdd4da"  # methods that a panel compares its own with
 LABELED, UNLABELED, NEW = "#0a5c9c", "#a9cfec", "#e69f00"
 PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#6b7683"),

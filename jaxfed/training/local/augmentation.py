@@ -49,6 +49,7 @@ def compose(names: Sequence[str]) -> Augment | None:
                 f"changes images, [height, width, channels]; here examples have shape {list(x.shape[1:])}",
                 key="augmentation",
                 value=tuple(names),
+                allowed="for other examples use (), and methods that do not compare two views of an example",
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 

@@ -252,9 +252,10 @@ def _need_of_labels(
 
 
 def _averages_changes(training: Training, server: ServerWithoutLabels, pseudo_label: str) -> bool:
-    """True if a round without further parts is a mean of changes, which may be those of earlier models."""
+    """True if a round without further parts is the mean of its clients' changes, also of earlier models'."""
     return (
         server.examples is None
+        and not training.training_cohort_size
         and pseudo_label in LABELING_NOTHING
         and training.server.aggregate.is_mean
         and training.local.batch_statistics == "averaged"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +78,8 @@ def label_over_cosines(
         vectors: float32 [n, d].
         y: float32 [n, C], one-hot, zero where unlabeled.
         valid: bool [n], False on padding.
-        owner: the client of each point, int [n]; None: one client has all, and a client prior has no effect.
+        owner: the client of each point, int [n]; None: one client has all, and a client prior has no effect,
+            not even in leave-one-out.
         p: all settings.
         execution: may cache neighbors.
 
@@ -87,6 +89,7 @@ def label_over_cosines(
 
     Cost: n^2 d operations once, and the linear systems of all settings (`jaxfed.xclp.selection.choice`).
     """
+    p = _without_prior(p) if owner is None else p
     most = max(s.num_neighbors for s in settings_of(p))
     near = execution.once(knn.cosine_knn, vectors, most, valid=valid)
     choice = None
@@ -158,6 +161,12 @@ def label_each(
             label[row, :capacity], confidence[row, :capacity] = outputs
             choices += [choice] if choice else []
     return label, confidence, choices
+
+
+def _without_prior(p: Propagation) -> Propagation:
+    """The settings without a client prior, given or to be fitted."""
+    select = tuple(entry for entry in p.select if entry != "client_prior")
+    return replace(p, client_prior=0.0, client_prior_labels=0.0, select=select)
 
 
 def _chosen(

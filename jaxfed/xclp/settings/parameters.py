@@ -113,7 +113,7 @@ class Propagation(SolverSettings, SelectionSettings):
         label_matrix: weight of a label: "plain", 1 for each, as in the paper, or "class_balanced", 1 divided
             by its class's number of labels, as in the authors' code (Algorithm 1, line 10).
         client_prior: strength beta with which a client's own label frequencies weight its scores; 0 ignores
-            them. It has no effect with a single client (before line 15 of Algorithm 1).
+            them. `per_client_lp` ignores it (before line 15 of Algorithm 1).
         client_prior_labels: smoothing of a client's label frequencies: the number of labels with which the
             cohort's frequencies are added to its own; 0: the number of classes (before line 15 of
             Algorithm 1).

@@ -35,8 +35,8 @@ def test_epsilon_is_that_of_all_rounds_so_far():
         assert promised == pytest.approx(delta, rel=1e-6)
 
 
-@pytest.mark.parametrize("given", [{}, {"noise": 0.5}, {"clip": 0.5}])
-@pytest.mark.sample(2)
+@pytest.mark.parametrize("given", [{"noise": 0.5}, {}, {"clip": 0.5}])
+@pytest.mark.sample(1)
 def test_without_noise_or_a_bound_nothing_is_promised(given):
     [metrics] = metrics_of(1, **given)
     assert "prototype_epsilon" not in metrics

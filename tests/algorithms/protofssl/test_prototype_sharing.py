@@ -34,7 +34,7 @@ KEYS = jax.random.split(KEY, 3000)
 
 def rows_of(**changes):
     one = partial(drawn, client_id=CLIENT_ID, is_there=IS_THERE, num_helpers=2, **changes)
-    rows, is_one = map(np.asarray, jax.vmap(one)(KEYS))
+    rows, is_one = map(np.asarray, jax.jit(jax.vmap(one))(KEYS))
     assert is_one.all()
     return list(map(tuple, rows.tolist()))
 

@@ -234,3 +234,30 @@ def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):
     public = sources.public_set(config, data)
     assert public.x.shape[1:] == data.x.shape[1:] == (1,)
     assert public.class_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("header", "color", "told"),
+    [
+        ("first,color,kind", "red", ""),
+        ("color,first,kind", "red", "number 0 is 'color=green', in .*own.csv it is 'first'"),
+        ("first,color,kind", "blue", "number 1 is 'color=blue', in .*own.csv it is 'color=green'"),
+    ],
+)
+def test_a_public_table_of_other_features_is_refused(tmp_path, header, color, told):
+    """As many features in another order, or of other texts, would be taken for the clients' own."""
+    for name, names, other in (("own", "first,color,kind", "red"), ("public", header, color)):
+        rows = [
+            {"first": str(i), "color": ("green", other)[i % 2], "kind": "ab"[i % 2]}
+            for i in range(20)
+        ]
+        lines = [",".join(row[name] for name in names.split(",")) for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join([names, *lines, ""]))
+    own = [f"dataset.name={tmp_path / 'own.csv'}", "dataset.label_key=kind"]
+    config = file.load("fedct.py", [*own, f"federation.public_dataset={tmp_path / 'public.csv'}"])
+    data = sources.clients_set(config)
+    if told:
+        with pytest.raises(UsageError, match=f"its features are others: {told}; use the same col"):
+            sources.public_set(config, data)
+    else:
+        assert sources.public_set(config, data).names == data.names

@@ -117,7 +117,11 @@ BAD_TABLES = {
     "a text": ("f,label\n1,a\nred,b\n", {}, "column 'f', line 3: 'red' is not a number"),
     "many texts": (f"name,label\n{MANY}\n", {}, "'name' has 101 different texts; up to 100"),
     "no feature": ("label\n1\n2\n", {}, "none of the columns label is a feature"),
-    "infinity": ("f,label\ninf,0\n1,1\n", {}, "1 of 2 examples.*nan or infinite"),
+    "infinity": (
+        "g,f,label\n1,2,0\n3,inf,1\n",
+        {},
+        r"1 of 2 examples.*nan or infinite.*\(the first: row 1, feature 'f'\)",
+    ),
     "two ways": (
         "f;label\n1,234;a\n3,500;b\n",
         {},
@@ -166,6 +170,32 @@ def test_no_gzip_and_half_of_one(tmp_path, content):
     (tmp_path / "a.csv.gz").write_bytes(content)
     with pytest.raises(UsageError, match="not a CSV file"):
         load(tmp_path / "a.csv.gz")
+
+
+def test_another_encoding_gets_a_line_that_says_what_to_do(tmp_path):
+    (tmp_path / "a.csv").write_text("f,label\n1,weiß\n2,rot\n", encoding="windows-1252")
+    with pytest.raises(UsageError, match=r"not a CSV file in UTF-8 .*iconv -f windows-1252"):
+        load(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("label_key", [None, "target"])
+def test_a_second_column_of_labels_is_named(tmp_path, caplog, label_key):
+    """It is a feature, from which a model would read off the label."""
+    (tmp_path / "a.csv").write_text("f,Class,target\n1,7,0\n2,8,1\n2,9,1\n")
+    load(tmp_path / "a.csv", label_key=label_key)
+    label, other = ("target", "Class") if label_key else ("Class", "target")
+    assert f"column {label!r} is the label, and {other!r} a feature" in caplog.text
+    caplog.clear()
+    load(tmp_path / "a.csv", label_key=label_key, drop=[other])
+    assert not caplog.messages
+
+
+def test_an_identifier_of_several_rows_is_named(tmp_path, caplog):
+    """Row numbers are left out; a patient's number in all rows of the patient is not."""
+    (tmp_path / "a.csv").write_text("id,patient_id,f,label\n1,7,1,a\n2,7,2,b\n3,8,2,b\n")
+    assert load(tmp_path / "a.csv").x.shape == (3, 2)
+    assert "have the same value in several rows: 'patient_id'; dataset.drop" in caplog.text
+    assert load(tmp_path / "a.csv", drop=["patient_id"]).x.shape == (3, 1)
 
 
 COLUMNS = {  # cells -> features of each row

@@ -75,6 +75,7 @@ def test_rows_of_a_table_in_every_form(table):
     [
         ({"size": "big", "color": "red"}, "row 0: column 'size' has 'big'; give a finite number"),
         ({"size": "inf", "color": "red"}, "has 'inf'; give a finite number"),
+        ({"size": 1e300, "color": "red"}, r"has '1e\+300'; give a finite number"),
         ({"size": "1,5", "color": "red"}, "has '1,5'; give a finite number"),
         ({"size": 1, "color": "rot"}, "has 'rot', which is not in .*choose one of '\\?', 'green'"),
         ({"size": 1, "color": "gren"}, "did you mean 'green'"),

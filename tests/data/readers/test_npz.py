@@ -63,6 +63,7 @@ BAD_ARRAYS = {
     ),
     "one client": ({"client_id": np.array(3)}, "client_id has type"),
     "clients in a table": ({"client_id": np.ones((3, 1), int)}, "client_id has shape"),
+    "objects": ({"y": np.array(["a", "b", "c"], object)}, r"holds Python objects; .*astype\(str\)"),
     "words to test on": ({"x_test": np.array(["a"]), "y_test": np.array([0])}, "x_test has type"),
 }
 
@@ -75,7 +76,7 @@ def test_bad_arrays(tmp_path, change, message):
 
 
 BAD_FILES = {
-    "text.npz": (b"no archive", "not an .npz file"),
+    "text.npz": (b"no archive", "not an .npz file of plain arrays .it is no zip archive"),
     "npy.npz": (None, "not an .npz file of plain arrays .it holds one array"),
 }
 

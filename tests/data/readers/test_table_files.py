@@ -65,6 +65,13 @@ def test_train_and_test_are_splits_by_their_names(tmp_path, caplog):
     np.testing.assert_array_equal(whole.x_test[:, [0, -1]], [[2, 1], [9, 0]])
 
 
+def test_training_and_testing_are_splits_too(tmp_path):
+    rows = {"Training": ["f,label", "0,a", "1,b"], "Testing": ["f,label", "2,b"]}
+    data = load(write(tmp_path / "s", **rows))
+    np.testing.assert_array_equal(data.y, [0, 1])
+    np.testing.assert_array_equal(data.y_test, [1])
+
+
 def test_a_column_with_gaps_in_the_test_split_alone_gets_an_indicator(tmp_path):
     pattern = write(
         tmp_path / "s", train=["f,label", "1,a", "2,b", "6,b"], test=["f,label", ",a", "7,b"]

@@ -76,6 +76,10 @@ def test_fedavg_on_own_arrays():
     probability = result.predict(test[0])
     np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-5)
     assert np.mean(probability.argmax(axis=1) == test[1]) == result.metrics["test_accuracy"]
+    with pytest.raises(
+        jaxfed.UsageError, match="predict: examples of type <U1; numbers are needed"
+    ):
+        result.predict(np.array([["a"] * 4]))
 
 
 def test_xclp_on_own_arrays_labels_new_points_of_unknown_class():
@@ -109,6 +113,7 @@ def test_roles_and_rows_of_own_clients():
     ("clients", "options", "message"),
     [
         ([], {}, "0 clients"),
+        ([(X[:2].astype(object), [0, 1])], {}, r"of type object; numbers .*x\.astype\(float\)"),
         ([(X[:3], [0, 1])], {}, r"labels of shape \(2,\), int64, for 3 examples"),
         ([(X[:2], [0.0, 1.5])], {}, "labels are a quantity, 1.5"),
         ([(X[:2] * np.nan, [0, 1])], {}, "nan or infinite"),
@@ -140,6 +145,7 @@ def test_training_has_defaults_for_all_but_its_model():
     [
         ({"rounds": 0}, "rounds=0"),
         ({"rounds": 1.5}, r"rounds=1\.5"),
+        ({"rounds": "3"}, "rounds='3'"),
         ({"cohort_size": 3}, "cohort_size=3; use 1 to 2, and 0 for all"),
         ({"cohort_size": -1}, "cohort_size=-1"),
         ({"seed": -1}, "seed=-1; use integers from 0"),

@@ -116,9 +116,9 @@ def test_values_survive_the_command_line(config, key, value):
     assert plan.points[0].overrides == {key: value}
 
 
-KEYS = st.lists(
-    st.text(st.characters(codec="utf-8"), min_size=1, max_size=80), min_size=1, max_size=4
-)
+# Not of all of Unicode, whose table would take a second.
+LETTERS = [chr(number) for number in range(0x180)] + ["\u0301", "\u202e", "\uff0f", "漢", "😀"]
+KEYS = st.lists(st.text(LETTERS, min_size=1, max_size=80), min_size=1, max_size=4)
 
 
 @given(KEYS, KEYS)

@@ -6,6 +6,7 @@ from on_demand import on_demand
 
 from jaxfed.api.run import run as simulate
 from jaxfed.flower.deployment import comparison
+from jaxfed.flower.server import server_run
 
 
 @pytest.mark.parametrize("name", on_demand(["fedavg", "scaffold", *CONSISTENT], at_once=["fedavg"]))
@@ -18,3 +19,9 @@ def test_a_run_is_the_simulation(tmp_path, name):
     print(found)
     assert found.largest == 0
     assert found.labels == 0
+
+
+def test_examples_are_vectors_too(tmp_path):
+    """The check has no clients' sums of features yet, and there is one for each feature."""
+    config = config_of("fedavg", "preprocessing.kind=standardized", "model.name=mlp")
+    server_run.check(config, Deployment(tmp_path, config).held)

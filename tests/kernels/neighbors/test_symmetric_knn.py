@@ -114,9 +114,10 @@ def along_axes(n):
 @pytest.mark.parametrize(
     ("n", "k", "width", "block", "share_valid", "num_devices"),
     [
+        # By the program of the next test.
+        pytest.param(300, 2, 32, 100, 0.02, 1, id="fewer valid than neighbors"),
         pytest.param(400, 10, 64, 10_000, 1, 1, id="one block"),
         pytest.param(401, 3, 32, 128, 0.8, 1, id="many blocks, padding"),
-        pytest.param(300, 2, 32, 100, 0.02, 1, id="fewer valid than neighbors"),
         pytest.param(300, 2, 32, 100, 0, 1, id="none valid"),
         *(
             pytest.param(401, 3, 32, 128, 0.8, *count.values, id=f"over {count.id}")
@@ -124,7 +125,7 @@ def along_axes(n):
         ),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_cosines_equal_the_oracle(n, k, width, block, share_valid, num_devices):
     vectors, valid = along_axes(n), np.random.default_rng(1).random(n) < share_valid
     between = COSINES._replace(width=width, block_points=block)
@@ -191,17 +192,14 @@ def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
 
     strips = 4096 // 16
     of_strips = f"tensor<4x{strips}x1024xi16>"
-    assert of_strips in program(4096, "popcount")
-    assert of_strips in program(4096, "auto")
+    assert of_strips in program(4096, "auto")  # by "popcount" on a CPU
     assert of_strips not in program(4096, "matmul")
 
 
 def test_so_does_the_search_by_cosines():
-    def program(n, platform):
-        vectors = jax.ShapeDtypeStruct((n, 2), jnp.float32)
-        search = jax.jit(partial(knn.cosine_knn, num_neighbors=3))
-        return search.trace(vectors).lower(lowering_platforms=(platform,)).as_text()
-
+    vectors = jax.ShapeDtypeStruct((4096, 2), jnp.float32)
+    traced = jax.jit(partial(knn.cosine_knn, num_neighbors=3)).trace(vectors)
+    cpu, cuda = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda"))
     of_strips = f"tensor<4x{4096 // 16}x1024xf32>"
-    assert of_strips in program(4096, "cpu")
-    assert of_strips not in program(4096, "cuda")
+    assert of_strips in cpu
+    assert of_strips not in cuda

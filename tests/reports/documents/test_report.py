@@ -86,8 +86,6 @@ def test_report_of_everything(tmp_path):
         "bits-xclp-alpha-gains.csv",
         "paper-xclp-3.csv",
     }
-    # The same results make the same report, and the report is no result.
-    assert write_report([work]).read_text() == text
 
 
 def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path):
@@ -95,6 +93,8 @@ def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path
     points = [(f"{a}", {"xclp.alpha": a}, ACCURACIES) for a in (0.5, 0.9)]
     make_sweep(tmp_path / "w" / "s", points, {"xclp.alpha": 0.5})
     page = write_report([tmp_path / "w"]).read_text()
+    # The same results make the same report, and the report is no result.
+    assert write_report([tmp_path / "w"]).read_text() == page
     kinds = re.findall(r"<(table|img|details)\b", page)
     assert kinds == ["table", "img", "table", *["img"] * 1, "table", "img", "img", "details"]
     shown, _, how = page.partition("<details>")

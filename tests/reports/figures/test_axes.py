@@ -7,7 +7,7 @@ import pytest
 from small_workdirs import make_run
 
 from jaxfed.experiment.store.records import measure, read_run
-from jaxfed.reports.figures import plots
+from jaxfed.reports.figures import line_figures, plots
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from jaxfed.reports.figures import plots
 )
 def test_an_axis_is_no_shorter_than_noise(metric, values, examples, span):
     rounds = {"xclp": [(i, measure([value])) for i, value in enumerate(values)]}
-    (ax,) = plots.rounds_figure(rounds, metric, examples=examples).axes
+    (ax,) = line_figures.rounds_figure(rounds, metric, examples=examples).axes
     low, high = ax.get_ylim()
     assert high - low == pytest.approx(span, rel=0.02)
     scale = 100 if metric == "test_accuracy" else 1
@@ -39,7 +39,7 @@ def test_an_axis_is_no_shorter_than_noise(metric, values, examples, span):
 def test_a_wide_axis_stays_as_it_is():
     rounds = {"xclp": [(0, measure([0.1])), (1, measure([0.9]))]}
     spans = [
-        np.ptp(plots.rounds_figure(rounds, "test_accuracy", examples=n).axes[0].get_ylim())
+        np.ptp(line_figures.rounds_figure(rounds, "test_accuracy", examples=n).axes[0].get_ylim())
         for n in (0, 100, 10**6)
     ]
     assert spans[0] == spans[1] == spans[2]

@@ -14,8 +14,8 @@ from jaxfed.experiment.store.records import (
     read_run,
 )
 from jaxfed.reports.documents.report import build, write_report
-from jaxfed.reports.figures import axes, partition_figure, plots
-from jaxfed.reports.figures.style import algorithm_styles, legend, new_figure
+from jaxfed.reports.figures import axes, line_figures, partition_figure, plots
+from jaxfed.reports.figures.style import OTHERS, algorithm_styles, legend, new_figure
 from jaxfed.reports.tables.display_names import setting_text
 
 
@@ -33,7 +33,7 @@ def test_curve_figure_shows_the_numbers():
         "xclp": [measure(XCLP), None, measure([0.5])],
         "per_client_lp": [measure(PER_CLIENT)] * 3,
     }
-    figure = plots.curve_figure("xclp.num_bits", [64, 512, 4096], series, "test_accuracy")
+    figure = line_figures.curve_figure("xclp.num_bits", [64, 512, 4096], series, "test_accuracy")
     (ax,) = figure.axes
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("LSH bits L", "Test accuracy [%]")
     assert ax.get_xscale() == "log"
@@ -43,6 +43,26 @@ def test_curve_figure_shows_the_numbers():
     bar = ax.containers[0].lines[2][0].get_segments()[0]
     np.testing.assert_allclose(bar[:, 1], [80, 88])
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["64", "512", "4096"]
+
+
+def test_many_methods_have_a_panel_each():
+    names = [f"m{i}" for i in range(line_figures.MOST_TOGETHER + 1)]
+    series = {name: [measure([0.1 * i, 0.1 * i + 0.02]), None] for i, name in enumerate(names, 1)}
+    curves = line_figures.curve_figure("xclp.num_bits", [64, 512], series, "test_accuracy")
+    rounds = {name: [(1, m), (2, m)] for name, (m, _) in series.items()}
+    for figure in (curves, line_figures.rounds_figure(rounds, "test_accuracy")):
+        panels = [ax for ax in figure.axes if ax.get_visible()]
+        assert [ax.get_title(loc="left") for ax in panels] == names
+        assert len({ax.get_ylim() for ax in panels}) == 1
+        for i, ax in enumerate(panels, 1):
+            lines = [
+                line for line in ax.lines if len(line.get_xdata()) and line.get_linestyle() == "-"
+            ]
+            (own,) = [line for line in lines if line.get_color() != OTHERS]
+            assert own.get_ydata()[0] == pytest.approx(10 * i + 1)
+            assert len({line.get_ydata()[0] for line in lines}) == len(names)
+    assert not any(ax.containers[0].has_yerr for ax in curves.axes[1 : len(names)])
+    assert_nothing_is_cut(curves)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +92,7 @@ def test_scale_for(values, scale):
 )
 def test_names_are_not_joined_by_lines(key, values):
     series = {"xclp": [measure(XCLP)] * len(values)}
-    figure = plots.curve_figure(key, values, series, "test_accuracy")
+    figure = line_figures.curve_figure(key, values, series, "test_accuracy")
     assert figure.axes[0].containers[0].lines[0].get_linestyle() == "None"
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == list(
         map(setting_text, values)
@@ -81,7 +101,7 @@ def test_names_are_not_joined_by_lines(key, values):
 
 def test_cosine_error_figure_has_theory_beside_measurements():
     measured, theory = [measure([0.1, 0.2])] * 2, [measure([0.1]), measure([0.05])]
-    figure = plots.cosine_error_figure([64, 256], measured, theory)
+    figure = line_figures.cosine_error_figure([64, 256], measured, theory)
     (ax,) = figure.axes
     assert ax.get_yscale() == "log"
     (line,) = [line for line in ax.lines if line.get_label() == "Theory"]
@@ -93,7 +113,7 @@ def test_rounds_are_shown_for_methods_that_have_several(tmp_path):
     rounds = plots.rounds_by_algorithm(read_metrics(run.workdir), "test_accuracy")
     assert [number for number, _ in rounds["xclp"]] == [1, 2, 3]
     assert rounds["xclp"][1][1].mean == pytest.approx(0.4)
-    figure = plots.rounds_figure(rounds, "test_accuracy")
+    figure = line_figures.rounds_figure(rounds, "test_accuracy")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [20, 40, 60])
     assert set(run_figures(run)) == {"algorithms", "rounds", "partition"}
 
@@ -122,7 +142,7 @@ def test_accuracies_over_simulated_time():
     rounds = {"a": [(0, accuracy), (2, accuracy), (4, accuracy)], "b": [(0, accuracy)]}
     found = plots.over_time(rounds, {"a": [(1, accuracy), (2, time)]})
     assert found == {"a": [(0.0, accuracy), (7.0, accuracy)], "b": [(0.0, accuracy)]}
-    figure = plots.rounds_figure(found, "validation_accuracy", xlabel="Simulated time [s]")
+    figure = line_figures.rounds_figure(found, "validation_accuracy", xlabel="Simulated time [s]")
     (ax,) = figure.axes
     assert ax.get_xlabel() == "Simulated time [s]"
     assert ax.lines[0].get_xdata().tolist() == [0.0, 7.0]
@@ -230,21 +250,21 @@ MANY = ["xclp", "per_client_lp", "client_knn", "pooled_lp", "a_method_of_a_long_
             {"xclp": {name: measure(XCLP) for name in ("a_accuracy", "b_accuracy", "loss")}},
             ["a_accuracy", "b_accuracy", "loss"],
         ),
-        lambda: plots.curve_figure(
+        lambda: line_figures.curve_figure(
             "xclp.num_bits",
             [2**power for power in range(6, 14)],
             {name: [measure(XCLP)] * 8 for name in MANY},
             "test_accuracy",
             title="labeled fraction 0.1, graph labeled+unlabeled",
         ),
-        lambda: plots.curve_figure(
+        lambda: line_figures.curve_figure(
             "federation.graph",
             ["a rather long name of a setting"] * 5,
             {"xclp": [measure([0.5])] * 5},
             "test_accuracy",
         ),
-        lambda: plots.cosine_error_figure([64], [measure([0.1, 0.1])], [measure([0.1])]),
-        lambda: plots.rounds_figure(
+        lambda: line_figures.cosine_error_figure([64], [measure([0.1, 0.1])], [measure([0.1])]),
+        lambda: line_figures.rounds_figure(
             {"xclp": [(1, measure(XCLP)), (2, measure(XCLP))]}, "test_accuracy"
         ),
     ],
@@ -322,7 +342,7 @@ def test_one_methods_curves_are_lines_of_one_figure(tmp_path):
 def test_what_values_are_besides_is_marked_on_top():
     epsilons = [0.1, 1.0, 10.0, 100.0, 300.0, 1000.0, 3000.0, 1e4, 3e4, 1e5]
     series = {name: [measure([0.5])] * 10 for name in ("dp_fedct", "dp_fedct_paper", "fedct")}
-    figure = plots.curve_figure(
+    figure = line_figures.curve_figure(
         "dp_fedct.epsilon",
         epsilons,
         series,

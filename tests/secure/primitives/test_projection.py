@@ -17,7 +17,7 @@ from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.exchangeable_steps import PROJECTIONS
 
 SEED = bytes(range(32))
-PARAMETERS = {"num_classes": 10, "num_bits": 128, "num_neighbors": 4, "alpha": 0.9}
+PARAMETERS = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])

@@ -217,7 +217,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("step", STEPS)
 def test_garbage_to_the_server_loses_its_sender(step, kind):

@@ -77,7 +77,8 @@ def test_one_step_tells_nothing_of_the_next():
         plan = _episodes(data, batches, key)
         return jnp.stack([plan.rows(step)[0][0] for step in range(2)])
 
-    first, second = np.asarray(jax.vmap(supports)(jax.random.split(jax.random.key(0), 3600))).T
+    keys = jax.random.split(jax.random.key(0), 3600)
+    first, second = np.asarray(jax.jit(jax.vmap(supports))(keys)).T
     assert stats.chisquare(np.bincount(6 * first + second, minlength=36)).pvalue > 1e-6
 
 

@@ -11,7 +11,6 @@ from small_training import KEY, assert_same, federation_of, rounds_of, training_
 from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
@@ -87,13 +86,15 @@ def test_fewer_points_carry_labels_and_less_is_sent():
     assert less / sent == pytest.approx((35 - 18 + classes) / 35)
 
 
-def test_labels_are_xclps_on_prototypes_by_hand():
-    """Which are Algorithm 1's: test_pseudo_label. A class's prototype is in its first label's row."""
+def test_prototypes_are_the_labeled_points_of_xclp():
+    """Whose labels are Algorithm 1's: test_pseudo_label. A prototype is in the row of its first label."""
     federation = federation_of([12, 9, 14], num_labeled=6)
     training = training_with()
-    state = fedavg(training=training).init(KEY, federation)
-    cohort = federation.cohort()
-    labels = training.pseudo_labels["xclp_prototypes"](state, cohort, KEY, Communication())
+    state, cohort = fedavg(training=training).init(KEY, federation), federation.cohort()
+    source = training.pseudo_labels["xclp_prototypes"]
+    assert isinstance(source, XclpLabels)
+    assert source.parameters == PARAMETERS
+    points = source.points(state, cohort, KEY)
     x = np.array(training.model.features(state.model, cohort.x.reshape(-1, 4)))
     x, y, mask = x.reshape(*cohort.mask.shape, -1), np.array(cohort.y), np.array(cohort.mask)
     for row in range(3):
@@ -102,17 +103,10 @@ def test_labels_are_xclps_on_prototypes_by_hand():
             if len(own):
                 x[row, own[0]] = x[row, own].mean(axis=0)
                 y[row, own[1:]], mask[row, own[1:]] = -1, False
-    points = Cohort(cohort.client_id, jnp.asarray(x), y, mask)
-    by_hand = XclpLabels(lambda *_: points, PARAMETERS)
-    expected = by_hand(state, cohort, KEY, Communication())
-    is_open = np.asarray(cohort.mask) & (np.asarray(cohort.y) < 0)
-    assert len(np.unique(np.asarray(expected.label)[is_open])) > 1
-    np.testing.assert_array_equal(
-        np.asarray(labels.label)[is_open], np.asarray(expected.label)[is_open]
-    )
-    np.testing.assert_allclose(
-        np.asarray(labels.weight)[is_open], np.asarray(expected.weight)[is_open], atol=1e-4
-    )
+    assert mask.sum() < cohort.mask.sum()
+    np.testing.assert_array_equal(points.mask, mask)
+    np.testing.assert_array_equal(np.asarray(points.y)[mask], y[mask])
+    np.testing.assert_allclose(np.asarray(points.x)[mask], x[mask], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

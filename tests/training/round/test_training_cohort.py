@@ -1,6 +1,7 @@
 """Some clients of a cohort train: which, on which labels, and what the others receive."""
 
 import dataclasses
+from functools import cache
 
 import jax
 import numpy as np
@@ -41,6 +42,22 @@ def training_with(size, **changes):
     return dataclasses.replace(training, training_cohort_size=size)
 
 
+seen = []  # clients of each cohort that a method of `labeling` has labeled
+
+
+@cache
+def labeling(size):
+    """FedAvg on the network's labels, compiled once for several tests; `size` clients train, 0 is all."""
+    training = training_with(size, clients_multiple=2 if size else 1)
+    network = training.pseudo_labels["network"]
+
+    def label(state, cohort, key, communication):
+        seen.append(np.asarray(cohort.client_id).tolist())
+        return network(state, cohort, key, communication)
+
+    return fedavg(training=with_sources(training, network=label), pseudo_label="network")
+
+
 @pytest.mark.parametrize(
     ("size", "labeled"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (60, 3)]
 )
@@ -74,41 +91,25 @@ def test_neither_order_nor_padding_changes_who_trains():
         assert training_places(padded, 3, key).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("multiple", [2, 1])
-@pytest.mark.sample(1)
-def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all(multiple):
+def test_a_round_is_that_of_the_clients_that_train_on_labels_of_all():
     """The source labels six clients; the new model is that of a round of the three, on the same labels."""
-    seen = []
-
-    def watched(training):
-        network = training.pseudo_labels["network"]
-
-        def label(state, cohort, key, communication):
-            seen.append(np.asarray(cohort.client_id).tolist())
-            return network(state, cohort, key, communication)
-
-        return with_sources(training, network=label)
-
-    few = fedavg(
-        training=watched(training_with(3, clients_multiple=multiple)), pseudo_label="network"
-    )
-    every = fedavg(training=watched(training_with(0)), pseudo_label="network")
+    few, every = labeling(3), labeling(0)
     state = few.init(KEY, HALF)
     places = training_places(HALF.cohort(), 3, KEY)
+    seen.clear()
     after, metrics = few.round(state, HALF.cohort(), KEY)
     expected, alone = every.round(state, HALF.cohort(places.tolist()), KEY)
     assert seen == [[*range(6)], places.tolist()]
     assert int(metrics["clients"]) == int(alone["clients"]) == 3
     assert_same(after.model, expected.model)
-    with_all, _ = every.round(state, HALF.cohort(), KEY)
-    assert not np.array_equal(jax.tree.leaves(with_all.model)[0], jax.tree.leaves(after.model)[0])
+    assert not np.array_equal(jax.tree.leaves(state.model)[0], jax.tree.leaves(after.model)[0])
     model = metrics["communication"]["upload"]["parameters"]
     assert model == alone["communication"]["upload"]["parameters"]
     assert metrics["communication"]["download"]["parameters"] == 2 * model
 
 
 def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
-    algorithm = fedavg(training=training_with(3), pseudo_label="network")
+    algorithm = labeling(3)
     state = algorithm.init(KEY, HALF)
     padded, _ = algorithm.round(state, HALF.cohort(ragged=False), KEY)
     ragged, _ = algorithm.round(state, HALF.cohort(ragged=True), KEY)
@@ -116,15 +117,14 @@ def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
 
 
 def test_an_audit_sees_the_models_of_those_that_train():
-    few = fedavg(training=training_with(3), pseudo_label="network")
-    every = fedavg(training=training_with(0), pseudo_label="network")
+    few, every = labeling(3), labeling(0)
     state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
     places = training_places(HALF.cohort(), 3, KEY)
     after, _ = few.round(state, cohort, KEY)
-    seen = few.views(state, after, cohort, KEY)[0]
+    found = few.views(state, after, cohort, KEY)[0]
     expected = every.views(state, after, HALF.cohort(places.tolist()), KEY)[0]
-    assert seen.client.tolist() == expected.client.tolist() == places.tolist()
-    np.testing.assert_array_equal(seen.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
+    assert found.client.tolist() == expected.client.tolist() == places.tolist()
+    np.testing.assert_array_equal(found.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
 
 
 def test_without_a_labeling_the_others_receive_nothing():

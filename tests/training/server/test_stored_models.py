@@ -202,3 +202,11 @@ def test_a_method_that_averages_more_is_refused():
         jaxfed.simulate(method(jaxfed.algorithms.scaffold), federation, clock=SECOND, **options)
     with pytest.raises(UsageError, match=r"asynchronous rounds need clock=Clock"):
         jaxfed.simulate(method(), federation, **options)
+
+
+def test_arrivals_that_would_not_all_train_are_refused():
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
+    few = jaxfed.algorithms.fedavg(training=Training(network, training_cohort_size=1))
+    with pytest.raises(UsageError, match="or not all arrivals"):
+        jaxfed.simulate(few, federation, cohort_size=2, clock=SECOND, asynchrony=Asynchrony(4))

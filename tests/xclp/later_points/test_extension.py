@@ -30,9 +30,8 @@ SHAPES = {
     "nobody was there": ([0, 0], [20, 10]),
     "fewer clients": ([30, 20, 10], [4]),
 }
-ONE = {"num_neighbors": 1}
 SWITCHES = [
-    {"similarity_power": 3.0} | ONE,
+    {"similarity_power": 3.0},
     {"label_matrix": "class_balanced", "alpha": 0.5},
     {"relative_confidence": True, "influence": "columns"},
     {"client_prior": 1.0},
@@ -122,16 +121,16 @@ def test_batch_after_batch_and_labels_of_later_points():
 
 
 def test_components_that_lose_their_label_lose_their_scores():
-    """Later points take the place of each other's only neighbor, so no label reaches the second any more."""
-    angles = np.array([0, 0.8]), np.array([0.1, 0.85])
+    """Later points take the place of all neighbors of the last, so no label reaches it any more."""
+    angles = np.array([0, 0, 0, 0, 0, 0.8]), np.array([0.1, *[0.85] * 4])
     old, later = (
         np.stack([np.cos(t), np.sin(t), *[0 * t] * 14], axis=1).astype(np.float32) for t in angles
     )
-    found = propagate_labels([old], [np.array([0, -1])], **SETTINGS | ONE)
-    np.testing.assert_array_equal(found[0].labels, [0, 0])
+    found = propagate_labels([old], [np.array([0, *[-1] * 5])], **SETTINGS)
+    np.testing.assert_array_equal(found[0].labels, 0)
     (own,) = found.with_later([later])
-    np.testing.assert_array_equal(own.labels, [0, -1, 0, -1])
-    np.testing.assert_array_equal(own.scores[[1, 3]], 0)
+    np.testing.assert_array_equal(own.labels, [*[0] * 5, -1, 0, *[-1] * 4])
+    np.testing.assert_array_equal(own.scores[own.labels < 0], 0)
 
 
 def test_without_labels_they_are_unlabeled():
@@ -157,19 +156,20 @@ def test_the_old_scores_save_steps():
 
 
 def test_chosen_settings_stay():
-    """The first labeling, of vectors with noise, chooses more neighbors than given, and a sharpness."""
-    chosen = {"select": ("num_neighbors:4",), "confidence": "calibrated"}
+    """The first labeling, of vectors with noise, chooses another alpha than given, and a sharpness."""
+    chosen = {"select": ("alpha:0.5",), "confidence": "calibrated"}
     vectors, labels, _ = clustered_clients([60, 40], labeled=0.5)
     rng = np.random.default_rng(0)
-    vectors = [(v + 1.5 * rng.standard_normal(v.shape)).astype(np.float32) for v in vectors]
+    vectors = [(v + 3 * rng.standard_normal(v.shape)).astype(np.float32) for v in vectors]
     later, later_labels, _ = clustered_clients([6, 4], seed=1)
-    found = propagate_labels(vectors, labels, **SETTINGS | ONE, **chosen)
+    found = propagate_labels(vectors, labels, **SETTINGS, **chosen)
     ours = found.with_later(later, later_labels)
     choice = found._result.choice
     assert ours._result.choice is choice
     p = choice.p
-    assert p.num_neighbors == SETTINGS["num_neighbors"]
-    whole = propagate_labels(together(vectors, later), together(labels, later_labels), **SETTINGS)
+    assert p.alpha == 0.5
+    joint = together(vectors, later), together(labels, later_labels)
+    whole = propagate_labels(*joint, **SETTINGS, alpha=0.5)
     for one, other in zip(ours, whole, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
     assert np.abs(ours[0].confidences - whole[0].confidences).max() > 1e-3  # calibrated
@@ -232,15 +232,15 @@ def test_memory_is_told_and_limited(monkeypatch):
         found.with_later([vectors[0][:4]])
 
 
-def test_over_two_devices_as_on_one():
+@pytest.mark.parametrize("before", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_over_two_devices_as_on_one(before):
+    """Whatever number of devices the labeling is from."""
     vectors, labels, _ = clustered_clients([30, 20])
     later = clustered_clients([6, 4], seed=1)[:2]
-    one, two = (
-        propagate_labels(
-            vectors, labels, execution=Execution(num_devices=number), **SETTINGS
-        ).with_later(*later)
-        for number in (1, 2)
-    )
+    settings = {"execution": Execution(num_devices=before), **SETTINGS}
+    one, two = (propagate_labels(vectors, labels, **settings) for _ in range(2))
+    one._execution, two._execution = (Execution(num_devices=number) for number in (1, 2))
+    one, two = one.with_later(*later), two.with_later(*later)
     check_equal(two, one, max(own.scores.max() for own in one))
 
 

@@ -17,7 +17,7 @@ from jaxfed.xclp.later_points.later_rows import LaterRows
 from jaxfed.xclp.result import PartyArtifacts
 
 NUM_CLIENTS, NUM_CLASSES = 3, 10
-SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 2, "alpha": 0.9}
+SETTINGS = {"num_classes": NUM_CLASSES, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 # Where influence is not the subject by columns: transfers of labels take most of a test's time.
 MASKED = {"hamming": "masked", "row_sums": "masked", "influence": "columns"}
 

@@ -101,6 +101,28 @@ def test_pooled(federation, switches):
     assert metrics["unreached"] == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"confidence": "calibrated"}, {"select": ("label_matrix", "num_neighbors:2:8")}],
+    ids=str,
+)
+def test_a_prior_changes_nothing_inside_a_client(federation, settings):
+    """Leave-one-out does not weigh scores that the labeling leaves unweighted."""
+    without, told, _ = label("per_client_lp", federation, **settings)
+    found, also_told, _ = label("per_client_lp", federation, client_prior=4.0, **settings)
+    np.testing.assert_array_equal(found.label, without.label)
+    np.testing.assert_array_equal(found.confidence, without.confidence)
+    assert also_told["leave_one_out"] == told["leave_one_out"]
+
+
+def test_inside_a_client_no_prior_is_fitted(federation):
+    without, told, _ = label("per_client_lp", federation, confidence="calibrated")
+    settings = {"confidence": "calibrated", "select": ("client_prior",)}
+    found, also_told, _ = label("per_client_lp", federation, **settings)
+    np.testing.assert_array_equal(found.confidence, without.confidence)
+    assert also_told["leave_one_out"] == told["leave_one_out"]
+
+
 def test_pooled_weighs_scores_by_the_clients_own_labels(federation):
     found, _, cohort = label("pooled_lp", federation, client_prior=1.0)
     mask = cohort.mask

@@ -35,7 +35,7 @@ from jaxfed.xclp.steps.calibration import SHARPNESS
 from jaxfed.xclp.steps.contributions import EVERYBODY
 from jaxfed.xclp.steps.label_matrix import Rows
 
-GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3, "alpha": 0.9}
+GIVEN = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9}
 SELECT = ("alpha:0.5:0.8", "label_matrix:class_balanced", "client_prior")
 
 
@@ -59,9 +59,7 @@ def refit_hits(p, clients=(0, 1, 2)):
 
 
 def test_chooses_what_refits_would():
-    p = Parameters(
-        **{**GIVEN, "num_bits": 64}, select=("alpha:0.5:0.9", "label_matrix:class_balanced")
-    )
+    p = Parameters(**GIVEN, select=("alpha:0.5:0.9", "label_matrix:class_balanced"))
     hit = {s: refit_hits(s) for s in settings_of(p)}
     given, best = hit[settings_of(p)[0]], max(hit.values(), key=np.sum)
     better = best.sum() - given.sum() > np.sqrt((best != given).sum())
@@ -84,8 +82,8 @@ def in_the_clear():
 
 COLUMNS = {"row_sums": "masked", "influence": "columns"}  # transfers of labels take longest
 PROTOCOLS = [
-    {"row_sums": "masked"},
     COLUMNS,
+    {"row_sums": "masked"},
     {"hamming": "masked", "row_sums": "masked_resilient"},
     {"hamming": "masked"},
     {"hamming": "masked", "influence": "columns"},
@@ -115,7 +113,7 @@ def test_labels_that_are_alone_do_not_come_back_through_a_session():
     labels[1:4] = 1
     clients = [vectors[::2], vectors[1::2]], [labels[::2], labels[1::2]]
     found = []
-    for protocols in ({}, {"hamming": "masked"}, {"row_sums": "masked"}):
+    for protocols in ({}, {"hamming": "masked"}, COLUMNS):
         p = Parameters(**GIVEN | {"alpha": 0.99}, **protocols, select=("alpha:0.5",))
         found.append(cross_client_label_propagation(*clients, p).choice.metrics()["leave_one_out"])
     assert found[0]["given_accuracy"] <= 9 / 15
@@ -226,10 +224,10 @@ def test_bytes_are_those_of_what_was_sent_to_choose():
     assert num_settings == 1 + 2
     assert up["hits"] == 3 * 12 * (num_settings + 1)
     assert up["log_likelihoods"] == 3 * 4 * (len(PRIOR_LABELS) + 1 + len(SHARPNESS) + 1)
-    given = {**GIVEN, "num_bits": 512}
-    stays = cross_client_label_propagation(*data(), Parameters(**given, select=("num_bits:544",)))
-    assert stays.choice.p.num_bits == 512
-    assert stays.communication.upload["codes"] == n * 544 // 8
+    nothing = data()[0], [np.full_like(y, -1) for y in labels]  # which chooses no other bits
+    stays = cross_client_label_propagation(*nothing, Parameters(**GIVEN, select=("num_bits:96",)))
+    assert stays.choice.p.num_bits == 64
+    assert stays.communication.upload["codes"] == n * 96 // 8
     prior = cross_client_label_propagation(*data(), Parameters(**GIVEN, client_prior=0.5))
     assert prior.communication.upload["class_counts"] == 4 * 3 * 10
     assert prior.communication.download["class_counts"] == 4 * 3 * 10
@@ -239,9 +237,8 @@ def test_bytes_of_choosing_are_those_that_a_session_counts():
     """Of each M all scores of labeled points, and the cohort's counts of labels."""
     vectors, labels = digits(2, 12, labeled=0.7)
     n, m = 12, sum(int((y >= 0).sum()) for y in labels)
-    given = {"num_classes": 10, "num_bits": 64, "num_neighbors": 1, "alpha": 0.9}
     select = ("label_matrix:class_balanced", "alpha:0.5")
-    p = Parameters(**given, select=select)
+    p = Parameters(**GIVEN, select=select)
     clear = cross_client_label_propagation(vectors, labels, p)
     num_matrices = 2  # the given one, and at alpha = 0.5
     assert clear.choice.p == replace(p, select=())

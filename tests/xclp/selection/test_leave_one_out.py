@@ -28,7 +28,7 @@ from jaxfed.xclp.steps.propagation_matrix import PropagationMatrix, scores_of
 NUM_CLASSES = 3
 
 
-def clustered_graph(sizes=(30, 14, 6, 1), k=4, seed=0):
+def clustered_graph(sizes=(35, 18, 6, 1), k=4, seed=0):
     """Neighbors [n, k] within parts of these sizes, and the dense weights B + B^T."""
     rng = np.random.default_rng(seed)
     n = sum(sizes)
@@ -50,13 +50,13 @@ def case(labeled=0.4, seed=1):
     rng = np.random.default_rng(seed)
     n = len(indices)
     answers = np.where(rng.random(n) < labeled, rng.integers(NUM_CLASSES, size=n), -1)
-    answers[-1], answers[44] = 2, 1  # a point without edges, and one of few labels of its part
+    answers[-1], answers[53] = 2, 1  # a point without edges, and one of few labels of its part
     owner = rng.integers(4, size=n)
     y = (answers[:, None] == np.arange(NUM_CLASSES)).astype(np.float32)
     return normalized_graph(indices, weights), dense, y, owner, answers
 
 
-PARTS = (30, 14, 9, 6, 1)  # of which all but the first have one label
+PARTS = (30, 14, 9, 6, 1)  # as many points as above, of which all but the first have one label
 
 
 def lone_labels():

@@ -22,7 +22,7 @@ from jaxfed.xclp.steps.calibration import (
     probabilities,
 )
 
-GIVEN = {"num_classes": 10, "num_bits": 128, "num_neighbors": 3}
+GIVEN = {"num_classes": 10, "num_bits": 64, "num_neighbors": 3}
 
 
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray])

@@ -23,7 +23,7 @@ from jaxfed.xclp.steps.compared_clients import ComparedClients, chosen_pairs, dr
 from jaxfed.xclp.steps.hamming import _among_chosen
 
 BY = ["random", "neighbors"]
-SIZES = [3, 0, 5, 1, 4, 2, 70, 3, 0, 2, 4, 1, 3]
+SIZES = [3, 0, 5, 1, 4, 2, 20, 3, 0, 2, 4, 1, 3]
 
 
 def codes_of(sizes=SIZES, seed=0):
@@ -135,7 +135,7 @@ def test_the_server_chooses_pairs_with_the_most_common_points():
 
 
 @pytest.mark.parametrize(
-    ("by", "num_neighbors"), [("random", 3), ("neighbors", 3), ("neighbors", 90)]
+    ("by", "num_neighbors"), [("random", 3), ("neighbors", 3), ("neighbors", 40)]
 )
 def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     """In the clear and under masks, beside NumPy's; equal codes of a point's own client among them."""
@@ -221,15 +221,16 @@ P = xclp.Parameters(num_classes=10, num_bits=64, num_neighbors=3, alpha=0.9, com
 
 
 def labeled(p):
-    vectors, labels = digits(8, 90)
+    vectors, labels = digits(6, 48)
     return xclp.cross_client_label_propagation(vectors, labels, p)
 
 
 @pytest.mark.parametrize(("by", "hamming"), [("random", "ot"), ("neighbors", "masked")])
+@pytest.mark.sample(1)  # the block of docs/protocols.md is another
 def test_labels_over_protocols_are_those_in_the_clear(by, hamming):
     p = dataclasses.replace(P, compared_by=by)
     secure = dataclasses.replace(p, hamming=hamming, row_sums="masked", influence="columns")
-    assert disagreement(labeled(secure).predictions, labeled(p).predictions, 8) <= 1
+    assert disagreement(labeled(secure).predictions, labeled(p).predictions, 6) <= 1
 
 
 @pytest.mark.parametrize("hamming", ["plaintext", "masked"])
@@ -276,14 +277,14 @@ def test_cohorts_of_more_clients_are_labeled_on_the_host(monkeypatch):
 
 
 def test_later_points_are_compared_with_all_clients():
-    vectors, labels = digits(8, 90)
+    vectors, labels = digits(6, 48)
     settings = dataclasses.asdict(P)
     coming = [own[:2] for own in vectors]
     plain, secure = (
         xclp.propagate_labels(vectors, labels, **settings | more).label(coming)
         for more in ({}, {"hamming": "masked", "row_sums": "masked", "influence": "columns"})
     )
-    assert disagreement(secure, plain, 8) <= 1
+    assert disagreement(secure, plain, 6) <= 1
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def lines_of(path: Path, delimiter: str | None = None) -> list[list[str]]:
     """The cells of each line that is not empty; the delimiter is given, or detected from the first lines.
 
     Raises:
-        UsageError: not a CSV file.
+        UsageError: not a CSV file, or another encoding than UTF-8.
     """
     return list(_lines(path, delimiter))
 
@@ -178,7 +178,12 @@ def _lines(path: Path, delimiter: str | None = None) -> Iterator[list[str]]:
         delimiter = delimiter or _delimiter_of(path)
         with _opened(path) as file:
             yield from filter(None, csv.reader(file, delimiter=delimiter))
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path}: not a CSV file in UTF-8 ({error}); save it in UTF-8, for example by "
+            "iconv -f windows-1252 -t utf-8"
+        ) from error
+    except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a CSV file ({error})") from error
 
 

@@ -79,7 +79,7 @@ class Column:
             codes = np.array([self._code(row, cell) for row, cell in enumerate(cells)], np.int64)
             return np.eye(self.width)[codes] if self.width else codes[:, None].astype(np.float64)
         values = numbers(cells)
-        if values is None or np.isinf(values).any():
+        if values is None or _is_beyond_float32(values):
             place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
             raise UsageError(
                 f"row {place // max(1, self.entries)}: column {self.name!r} has {cells[place]!r}; give a "
@@ -221,4 +221,9 @@ def _text(value: Any, classes: Sequence[str] = ()) -> str:
 
 def _is_finite(cell: str) -> bool:
     value = numbers([cell])
-    return value is not None and not np.isinf(value).any()
+    return value is not None and not _is_beyond_float32(value)
+
+
+def _is_beyond_float32(values: np.ndarray) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.isinf(values.astype(np.float32)).any())

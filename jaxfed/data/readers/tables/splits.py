@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from jaxfed.data.readers.image_folder import TEST_NAMES
+from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
 from jaxfed.errors import UsageError
 
 
@@ -36,12 +36,13 @@ def matching(pattern: Path) -> list[Path]:
 
 
 def splits_by_name(files: Sequence[Path]) -> Splits:
-    """Files train* and test* are splits; without a file train* all files are for training.
+    """Files train* (training*) and test* are splits; without the first all files are for training.
 
-    The first of test, val, valid and validation that exists is the test split. Other files are not read, and
-    a line names them.
+    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
+    read, and a line names them.
     """
-    return chosen({name: _named(files, name) for name in ("train", *TEST_NAMES)}, files)
+    train = [file for name in TRAIN_NAMES for file in _named(files, name)]
+    return chosen({"train": train, **{name: _named(files, name) for name in TEST_NAMES}}, files)
 
 
 def chosen(splits: Mapping[str, Sequence[Path]], files: Sequence[Path]) -> Splits:
