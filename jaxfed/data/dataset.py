@@ -102,7 +102,7 @@ class Dataset:
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
             float32, 0..16). Everything else: float32.
         y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
-            in the source. At least one has a label.
+            in the source. At least one has a label, unless `labels_optional`.
         x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of
             it is labeled.
         num_classes: C; a class may have no example.
@@ -118,6 +118,7 @@ class Dataset:
         has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
         gaps: of a completed table, the values that took the place of missing ones.
+        labels_optional: True for public examples, none of which needs a label.
 
     Arrays that come from the cache are memory-mapped and read-only.
     """
@@ -138,6 +139,7 @@ class Dataset:
     encoder: Encoder | None = None
     gaps: Gaps | None = None
     client_names: tuple[str, ...] = ()
+    labels_optional: bool = False
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
@@ -183,7 +185,7 @@ class Dataset:
             )
         if not len(self.y):
             raise UsageError(f"data set {self.name!r} has no training examples")
-        if not self.is_labeled.any():
+        if not self.labels_optional and not self.is_labeled.any():
             raise UsageError(
                 f"data set {self.name!r}: none of its {len(self.y)} training examples has a label"
             )

@@ -40,6 +40,7 @@ def load(
     client_key: str | None = None,
     image_size: int | None = None,
     drop: Collection[str] = (),
+    labels_optional: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set.
@@ -60,6 +61,8 @@ def load(
             the other sources have their own.
         image_size: for image files in folders or tables only, pixels a side.
         drop: for tables only, columns that are not features.
+        labels_optional: for tables and .npz files, True if no example needs a label (public examples); the
+            label, the clients, and columns of `drop` may then be missing.
         options: keywords of a reader that was registered under this name.
 
     Returns:
@@ -79,13 +82,14 @@ def load(
         _refuse(name_or_path, **given)
         return READERS[name_or_path](**(options or {}))
     with guarded(name_or_path):
-        return _load(name_or_path, root, given)
+        return _load(name_or_path, root, given, labels_optional)
 
 
 def _load(
     name_or_path: str,
     root: str | Path | None,
     given: dict[str, Any],
+    labels_optional: bool,
 ) -> Dataset:
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
 
@@ -109,15 +113,27 @@ def _load(
         only()
         return packed.read(folder)
     if name_or_path not in NAMED and folder.is_dir() and arrow_files.recognizes(folder):
-        return arrow_table.read(folder, arrow_files.splits_of(folder), *only(*_ARROW_OPTIONS))
+        splits = arrow_files.splits_of(folder)
+        return arrow_table.read(
+            folder, splits, *only(*_ARROW_OPTIONS), labels_optional=labels_optional
+        )
     if name_or_path.lower().endswith((".npz", *_TABLES, *arrow_files.ENDINGS)):
         file, splits = _files(name_or_path, path, place)
         if name_or_path.lower().endswith(".npz"):
-            return npz.read(file, *only("client_key"))
+            return npz.read(file, *only("client_key"), labels_optional=labels_optional)
         if name_or_path.lower().endswith(arrow_files.ENDINGS):
-            return arrow_table.read(file, splits, *only(*_ARROW_OPTIONS))
+            return arrow_table.read(
+                file, splits, *only(*_ARROW_OPTIONS), labels_optional=labels_optional
+            )
         label_key, client_key, drop = only("label_key", "client_key", "drop")
-        return csv_table.read(file, label_key, client_key, drop=drop or (), splits=splits)
+        return csv_table.read(
+            file,
+            label_key,
+            client_key,
+            drop=drop or (),
+            splits=splits,
+            labels_optional=labels_optional,
+        )
     if _first(Path.is_file, path, place).is_file():
         raise UsageError(
             f"data set {name_or_path!r}: a file must end in .npz, "

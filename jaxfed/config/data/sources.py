@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, load
@@ -42,11 +43,11 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     """Load the data set `federation.public_dataset`; None if the key is empty.
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
-    clients, and those that are dropped. Other sets have their default label.
+    clients, and those that are dropped; all of these may be missing. Other sets have their default label.
 
     Raises:
         UsageError: it cannot be found or read, or its examples differ from the clients' in shape,
-            type or features.
+            type or features, or `public_labeled` needs labels that it lacks.
     """
     name = config.federation.public_dataset
     if not name:
@@ -55,7 +56,8 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         root = config.dataset.root or None
         is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
         columns = _columns(config) if is_alike else {}
-        public = load(name, root=root, **columns, options=_options(config, name))
+        options = _options(config, name)
+        public = load(name, root=root, **columns, labels_optional=True, options=options)
         if public.has_gaps:
             raise UsageError("cells are missing, which have a median in the clients' own set alone")
     except UsageError as error:
@@ -77,6 +79,14 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
             key="config.federation.public_dataset",
             value=name,
             allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
+        )
+    num_classes = len(np.unique(public.y[public.is_labeled]))
+    if config.federation.public_labeled and num_classes < 2:
+        raise UsageError(
+            f"the examples of {name} have labels of {num_classes} classes",
+            key="config.federation.public_labeled",
+            value=True,
+            allowed="set it to False, or use a federation.public_dataset with labels of two or more",
         )
     return public
 

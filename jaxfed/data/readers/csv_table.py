@@ -40,6 +40,7 @@ def read(
     *,
     drop: Collection[str] = (),
     splits: Splits | None = None,
+    labels_optional: bool = False,
 ) -> Dataset:
     """Read a CSV file, plain or gzipped; the delimiter is detected (`,`, `;`, tab or `|`).
 
@@ -63,6 +64,7 @@ def read(
         client_key: name of the clients' column.
         drop: columns that are not features.
         splits: the files of a pattern; their columns are the same. None: the file alone.
+        labels_optional: as of `jaxfed.data.load`.
 
     Cost: a few million cells a second. Memory: twice that of x at most, and a chunk of rows.
 
@@ -72,7 +74,9 @@ def read(
     """
     splits = Splits([path], []) if splits is None else splits
     table = read_files(path, splits, [label_key, client_key], drop)
-    return dataset_of(table, label_key, client_key, drop, features_of)
+    return dataset_of(
+        table, label_key, client_key, drop, features_of, labels_optional=labels_optional
+    )
 
 
 def dataset_of(
@@ -81,6 +85,8 @@ def dataset_of(
     client_key: str | None,
     drop: Collection[str],
     features: Callable[[Any, Sequence[int], str], Features],
+    *,
+    labels_optional: bool = False,
 ) -> Dataset:
     """The data set of a table, by the rules of `read`.
 
@@ -90,15 +96,19 @@ def dataset_of(
         client_key: see there.
         drop: see there.
         features: table, places of its columns that may be features -> x of both splits.
+        labels_optional: as of `jaxfed.data.load`.
 
     Raises:
         UsageError: as `read`; a test row without a label; all labels are equal.
     """
     path = table.path
     names = table.names
-    label = _place_of_label(table, label_key)
+    if labels_optional:
+        drop = [name for name in drop if _has(table, name)]
+        client_key = client_key if client_key and _has(table, client_key) else None
+    label = _place_of_label(table, label_key, labels_optional=labels_optional)
     client = _place_of_client(table, client_key)
-    if label == client:
+    if label is not None and label == client:
         raise UsageError(f"is the label's column in {path}", key="client_key", value=names[label])
     dropped = {_place(table, "drop", name) for name in drop}
     for place, role in ((label, "label"), (client, "client")):
@@ -108,19 +118,19 @@ def dataset_of(
             )
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
     others = [repr(names[place]) for place in places if names[place].lower() in LABELS]
-    if others:
+    if others and label is not None:
         logging.warning(
             "%s: column %r is the label, and %s a feature, unless dataset.drop leaves it out",
             path,
             names[label],
             ", ".join(others),
         )
-    y, y_test, class_names = _labels(table, label)
+    y, y_test, class_names = _labels(table, label, labels_optional=labels_optional)
     clients: Sequence[np.ndarray | None] = (None, None)
     if client is not None:
         clients = np.split(_clients(table, client), [table.num_train])
     client_id, client_id_test = client_numbers(*clients)
-    x, x_test, encoder = features(table, places, names[label])
+    x, x_test, encoder = features(table, places, "" if label is None else names[label])
     return Dataset(
         name=str(path),
         x=x,
@@ -134,13 +144,19 @@ def dataset_of(
         client_names=client_names(*clients),
         has_gaps=x.dtype == np.float32 and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
+        labels_optional=labels_optional,
     )
 
 
-def _labels(table: Table, place: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def _labels(
+    table: Table, place: int | None, *, labels_optional: bool
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Classes of both splits, int32 [n], and their names."""
-    where = f"{table.path}: column {table.names[place]!r}"
-    cells, names = table.labels(place), table.classes(place)
+    if place is None:
+        where, cells, names = f"{table.path}", [""] * table.num_rows, None
+    else:
+        where = f"{table.path}: column {table.names[place]!r}"
+        cells, names = table.labels(place), table.classes(place)
     splits = np.split(np.array(cells, np.str_), [table.num_train])
     train, test = read_labels(splits, where, are_known=names is not None)
     check_test_labels(test, table.path)
@@ -148,7 +164,7 @@ def _labels(table: Table, place: int) -> tuple[np.ndarray, np.ndarray, tuple[str
         train.values, test.values, names=names, is_labeled=train.is_labeled
     )
     found = np.unique(y[train.is_labeled])
-    if len(found) == 1:
+    if len(found) == 1 and not labels_optional:
         raise UsageError(
             f"{where}: each row with a label is of class {class_names[found[0]]!r}; two classes are needed"
         )
@@ -166,14 +182,18 @@ def _clients(table: Table, place: int) -> np.ndarray:
     return np.array(clients)
 
 
-def _place_of_label(table: Table, label_key: str | None) -> int:
+def _place_of_label(table: Table, label_key: str | None, *, labels_optional: bool) -> int | None:
     if label_key is not None:
+        if labels_optional and not _has(table, label_key):
+            return None
         return _place(table, "label_key", label_key)
     place = _known(table.names, LABELS)
     if place is not None:
         return place
     if not table.has_header:
         return len(table.names) - 1
+    if labels_optional:
+        return None
     raise UsageError(
         f"no column of {table.path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}",
         key="label_key",
@@ -185,6 +205,10 @@ def _place_of_client(table: Table, client_key: str | None) -> int | None:
     if client_key is not None:
         return _place(table, "client_key", client_key)
     return _known(table.names, CLIENTS)
+
+
+def _has(table: Table, name: str) -> bool:
+    return plain_text(name) in table.names
 
 
 def _place(table: Table, option: str, name: str) -> int:

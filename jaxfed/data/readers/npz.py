@@ -7,7 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
+from jaxfed.data.dataset import (
+    UNLABELED,
+    Dataset,
+    class_numbers,
+    client_names,
+    client_numbers,
+)
 from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.errors import UsageError
 
@@ -34,23 +40,26 @@ _ONE_ARRAY = b"\x93NUMPY"
 _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
 
-def read(path: Path, client_key: str | None = None) -> Dataset:
+def read(path: Path, client_key: str | None = None, *, labels_optional: bool = False) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
 
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
     test set for all together.
 
-    `jaxfed.data.labels` defines unlabeled examples of y.
+    `jaxfed.data.labels` defines unlabeled examples of y. With `labels_optional`, as of `jaxfed.data.load`, y
+    and the array `client_key` may be missing.
 
     Raises:
         UsageError: the file is not an npz file of plain arrays, has no x and y, or half of a test split; x is
             not numeric; labels have fractions; a test example has no label.
     """
     arrays = plain_arrays(path)
-    if client_key is not None:
+    if client_key is not None and not (labels_optional and client_key not in arrays):
         arrays = _with_clients(path, arrays, client_key)
     x, y = _take(arrays, "x"), _take(arrays, "y")
+    if labels_optional and x is not None and x.ndim and y is None:
+        y = np.full(len(x), UNLABELED)
     if x is None or y is None:
         raise UsageError(
             f"{path}: has arrays {', '.join(arrays)}; use the names x and y, or train_images and train_labels"
@@ -97,6 +106,7 @@ def read(path: Path, client_key: str | None = None) -> Dataset:
         client_names=client_names(_take(arrays, "client_id"), _take(arrays, "client_id_test")),
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
+        labels_optional=labels_optional,
     )
 
 

@@ -46,6 +46,8 @@ def read(
     client_key: str | None = None,
     drop: Collection[str] | None = None,
     image_size: int | None = None,
+    *,
+    labels_optional: bool = False,
 ) -> Dataset:
     """Read Parquet files or Arrow streams; label, clients, texts and gaps as `jaxfed.data.readers.csv_table`.
 
@@ -63,6 +65,7 @@ def read(
         client_key: name of the clients' column.
         drop: columns that are not features.
         image_size: pixels a side of images.
+        labels_optional: as of `jaxfed.data.load`.
 
     Cost: one pass over a column's pages for each use. Memory: x, and a million cells.
 
@@ -74,7 +77,9 @@ def read(
     def features(_: _ArrowTable, places: Sequence[int], label: str) -> Features:
         return table.examples(places, label, image_size)
 
-    return dataset_of(table, label_key, client_key, drop or (), features)
+    return dataset_of(
+        table, label_key, client_key, drop or (), features, labels_optional=labels_optional
+    )
 
 
 class _ArrowTable:

@@ -1,0 +1,104 @@
+"""federation.public_dataset: a file of the user's own without labels, clients and dropped columns."""
+
+import numpy as np
+import pandas
+import pytest
+
+import jaxfed
+from jaxfed.config import file
+from jaxfed.config.data import sources
+from jaxfed.data import load
+from jaxfed.errors import UsageError
+
+FEATURES = ["size", "color"]
+COLUMNS = ("label_key=kind", "client_key=site", "drop=note")
+
+
+def frame(first, number):
+    """Rows whose kind is 'large' from size 0.5 on."""
+    size = np.linspace(0, 1, number)
+    return pandas.DataFrame(
+        {
+            "size": size + first,
+            "color": np.resize(["red", "blue"], number),
+            "site": np.resize(["north", "south"], number),
+            "note": np.arange(number) % 7,
+            "kind": np.where(size < 0.5, "small", "large"),
+        }
+    )
+
+
+def written(tmp_path, ending):
+    """The clients' file, and a public one of features alone."""
+    own, public = frame(0, 40), frame(0.001, 30)
+    if ending == "npz":
+        arrays = {"x": own[["size"]].to_numpy(), "y": own.kind.to_numpy(str)}
+        np.savez(tmp_path / "own.npz", **arrays, site=own.site.to_numpy(str))
+        np.savez(tmp_path / "public.npz", x=public[["size"]].to_numpy())
+        return tmp_path / "own.npz", tmp_path / "public.npz", COLUMNS[1:2]
+    if ending == "parquet":
+        own.to_parquet(tmp_path / "own.parquet")
+        public[FEATURES].to_parquet(tmp_path / "public.parquet")
+        return tmp_path / "own.parquet", tmp_path / "public.parquet", COLUMNS
+    own.to_csv(tmp_path / "own.csv", index=False)
+    if ending == "csv":
+        public[FEATURES].to_csv(tmp_path / "public.csv", index=False)
+        return tmp_path / "own.csv", tmp_path / "public.csv", COLUMNS
+    (tmp_path / "public").mkdir()
+    for place, part in (("a", public[:10]), ("b", public[10:])):
+        part[FEATURES].to_csv(tmp_path / "public" / f"{place}.csv", index=False)
+    return tmp_path / "own.csv", tmp_path / "public" / "*.csv", COLUMNS
+
+
+def config_of(own, public, columns, *overrides, spec="fedct.py:smoke,logistic_regression"):
+    keys = [f"dataset.{key}" for key in (f"name={own}", *columns)]
+    clients = ("federation.partition=natural", "federation.num_clients=0", "num_repeats=1")
+    return file.load(spec, [*keys, *clients, f"federation.public_dataset={public}", *overrides])
+
+
+@pytest.mark.parametrize("ending", ["csv", "*.csv", "parquet", "npz"])
+def test_fedct_on_a_public_file_without_labels(tmp_path, ending):
+    config = config_of(*written(tmp_path, ending))
+    public = sources.public_set(config, sources.clients_set(config))
+    assert len(public.y) == 30
+    assert not public.is_labeled.any()
+    result = jaxfed.run(config, workdir=tmp_path / "run", progress=False, execution__plots=False)
+    federation = result.federation()
+    assert len(federation.public) == 30
+    assert (federation.y[federation.public] == -1).all()
+    assert result.summary["algorithms"]["fedct"]["test_accuracy"]["mean"] > 0.6
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_labels_that_everybody_has_must_be_there(tmp_path, ending):
+    config = config_of(*written(tmp_path, ending), "federation.public_labeled=true")
+    told = (
+        r"public_labeled=True: the examples of .*public\.\w+ have labels of 0 classes; set it to F"
+    )
+    with pytest.raises(UsageError, match=told):
+        sources.public_set(config, sources.clients_set(config))
+
+
+def test_rows_of_a_public_table_may_be_labeled_in_part_or_by_one_class(tmp_path):
+    own, public, columns = written(tmp_path, "csv")
+    table = frame(0, 30).assign(kind=["small"] * 10 + [""] * 20)
+    table[[*FEATURES, "kind"]].to_csv(public, index=False)
+    config = config_of(own, public, columns)
+    found = sources.public_set(config, sources.clients_set(config))
+    np.testing.assert_array_equal(found.is_labeled, np.arange(30) < 10)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_clients_own_files_still_need_labels(tmp_path, ending):
+    public = written(tmp_path, ending)[1]
+    with pytest.raises(UsageError, match=r"no column of .* is named label|use the names x and y"):
+        load(public)
+    assert not load(public, labels_optional=True).is_labeled.any()
+
+
+def test_features_of_a_file_without_labels_are_checked(tmp_path):
+    own, public, columns = written(tmp_path, "csv")
+    frame(0, 30)[["color", "size"]].to_csv(public, index=False)
+    config = config_of(own, public, columns)
+    with pytest.raises(UsageError, match="its features are others: number 0 is 'color=blue'"):
+        sources.public_set(config, sources.clients_set(config))
