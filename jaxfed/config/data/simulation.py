@@ -101,13 +101,13 @@ class Simulation:
         self._config = config
         self._vectors: np.ndarray | None = None
         dataset = dataset or clients_set(config)
-        self._public = public_set(config, dataset)
         self._holdings: Holdings | None = None
         self._sizes: dict[int, np.ndarray] = {}
         self._labels = np.concatenate([dataset.y, dataset.y_test])
         self._dataset, self.numbers = subsampled(dataset, config)
         if self._dataset.has_gaps:
             self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
+        self._public = public_set(config, dataset, self._dataset.gaps)
         if self._public is not None:
             self.numbers = np.pad(
                 self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER

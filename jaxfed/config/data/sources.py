@@ -6,6 +6,7 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.data import Dataset, load
+from jaxfed.data.dataset import Gaps
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, section
 
@@ -39,15 +41,21 @@ def clients_set(config: ConfigDict) -> Dataset:
         raise
 
 
-def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
+def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -> Dataset | None:
     """Load the data set `federation.public_dataset`; None if the key is empty.
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
     clients, and those that are dropped; all of these may be missing. Other sets have their default label.
 
+    Args:
+        config: of the experiment.
+        dataset: the clients' own, as it was read.
+        gaps: of the clients' own, `Dataset.gaps`: the same medians and indicators complete the public set.
+
     Raises:
-        UsageError: it cannot be found or read, or its examples differ from the clients' in shape,
-            type or features, or `public_labeled` needs labels that it lacks.
+        UsageError: it cannot be found or read; its examples differ from the clients' in shape, type or
+            features, or miss a number where the clients' miss none; `public_labeled` needs labels that it
+            lacks.
     """
     name = config.federation.public_dataset
     if not name:
@@ -58,8 +66,6 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         columns = _columns(config) if is_alike else {}
         options = _options(config, name)
         public = load(name, root=root, **columns, labels_optional=True, options=options)
-        if public.has_gaps:
-            raise UsageError("cells are missing, which have a median in the clients' own set alone")
     except UsageError as error:
         raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
     theirs, ours = public.names["features"], dataset.names["features"]
@@ -80,6 +86,15 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
             value=name,
             allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
         )
+    if gaps is not None or public.has_gaps:
+        filled = (gaps or Gaps((), ())).filled
+        try:
+            x, x_test = (filled(part, theirs) for part in (public.x, public.x_test))
+        except UsageError as error:
+            raise UsageError(
+                str(error), key="config.federation.public_dataset", value=name
+            ) from error
+        public = replace(public, x=x, x_test=x_test, has_gaps=False)
     num_classes = len(np.unique(public.y[public.is_labeled]))
     if config.federation.public_labeled and num_classes < 2:
         raise UsageError(

@@ -6,7 +6,7 @@ import pytest
 
 import jaxfed
 from jaxfed.config import file
-from jaxfed.config.data import sources
+from jaxfed.config.data import simulation, sources
 from jaxfed.data import load
 from jaxfed.errors import UsageError
 
@@ -102,3 +102,30 @@ def test_features_of_a_file_without_labels_are_checked(tmp_path):
     config = config_of(own, public, columns)
     with pytest.raises(UsageError, match="its features are others: number 0 is 'color=blue'"):
         sources.public_set(config, sources.clients_set(config))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_gaps_of_both_tables_get_the_clients_median_and_an_indicator(tmp_path, ending):
+    own, public, columns = written(tmp_path, ending)
+    for path, missing in ((own, [3, 4]), (public, [5])):
+        table = pandas.read_csv(path) if ending == "csv" else pandas.read_parquet(path)
+        table.loc[missing, "size"] = np.nan
+        table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+    config = config_of(own, public, columns, "preprocessing.kind=identity")
+    ours = simulation.Simulation(config)
+    ours.check()
+    federation = ours.federation(0)
+    assert federation.x.shape == (70, 4)
+    median = np.unique(federation.x[[3, 4], 0])
+    np.testing.assert_array_equal(federation.x[45, [0, 3]], [*median, 1])
+    np.testing.assert_array_equal(np.flatnonzero(federation.x[:, 3]), [3, 4, 45])
+
+
+def test_a_gap_where_the_clients_have_none_is_refused(tmp_path):
+    own, public, columns = written(tmp_path, "csv")
+    table = frame(0, 30)[FEATURES]
+    table.loc[5, "size"] = np.nan
+    table.to_csv(public, index=False)
+    config = config_of(own, public, columns)
+    with pytest.raises(UsageError, match=r"public_dataset='.*': row 5: column 'size' has no value"):
+        simulation.Simulation(config)
