@@ -58,7 +58,7 @@ def load(
         label_key: the label: a TFDS feature ("coarse_label" of cifar100) or a table's column;
             the other sources have one label only.
         client_key: a table's column, or the array of an .npz file, that names the client each row belongs to;
-            the other sources have their own.
+            the other sources have their own; "file": each file of a pattern is a client.
         image_size: for image files in folders or tables only, pixels a side.
         drop: for tables only, columns that are not features.
         labels_optional: for tables and .npz files, True if no example needs a label (public examples); the

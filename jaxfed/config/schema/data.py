@@ -47,7 +47,8 @@ DATASET = in_section(
         "client_key": Setting(
             "",
             TEXT,
-            "table's column or .npz array with the client of each row; '': the usual one",
+            "table's column or .npz array with the client of each row; 'file': each file of a pattern is a "
+            "client; '': the usual one",
         ),
         "drop": Setting(
             (),

@@ -23,7 +23,7 @@ from jaxfed.data.mapped_rows import parts
 from jaxfed.data.readers.cells import quantities
 from jaxfed.data.readers.tables.csv_files import read_files
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder
-from jaxfed.data.readers.tables.interface import CLIENTS, LABELS, Table, may_number_rows
+from jaxfed.data.readers.tables.interface import BY_FILE, CLIENTS, LABELS, Table, may_number_rows
 from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
@@ -48,7 +48,8 @@ def read(
 
     The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y
     (in any case) or, without a header, the last. `jaxfed.data.labels` defines unlabeled rows. Natural clients
-    are the column `client_key`, without it a column named client_id, client or writer.
+    are the column `client_key`, without it a column named client_id, client or writer. If `client_key`
+    is "file" and no column has this name, each of several files is a client, and test files are of all.
 
     All other columns are features. Numbers (`jaxfed.data.readers.cells`) are one feature each, NaN where a
     cell is missing (`Dataset.has_gaps`). A column of texts is encoded one-hot, in the order of the sorted
@@ -107,7 +108,8 @@ def dataset_of(
         drop = [name for name in drop if _has(table, name)]
         client_key = client_key if client_key and _has(table, client_key) else None
     label = _place_of_label(table, label_key, labels_optional=labels_optional)
-    client = _place_of_client(table, client_key)
+    is_by_file = client_key == BY_FILE and table.rows.are_of_several_files and BY_FILE not in names
+    client = None if is_by_file else _place_of_client(table, client_key)
     if label is not None and label == client:
         raise UsageError(f"is the label's column in {path}", key="client_key", value=names[label])
     dropped = {_place(table, "drop", name) for name in drop}
@@ -129,7 +131,11 @@ def dataset_of(
     clients: Sequence[np.ndarray | None] = (None, None)
     if client is not None:
         clients = np.split(_clients(table, client), [table.num_train])
+    elif is_by_file:
+        clients = (table.rows.file_names(table.num_train), None)
     client_id, client_id_test = client_numbers(*clients)
+    if is_by_file and len(y_test):
+        client_id_test = None  # a test set for all clients together
     x, x_test, encoder = features(table, places, "" if label is None else names[label])
     return Dataset(
         name=str(path),

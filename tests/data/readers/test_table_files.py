@@ -3,6 +3,7 @@
 import tracemalloc
 
 import numpy as np
+import pandas
 import pytest
 
 from jaxfed.data import load
@@ -151,3 +152,47 @@ def test_a_table_takes_little_more_memory_than_twice_its_array(tmp_path):
     # 2.0 for the table's columns and x, and one chunk of cells: as lists of texts it would be 25 times x.
     assert peak < 2.5 * x.nbytes + 130 * csv_files._CELLS
     np.testing.assert_allclose(x, values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_each_file_can_be_a_client(tmp_path, ending):
+    for name, number in (("south", 3), ("north.east", 2), ("empty", 0)):
+        table = pandas.DataFrame({"f": np.arange(number) * 1.5, "label": list("aba")[:number]})
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "parquet":
+            table.astype({"label": "string"}).to_parquet(path, index=False)
+        else:
+            table.to_csv(path, index=False)
+    data = load(tmp_path / f"*.{ending}", client_key="file")
+    assert data.client_names == ("north.east", "south")
+    np.testing.assert_array_equal(data.client_id, [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(data.x[:, 0], [0, 1.5, 0, 1.5, 3])
+
+
+def test_test_files_are_of_all_clients(tmp_path):
+    lines = ["f,label", "1,a", "2,b"]
+    pattern = write(tmp_path / "s", **dict.fromkeys(["train-n", "train-s", "test-n"], lines))
+    data = load(pattern, client_key="file")
+    assert data.client_names == ("train-n", "train-s")
+    assert len(data.y_test) == 2
+    assert data.client_id_test is None
+
+
+def test_a_column_named_file_comes_before_the_files(tmp_path):
+    lines = ["file,f,label", "x,1,a", "y,2,b"]
+    data = load(write(tmp_path / "s", a=lines, b=lines), client_key="file")
+    assert data.client_names == ("x", "y")
+
+
+def test_files_that_are_no_clients(tmp_path):
+    lines = ["f,label", "1,a", "2,b"]
+    with pytest.raises(
+        UsageError, match=r"client_key='file': no such column in .*; the columns are"
+    ):
+        load(write(tmp_path / "n", one=lines).with_name("one.csv"), client_key="file")
+    write(tmp_path / "n", other=lines)
+    write(tmp_path / "s", one=lines, other=lines)
+    with pytest.raises(
+        UsageError, match=r"client_key='file': .*/n/one.csv and .*/s/one.csv have one n"
+    ):
+        load(tmp_path / "*" / "*.csv", client_key="file")

@@ -109,7 +109,7 @@ class _ArrowTable:
         self.num_train, self.num_rows = sum(counts[: len(splits.train)]), sum(counts)
         if self.num_rows < 2:
             raise UsageError(f"{path}: {self.num_rows} rows; use a table of two or more")
-        self._rows = Rows(self._files.files, counts)
+        self.rows = Rows(self._files.files, counts)
         self._shapes = {
             place: self._shape(place)
             for place, kind in enumerate(self._kinds)
@@ -139,7 +139,7 @@ class _ArrowTable:
         """Return a function of a row's number that names the cell: file, column and row."""
 
         def words(row: int) -> str:
-            file, number = self._rows.place(row)
+            file, number = self.rows.place(row)
             return self._cell(file, place, number)
 
         return words

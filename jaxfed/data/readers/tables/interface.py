@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Protocol
 import numpy as np
 
 from jaxfed.data.readers.cells import numbers
+from jaxfed.errors import UsageError
 
 LABELS = ("label", "class", "target", "y")
 CLIENTS = ("client_id", "client", "writer")
 NO_NAME = "(no name)"
+BY_FILE = "file"  # as `client_key` of several files, each of one client
 _IDENTIFIER = re.compile(  # names of row identifiers
     r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
     r"|row|unnamed: 0",
@@ -37,6 +39,7 @@ class Table(Protocol):
         has_header: False if `names` are places.
         num_train: rows of the training split.
         num_rows: rows of both splits.
+        rows: their files.
         numeric: place of each column whose values are known to be numbers -> shape of a cell, (k,) for lists.
         delimiter: of the cells in a line of text.
     """
@@ -46,6 +49,7 @@ class Table(Protocol):
     has_header: bool
     num_train: int
     num_rows: int
+    rows: Rows
     numeric: Mapping[int, tuple[int, ...]]
     delimiter: str
 
@@ -117,3 +121,27 @@ class Rows:
         """The row's file, and its number in that file."""
         number = bisect_right(self._starts, row) - 1
         return self._files[number], row - self._starts[number]
+
+    @property
+    def are_of_several_files(self) -> bool:
+        """True for more than one file."""
+        return len(self._files) > 1
+
+    def file_names(self, num_rows: int) -> np.ndarray:
+        """str [num_rows], the name of each of the first rows' file, without its ending.
+
+        Raises:
+            UsageError: two of these files have one name.
+        """
+        files = self._files[: bisect_left(self._starts, num_rows)]
+        names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            alike = [str(file) for file, name in zip(files, names, strict=True) if name == twice]
+            raise UsageError(
+                f"{' and '.join(alike[:2])} have one name",
+                key="client_key",
+                value=BY_FILE,
+                allowed="give each client's file another name",
+            )
+        return np.repeat(names, np.diff(self._starts)[: len(files)])
