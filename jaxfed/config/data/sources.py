@@ -46,6 +46,7 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
     clients, and those that are dropped; all of these may be missing. Other sets have their default label.
+    Image files get the clients' `dataset.image_size`.
 
     Args:
         config: of the experiment.
@@ -61,11 +62,14 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
     if not name:
         return None
     try:
-        root = config.dataset.root or None
         is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
-        columns = _columns(config) if is_alike else {}
-        options = _options(config, name)
-        public = load(name, root=root, **columns, labels_optional=True, options=options)
+        columns = _columns(config)
+        try:
+            public = _public(config, columns if is_alike else {"image_size": columns["image_size"]})
+        except UsageError as error:
+            if is_alike or error.key != "image_size":
+                raise
+            public = _public(config, {})  # images of arrays have their size
     except UsageError as error:
         raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
     theirs, ours = public.names["features"], dataset.names["features"]
@@ -104,6 +108,13 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
             allowed="set it to False, or use a federation.public_dataset with labels of two or more",
         )
     return public
+
+
+def _public(config: ConfigDict, columns: dict[str, Any]) -> Dataset:
+    """Load the public data set with these options of its columns."""
+    name, root = config.federation.public_dataset, config.dataset.root or None
+    options = _options(config, name)
+    return load(name, root=root, **columns, labels_optional=True, options=options)
 
 
 def _columns(config: ConfigDict) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas
 import pytest
+from PIL import Image
 
 import jaxfed
 from jaxfed.config import file
@@ -129,3 +130,19 @@ def test_a_gap_where_the_clients_have_none_is_refused(tmp_path):
     config = config_of(own, public, columns)
     with pytest.raises(UsageError, match=r"public_dataset='.*': row 5: column 'size' has no value"):
         simulation.Simulation(config)
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz"])
+def test_public_images_get_the_size_of_the_clients(tmp_path, monkeypatch, kind):
+    """Files of other sizes are resized as the clients' are; arrays have the clients' size already."""
+    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
+    for folder, size in (("own/a", 12), ("own/b", 12), ("public/all", 10)):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(3):
+            image = np.full((size, size, 3), 40 * i, np.uint8)
+            Image.fromarray(image).save(tmp_path / folder / f"{i}.png")
+    np.savez(tmp_path / "public.npz", x=np.zeros((3, 8, 8, 3), np.uint8))
+    public = tmp_path / {"folder": "public", "npz": "public.npz"}[kind]
+    config = config_of(tmp_path / "own", public, ["image_size=8"])
+    found = sources.public_set(config, sources.clients_set(config))
+    assert found.x.shape == (3, 8, 8, 3)
