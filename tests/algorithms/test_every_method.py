@@ -147,6 +147,7 @@ def test_simulate_gives_the_numbers_of_an_experiment(case, monkeypatch, tmp_path
         data_checksums=dict,
         class_counts=lambda _: {},
         numbers=np.arange(len(federation.y)),
+        names={},
     )
     with open_workdir(tmp_path, own.to_dict()) as workdir:
         quiet = RunProgress(own.to_dict(), Console(file=io.StringIO()))
