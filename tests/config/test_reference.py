@@ -87,7 +87,9 @@ def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
         "mine.mu = 1.0\n    (allowed: numbers)"
     )
     assert reference.help_text("other.least").startswith("other.least = 0.5\n")
-    assert re.search(r"option of .*\bother\b", reference.help_text("model.width"))  # beside other tests'
+    assert re.search(
+        r"option of .*\bother\b", reference.help_text("model.width")
+    )  # beside other tests'
     assert pages == (reference.keys_page(), reference.methods_page())
 
 
