@@ -225,7 +225,7 @@ class Dataset:
         is_row = is_bad.any(axis=1)
         row = int(is_row.argmax())
         place = int(is_bad[row].argmax())
-        names = self.encoder.names if self.encoder else ()
+        names = self.names["features"]
         return UsageError(
             f"data set {self.name!r}, {split}: {np.count_nonzero(is_row)} of {len(is_bad)} examples have "
             f"values that are nan or infinite in float32 (the first: row {row}, "

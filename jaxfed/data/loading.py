@@ -20,6 +20,7 @@ from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
 from jaxfed.data.readers.scans import isic2018
+from jaxfed.data.readers.tables.interface import ENDINGS as TABLE_ENDINGS
 from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location
@@ -28,7 +29,6 @@ from jaxfed.registry import Registry
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
 _BESIDE = ("uci", "images")  # folders next to the root that are also searched for sets by name
-_TABLES = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")
 _ARROW_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
@@ -117,7 +117,7 @@ def _load(
         return arrow_table.read(
             folder, splits, *only(*_ARROW_OPTIONS), labels_optional=labels_optional
         )
-    if name_or_path.lower().endswith((".npz", *_TABLES, *arrow_files.ENDINGS)):
+    if name_or_path.lower().endswith((".npz", *TABLE_ENDINGS, *arrow_files.ENDINGS)):
         file, splits = _files(name_or_path, path, place)
         if name_or_path.lower().endswith(".npz"):
             return npz.read(file, *only("client_key"), labels_optional=labels_optional)
@@ -137,14 +137,14 @@ def _load(
     if _first(Path.is_file, path, place).is_file():
         raise UsageError(
             f"data set {name_or_path!r}: a file must end in .npz, "
-            f"{', '.join((*arrow_files.ENDINGS, *_TABLES))}; save a spreadsheet as .csv, and arrays by "
+            f"{', '.join((*arrow_files.ENDINGS, *TABLE_ENDINGS))}; save a spreadsheet as .csv, and arrays by "
             "numpy.savez(FILE, x=..., y=...)"
         )
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         only("label_key", "image_size")
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
-            f".npz, {', '.join((*arrow_files.ENDINGS, *_TABLES))}"
+            f".npz, {', '.join((*arrow_files.ENDINGS, *TABLE_ENDINGS))}"
         )
     prepared = tfds_source.version_directory(place, name_or_path)
     if prepared is not None:

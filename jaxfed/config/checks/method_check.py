@@ -58,7 +58,8 @@ def check_method(config: ConfigDict, name: str) -> None:
 
 def _check_known(config: ConfigDict, name: str) -> None:
     """Check that a method's section has keywords of its factory, and all that have no default."""
-    known = inspect.signature(methods.factory_of(config, name)).parameters.values()
+    factory = methods.factory_of(config, name)
+    known = inspect.signature(factory).parameters.values()
     names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
     given = methods.GIVEN
@@ -66,7 +67,7 @@ def _check_known(config: ConfigDict, name: str) -> None:
         if key in given or (key not in names and not takes_any):
             wrong = f"unknown key{suggestion(key, names - given)}"
             raise UsageError(wrong, key=f"config.{name}.{key}")
-    for key, default in methods.own_keywords(methods.factory_of(config, name)).items():
+    for key, default in methods.own_keywords(factory).items():
         if default is inspect.Parameter.empty and key not in methods.keywords(config, name):
             raise UsageError("missing", key=f"config.{name}.{key}", allowed=f"{name!r} needs it")
 

@@ -21,6 +21,7 @@ from jaxfed.config.build.networks import (
 )
 from jaxfed.config.build.views import without_views
 from jaxfed.config.data.preprocessing import Parts, num_features, preprocessed, pretrained_part
+from jaxfed.config.data.sources import differences
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
@@ -60,8 +61,7 @@ def _warn_of_other_names(dataset: Dataset, config: ConfigDict) -> None:
     for repeat in repeats_that_differ(config):
         names = saved_model(config, repeat).progress.get("names", {})  # older states have none
         for kind, ours in dataset.names.items():
-            pairs = enumerate(zip(names.get(kind, ()), ours, strict=False))
-            other = next(((i, *pair) for i, pair in pairs if pair[0] != pair[1]), None)
+            other = next(differences(zip(names.get(kind, ()), ours, strict=False)), None)
             if other is not None:
                 logging.warning(
                     "config.training.initial_model=%r: has learned other %s, number %d is %r there and %r in "

@@ -6,6 +6,7 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -74,8 +75,7 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
         raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
     theirs, ours = public.names["features"], dataset.names["features"]
     if theirs and ours and theirs != ours:
-        pairs = enumerate(zip_longest(theirs, ours))
-        place, there, here = next((i, *pair) for i, pair in pairs if pair[0] != pair[1])
+        place, there, here = next(differences(zip_longest(theirs, ours)))
         raise UsageError(
             f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
             key="config.federation.public_dataset",
@@ -108,6 +108,11 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
             allowed="set it to False, or use a federation.public_dataset with labels of two or more",
         )
     return public
+
+
+def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the place of each pair of different values, and both."""
+    return ((place, a, b) for place, (a, b) in enumerate(pairs) if a != b)
 
 
 def _public(config: ConfigDict, columns: dict[str, Any]) -> Dataset:

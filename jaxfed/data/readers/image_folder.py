@@ -32,11 +32,11 @@ from jaxfed.data.readers.image_files import (
     images_below,
     is_image,
 )
+from jaxfed.data.readers.tables import interface
 from jaxfed.errors import UsageError
 
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
-_TABLES = (".csv", ".tsv", ".data")
 _FORMAT = 3
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
@@ -65,7 +65,9 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     train, test = _splits(folder)
     names = sorted({name for _, name in chain(train, test)})
     if not names:
-        tables = sorted({file.suffix for file in folder.iterdir() if file.suffix in _TABLES})
+        tables = sorted(
+            {file.suffix for file in folder.iterdir() if file.suffix in interface.ENDINGS}
+        )
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
             + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)
