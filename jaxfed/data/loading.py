@@ -16,11 +16,11 @@ from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
 from jaxfed.data.readers.arrow import files as arrow_files
 from jaxfed.data.readers.arrow import table as arrow_table
+from jaxfed.data.readers.cells import TABLE_ENDINGS
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
 from jaxfed.data.readers.scans import isic2018
-from jaxfed.data.readers.tables.interface import ENDINGS as TABLE_ENDINGS
 from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location

@@ -14,6 +14,8 @@ import numpy as np
 from jaxfed.data.labels import is_nothing
 from jaxfed.errors import UsageError
 
+TABLE_ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")  # of files whose cells are text
+
 _PLAIN = re.compile(r"[-+.0-9eE \n]*")  # a column of such cells is converted at once
 _NUMBER = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE

@@ -23,6 +23,7 @@ from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset
+from jaxfed.data.readers.cells import TABLE_ENDINGS
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import (
     ENDINGS,
@@ -32,7 +33,6 @@ from jaxfed.data.readers.image_files import (
     images_below,
     is_image,
 )
-from jaxfed.data.readers.tables import interface
 from jaxfed.errors import UsageError
 
 TRAIN_NAMES = ("train", "training")
@@ -65,9 +65,7 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
     train, test = _splits(folder)
     names = sorted({name for _, name in chain(train, test)})
     if not names:
-        tables = sorted(
-            {file.suffix for file in folder.iterdir() if file.suffix in interface.ENDINGS}
-        )
+        tables = sorted({file.suffix for file in folder.iterdir() if file.suffix in TABLE_ENDINGS})
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
             + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)

@@ -17,7 +17,6 @@ from jaxfed.errors import UsageError
 LABELS = ("label", "class", "target", "y")
 CLIENTS = ("client_id", "client", "writer")
 NO_NAME = "(no name)"
-ENDINGS = (".csv", ".tsv", ".data", ".csv.gz", ".data.gz")  # of tables of text
 BY_FILE = "file"  # as `client_key` of several files, each of one client
 _IDENTIFIER = re.compile(  # names of row identifiers
     r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
