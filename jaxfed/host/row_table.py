@@ -238,7 +238,7 @@ class _Array:
             else:
                 self.rows = self.beside.rows(self.offset, self.first)
             self.is_written = np.zeros(self.shape[0], bool)
-        new = np.unique(places[~self.is_written[places]])
+        new = places[~self.is_written[places]]
         self.rows[places] = rows
         if len(new):
             self.is_written[new] = True

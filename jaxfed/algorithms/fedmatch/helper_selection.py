@@ -17,7 +17,7 @@ from flax import nnx
 from jaxfed.algorithms.fedmatch.sparse_message import num_bytes_of_nonzero
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.training.server.client_rows import gather, of_cohort
+from jaxfed.training.server.client_rows import gather, of_cohort, took_part
 from jaxfed.training.server.server_state import ServerState
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ def helper_sender(num_helpers: int, interval: int) -> Send:
         client_id, known = np.asarray(cohort.client_id), state.clients
         helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
         if (int(state.round) + 1) % interval == 0:
-            helper_id = nearest_clients(
-                np.asarray(known.outputs), np.asarray(known.is_known), client_id, num_helpers
-            )
+            seen_id = took_part(known.is_known)
+            seen_id = seen_id[np.asarray(gather(known.is_known, seen_id))]
+            outputs = np.asarray(gather(known.outputs, seen_id))
+            helper_id = nearest_clients(outputs, seen_id, client_id, num_helpers)
         helpers, sizes = collect(of_cohort(known.psi, helper_id), jnp.asarray(helper_id))
         if (helper_id >= 0).any():
             sent = np.where(helper_id >= 0, sizes, 0)
@@ -95,21 +96,27 @@ def helper_sender(num_helpers: int, interval: int) -> Send:
 
 
 def nearest_clients(
-    outputs: np.ndarray, is_known: np.ndarray, client_id: np.ndarray, num_helpers: int
+    outputs: np.ndarray, seen_id: np.ndarray, client_id: np.ndarray, num_helpers: int
 ) -> np.ndarray:
-    """Each client's nearest others by Euclidean distance of outputs [M, C], int32 [K, H].
+    """Each client's nearest others by Euclidean distance of outputs, int32 [K, H].
 
-    Empty slots hold -1: all slots of a client that is not known yet, and some if fewer than H others are.
+    Empty slots hold -1: all slots of a client that the server has not seen yet, and some if fewer than H
+    others are.
+
+    Args:
+        outputs: [N, C], of the clients that the server has seen.
+        seen_id: their numbers, int [N], ascending.
+        client_id: the cohort's numbers, int [K]; -1 for padding.
+        num_helpers: H.
     """
     from scipy.spatial import cKDTree  # here, because it takes a tenth of a second to import
 
     helper_id = np.full((len(client_id), num_helpers), _NO_CLIENT, np.int32)
-    known = np.flatnonzero(is_known)
-    asking = np.flatnonzero((client_id >= 0) & is_known[client_id])
-    if len(asking) and len(known) > 1:
-        count = min(num_helpers + 1, len(known))
-        _, neighbors = cKDTree(outputs[known]).query(outputs[client_id[asking]], k=count)
-        for row, found in zip(asking, known[neighbors], strict=True):
+    asking = np.flatnonzero(np.isin(client_id, seen_id))
+    if len(asking) and len(seen_id) > 1:
+        own = outputs[np.searchsorted(seen_id, client_id[asking])]
+        _, neighbors = cKDTree(outputs).query(own, k=min(num_helpers + 1, len(seen_id)))
+        for row, found in zip(asking, seen_id[neighbors], strict=True):
             others = found[found != client_id[row]][:num_helpers]
             helper_id[row, : len(others)] = others
     return helper_id

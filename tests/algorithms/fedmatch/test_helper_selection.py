@@ -17,9 +17,10 @@ from jaxfed.algorithms.fedmatch.helper_selection import (
     random_input,
 )
 from jaxfed.federation.communication import Communication
+from jaxfed.host.row_table import RowTable
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.client_rows import scatter, stacked_for
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6), st.integers(1, 3))
@@ -27,7 +28,8 @@ def test_helpers_are_the_nearest_others(seed, num_clients, num_helpers):
     rng = np.random.default_rng(seed)
     outputs, known = rng.random((num_clients, 3)), rng.random(num_clients) < 0.7
     client_id = np.append(rng.permutation(num_clients), -1).astype(np.int32)
-    found = nearest_clients(outputs, known, client_id, num_helpers)
+    seen_id = np.flatnonzero(known)
+    found = nearest_clients(outputs[seen_id], seen_id, client_id, num_helpers)
     for client, helpers in zip(client_id, found, strict=True):
         others = [k for k in np.flatnonzero(known) if k != client]
         others.sort(key=lambda k, c=client: np.linalg.norm(outputs[k] - outputs[c]))
@@ -46,10 +48,11 @@ def test_the_random_input_is_one_image():
     assert kstest(255 * np.asarray(x).ravel(), bytes_of.cdf).pvalue > 0.01
 
 
+@pytest.mark.parametrize("has_tables", [False, True])
 @pytest.mark.parametrize(
     ("interval", "round_number", "is_sent"), [(1, 0, True), (2, 0, False), (2, 1, True)]
 )
-def test_the_server_sends_the_psi_it_saw(interval, round_number, is_sent):
+def test_the_server_sends_the_psi_it_saw(interval, round_number, is_sent, has_tables):
     """Clients 0 and 2 are nearest to client 1; nobody saw client 3."""
     parameters = jax.tree.map(jnp.ones_like, mlp((4,), 3, hidden=()).init(KEY))
     stacked = jax.tree.map(
@@ -58,6 +61,10 @@ def test_the_server_sends_the_psi_it_saw(interval, round_number, is_sent):
     )
     outputs = jnp.array([[0.0], [1.0], [5.0], [9.0]])
     seen = Seen(stacked, outputs, jnp.array([True, True, True, False]))
+    if has_tables:
+        unseen = jax.tree.map(lambda leaf: np.zeros_like(leaf[0]), seen)
+        tables = jax.tree.map(lambda leaf: RowTable(4, leaf), unseen)
+        seen = scatter(tables, np.arange(3), jax.tree.map(lambda leaf: leaf[:3], seen))
     federation = federation_of([3, 3, 3, 3])
     state = fedavg(training=training_of(Batches("paired", 4, 2))).init(KEY, federation)
     state = state._replace(clients=seen, round=jnp.int32(round_number))
