@@ -52,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "many_clients": many_clients.pairs,
     "row_sums": row_sums.masking,
     "sparse_sums": sparse_sums.sums,
+    "large_sums": sparse_sums.large_sums,
 }
 
 # Benchmarks that are part of another one.

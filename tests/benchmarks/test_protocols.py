@@ -90,6 +90,16 @@ def test_sums_among_neighbors_find_the_mean(short, monkeypatch):
     assert run_contest(upload, {})["figures"]["s a client"]["measured"] > 0
 
 
+def test_a_whole_round_of_many_among_neighbors(monkeypatch):
+    monkeypatch.setattr(sparse_sums, "MANY", 20)
+    monkeypatch.setattr(sparse_sums, "LONG", 50)
+    [contest] = sparse_sums.large_sums(with_peers=False)
+    assert contest.case == {"n": 50, "clients": 20, "neighbors": 8, "leaving": 6}
+    figures = contest.figures(contest.ours(), 5.0)
+    assert figures["s a client"] == 5 / 20
+    assert figures["largest error of the mean"] < contest.at_most["largest error of the mean"]
+
+
 def test_pairs_of_many_clients(monkeypatch):
     monkeypatch.setattr(many_clients, "CLIENTS", 7)
     monkeypatch.setattr(many_clients, "COMPARED", 4)
