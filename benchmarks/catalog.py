@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Contest]]] = {
     "shadow_models": shadow_models.shadow_models,
     "secure_hamming": secure_hamming.distances,
     "many_clients": many_clients.pairs,
+    "all_pairs": many_clients.all_pairs,
     "row_sums": row_sums.masking,
     "sparse_sums": sparse_sums.sums,
     "large_sums": sparse_sums.large_sums,

@@ -12,12 +12,14 @@ from functools import partial
 import numpy as np
 
 from benchmarks.timing.contest import Contest
+from jaxfed.experiment.run.environment import peak_memory_bytes
 from jaxfed.secure.cross_steps import nearest_others
 from jaxfed.secure.hamming.protocols import masked
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.steps.compared_clients import ComparedClients
 
 CLIENTS, POINTS, COMPARED = 100, 10, 20
+MANY = 1_000
 WORDS, NEIGHBORS = 128, 10
 
 
@@ -27,17 +29,32 @@ def pairs(with_peers: bool) -> Iterator[Contest]:
     yield Contest(
         task="masked Hamming among many clients",
         case={"clients": CLIENTS, "points": POINTS, "compared_clients": COMPARED},
-        ours=partial(_distances, COMPARED),
-        peers={"all_pairs": partial(_distances, 0)},
+        ours=partial(_distances, CLIENTS, COMPARED),
+        peers={"all_pairs": partial(_distances, CLIENTS, 0)},
         figures=_of_a_pair,
         samples=1,
     )
 
 
-def _distances(compared: int) -> Session:
+def all_pairs(with_peers: bool) -> Iterator[Contest]:
+    """The same of a thousand clients, all of their 499,500 pairs."""
+    del with_peers
+    yield Contest(
+        task="masked Hamming among many clients",
+        case={"clients": MANY, "points": POINTS},
+        ours=partial(_distances, MANY, 0),
+        figures=lambda session, seconds: {
+            **_of_a_pair(session, seconds),
+            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
+        },
+        once=True,
+    )
+
+
+def _distances(num_clients: int, compared: int) -> Session:
     rng = np.random.default_rng(0)
-    codes = rng.integers(0, 2**32, (CLIENTS, POINTS, WORDS), dtype=np.uint32)
-    session = Session(CLIENTS)
+    codes = rng.integers(0, 2**32, (num_clients, POINTS, WORDS), dtype=np.uint32)
+    session = Session(num_clients)
     choices = ComparedClients(compared, "random", 0).choices if compared else ()
     nearest_others(session, dict(enumerate(codes)), NEIGHBORS, masked, choices=choices)
     return session

@@ -59,6 +59,7 @@ class Contest:
         figures: (our result, our median seconds) -> numbers by name, such as "us a pair".
         at_most: name of a figure -> the most that this repository promises.
         samples: number of interleaved rounds for a long task; 0: `ROUNDS`.
+        once: time the first run, and none after it: a task of minutes that compiles nothing.
         timed: result -> its seconds, for tasks that time themselves; None: by the clock, around the task.
     """
 
@@ -73,6 +74,7 @@ class Contest:
     figures: Callable[[Any, float], dict[str, float]] | None = None
     at_most: dict[str, float] = field(default_factory=dict)
     samples: int = 0
+    once: bool = False
     timed: Callable[[Any], float] | None = None
 
 
@@ -81,10 +83,10 @@ def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
     contestants = {"jaxfed": contest.ours, **contest.peers}
     results: dict[str, Any] = {}
     first: dict[str, float] = {}  # the first run compiles and allocates
+    elapsed, others = 0.0, 0.0
     for name, solve in contestants.items():
-        start = time.perf_counter()
-        results[name] = _finished(solve)
-        first[name] = time.perf_counter() - start
+        results[name], first[name], busy = _run(solve)
+        elapsed, others = elapsed + first[name], others + busy
     agreement = {
         name: contest.agreement(results["jaxfed"], results[name])
         for name in contest.peers
@@ -92,24 +94,24 @@ def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
     }
     figures = partial(contest.figures, results["jaxfed"]) if contest.figures else None
     del results
-    rounds = contest.samples or ROUNDS
-    takes_long = contest.samples > 0 or contest.timed is not None
-    repeats = {
-        name: 1 if takes_long else _repeats(solve, first[name])
-        for name, solve in contestants.items()
-    }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    elapsed, others = 0.0, 0.0
-    for _ in range(rounds):
-        for name, solve in contestants.items():
-            time.sleep(REST)
-            busy, start = others_cpu_seconds(), time.perf_counter()
-            for _ in range(repeats[name]):
-                result = _finished(solve)
-            took = time.perf_counter() - start
-            per_task = contest.timed(result) if contest.timed else took / repeats[name]
-            seconds[name].append(per_task / contest.parts.get(name, 1))
-            elapsed, others = elapsed + took, others + others_cpu_seconds() - busy
+    rounds = 1 if contest.once else contest.samples or ROUNDS
+    if contest.once:
+        seconds = {name: [took / contest.parts.get(name, 1)] for name, took in first.items()}
+    else:
+        takes_long = contest.samples > 0 or contest.timed is not None
+        repeats = {
+            name: 1 if takes_long else _repeats(solve, first[name])
+            for name, solve in contestants.items()
+        }
+        elapsed, others = 0.0, 0.0
+        for _ in range(rounds):
+            for name, solve in contestants.items():
+                time.sleep(REST)
+                result, took, busy = _run(solve, repeats[name])
+                per_task = contest.timed(result) if contest.timed else took / repeats[name]
+                seconds[name].append(per_task / contest.parts.get(name, 1))
+                elapsed, others = elapsed + took, others + busy
 
     ours = statistics.median(seconds["jaxfed"])
     row: dict[str, Any] = {
@@ -155,6 +157,14 @@ def _rates(work: Work, seconds: float, limits: dict[str, float]) -> dict[str, An
         "operation": work.limit,
         "share_of_machine_limit": share,
     }
+
+
+def _run(solve: Callable[[], Any], repeats: int = 1) -> tuple[Any, float, float]:
+    """Solve a task so many times; return the last result, the seconds, and others' CPU seconds meanwhile."""
+    busy, start = others_cpu_seconds(), time.perf_counter()
+    for _ in range(repeats):
+        result = _finished(solve)
+    return result, time.perf_counter() - start, others_cpu_seconds() - busy
 
 
 def _finished(solve: Callable[[], Any]) -> Any:

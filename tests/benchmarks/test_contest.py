@@ -53,6 +53,24 @@ def test_a_peer_that_solves_a_part_is_scaled_up_and_figures_stand_beside_promise
     assert "(target 3)" in line
 
 
+def test_a_task_of_minutes_is_run_once():
+    runs = []
+    row = run_contest(
+        Contest(
+            task="waiting",
+            case={"n": 8},
+            ours=lambda: runs.append(time.sleep(0.02)),
+            peers={"half": seconds(0.02)},
+            parts={"half": 1 / 2},
+            once=True,
+        ),
+        {},
+    )
+    assert (len(runs), row["rounds"], len(row["seconds"]["jaxfed"])) == (1, 1, 1)
+    assert row["seconds"]["jaxfed"][0] >= 0.02
+    assert row["seconds"]["half"][0] >= 0.04
+
+
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="counted by Linux alone")
 def test_processes_of_a_contestants_own_are_not_others():
     """A worker that lives on: what has ended the system counts by itself."""

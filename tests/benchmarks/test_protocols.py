@@ -103,8 +103,11 @@ def test_a_whole_round_of_many_among_neighbors(monkeypatch):
 def test_pairs_of_many_clients(monkeypatch):
     monkeypatch.setattr(many_clients, "CLIENTS", 7)
     monkeypatch.setattr(many_clients, "COMPARED", 4)
+    monkeypatch.setattr(many_clients, "MANY", 8)
     [contest] = many_clients.pairs(with_peers=False)
-    for run, num_pairs in ((contest.ours, 14), (contest.peers["all_pairs"], 21)):
+    [more] = many_clients.all_pairs(with_peers=False)
+    runs = (contest.ours, 14), (contest.peers["all_pairs"], 21), (more.ours, 28)
+    for run, num_pairs in runs:
         figures = contest.figures(run(), 1.0)
         assert figures["ms a pair"] == pytest.approx(1e3 / num_pairs)
         assert 2 * 10 * 10 * 13 / 8 < figures["bytes a pair"] < 600
