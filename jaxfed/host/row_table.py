@@ -9,9 +9,10 @@ old values of rows that have changed since. A version without references costs n
 tables is therefore immutable like any other, but a round copies the rows of its cohort, not those of all
 clients.
 
-The array lies in memory, whose pages are allocated as rows are written, or in an unnamed file in a folder.
-The whole file is reserved on the disk at the first write, so that later writes cannot fill the disk. The file
-disappears with the process. A table of typed PRNG keys stores their words.
+The array lies in memory, or in an unnamed file in a folder. Its rows are in the order in which places are
+first written, so those of a cohort are adjacent, and memory is allocated only for rows that have been
+written. The whole file is reserved on the disk at the first write, so that later writes cannot fill the disk.
+The file disappears with the process. A table of typed PRNG keys stores their words.
 
 Cost: `replaced` copies K old rows and writes K new ones, for any M. Reading an old version searches the rows
 that have changed since.
@@ -218,17 +219,17 @@ class _Array:
         self.shape, self.first, self.folder = (num_rows, *first.shape), first, folder
         self.beside, self.offset = beside, 0 if beside is None else beside.reserved(first.nbytes)
         self.rows: np.ndarray | None = None
-        self.is_written = np.zeros(0, bool)
-        self.written = [np.zeros(0, np.int64)]
+        self.slots = np.zeros(0, np.int32)  # of each place one more than its row's, 0 = not written
+        self.num_written, self.written = 0, [np.zeros(0, np.int64)]
         self.version = 0
         self.older: weakref.WeakSet[RowTable] = weakref.WeakSet()
         self.lock = threading.Lock()
 
     def read(self, places: np.ndarray) -> np.ndarray:
         rows = np.repeat(self.first[None], len(places), axis=0)
-        if self.rows is not None:  # and no page is touched before it is written
-            is_there = self.is_written[places]
-            rows[is_there] = self.rows[places[is_there]]
+        if self.rows is not None:
+            slots = self.slots[places]
+            rows[slots > 0] = self.rows[slots[slots > 0] - 1]
         return rows
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:
@@ -237,12 +238,16 @@ class _Array:
                 self.rows = _allocated(self.shape, self.first.dtype, self.folder)
             else:
                 self.rows = self.beside.rows(self.offset, self.first)
-            self.is_written = np.zeros(self.shape[0], bool)
-        new = places[~self.is_written[places]]
-        self.rows[places] = rows
+            self.slots = np.zeros(self.shape[0], np.int32)
+        new = places[self.slots[places] == 0]
         if len(new):
-            self.is_written[new] = True
+            order = np.arange(len(new))
+            self.slots[new] = order
+            new = new[self.slots[new] == order]  # a place may occur twice
+            self.slots[new] = self.num_written + 1 + np.arange(len(new))
+            self.num_written += len(new)
             self.written.append(new)
+        self.rows[self.slots[places] - 1] = rows
         self.version += 1
 
 

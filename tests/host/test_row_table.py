@@ -148,18 +148,29 @@ def test_a_disk_without_room_says_so_before_a_row_is_written(tmp_path, monkeypat
         RowTable(NUM, FIRST, tmp_path).replaced([0], FIRST[None])
 
 
-def test_memory_is_that_of_the_rows_that_were_written():
-    """Pages in use of a table of 400 MB, with a row of 4 kB on each."""
+@pytest.mark.parametrize(
+    ("num_rows", "size", "step"), [(100_000, 1_000, 1_000), (1_000_000, 25, 50)]
+)
+def test_memory_is_that_of_the_rows_that_were_written(num_rows, size, step):
+    """Pages in use of tables of 400 and 100 MB, with rows of 4 kB and of 100 bytes far from each other."""
 
     def in_use():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    table = RowTable(100_000, np.zeros(1_000, np.float32))
+    table = RowTable(num_rows, np.zeros(size, np.float32))
     before = in_use()
-    places = np.arange(0, 100_000, 1_000)
-    table = table.replaced(places, np.ones((100, 1_000), np.float32))
-    np.testing.assert_array_equal(table[[0, 1]].sum(axis=1), [1_000, 0])
+    places = np.arange(0, num_rows, step)
+    table = table.replaced(places, np.ones((len(places), size), np.float32))
+    np.testing.assert_array_equal(table[[0, 1]].sum(axis=1), [size, 0])
     assert in_use() - before < 20e6
+
+
+def test_a_place_that_occurs_twice_has_the_last_row():
+    """And the next new place has a row of its own."""
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    table = RowTable(NUM, FIRST).replaced([5, 2, 5], rows[:3]).replaced([9], rows[3:])
+    np.testing.assert_array_equal(table[[5, 2, 9, 0]], [rows[2], rows[1], rows[3], FIRST])
+    assert table._array.num_written == 3
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
