@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
+from jaxfed.config.mask_partners import check_scheduled
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -99,10 +100,11 @@ def schedule(
         seed: of the repeat.
 
     Raises:
-        UsageError: the table has a client that does not exist, or no client finishes a round.
+        UsageError: the table has a client that does not exist, no client finishes a round, or a round has
+            too few mask partners for its number of clients.
     """
     with _naming(config, name):
-        return schedule_of(
+        found = schedule_of(
             clock_of(config),
             config,
             federation,
@@ -112,6 +114,9 @@ def schedule(
             work=_work(config, name),
             asynchrony=_asynchrony(config, name),
         )
+    if found is not None:
+        check_scheduled(config, name, found)
+    return found
 
 
 def _work(config: ConfigDict, name: str) -> Work:
