@@ -58,6 +58,42 @@ def test_labels_of_a_source(found, message, monkeypatch):
         jaxfed.simulate(method, FEDERATION)
 
 
+def test_a_source_has_the_number_of_classes_or_is_refused(monkeypatch):
+    """Where it is read, in the source's factory or in a round; other sources need none."""
+    seen = []
+
+    def eager(parts):
+        seen.append(parts.num_classes)
+        return in_a_round(parts)
+
+    def in_a_round(parts):
+        def pseudo_label(state, cohort, key, communication):
+            seen.append(parts.num_classes)
+            return completed(cohort, jnp.asarray(cohort.y), jnp.ones(cohort.y.shape))
+
+        return pseudo_label
+
+    monkeypatch.setitem(PSEUDO_LABELS, "eager", eager)
+    monkeypatch.setitem(PSEUDO_LABELS, "in_a_round", in_a_round)
+    fedavg, line = (
+        jaxfed.algorithms.fedavg,
+        r"^LabelSources\.num_classes=0: .*num_classes=\.\.\.\)\)$",
+    )
+    with pytest.raises(jaxfed.UsageError, match=line):
+        fedavg(training=training(), pseudo_label="eager")
+    late = fedavg(training=training(), pseudo_label="in_a_round")
+    with pytest.raises(jaxfed.UsageError, match=line):
+        jaxfed.simulate(late, FEDERATION)
+    fedavg(training=training())
+    assert seen == []
+    for labels in (
+        jaxfed.LabelSources(num_classes=3),
+        jaxfed.LabelSources(own_parameters=xclp.Propagation(num_classes=3)),
+    ):
+        jaxfed.simulate(fedavg(training=training(labels), pseudo_label="eager"), FEDERATION)
+    assert set(seen) == {3}
+
+
 @pytest.mark.parametrize(
     ("first", "after", "message"),
     [
