@@ -127,9 +127,8 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
             key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
         )
     if own and not methods.trains(config, name):
-        raise UsageError(
-            f"{name!r} labels in one shot", key=f"config.{name}.training", allowed="leave it out"
-        )
+        wrong = methods.without_training(config, name)
+        raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
     known = {
         key.removeprefix("training."): RULES[key] for key in RULES if key.startswith("training.")
     }
