@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.mask_partners import check_scheduled
+from jaxfed.config.mask_partners import check_scheduled_partners
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -115,7 +115,7 @@ def schedule(
             asynchrony=_asynchrony(config, name),
         )
     if found is not None:
-        check_scheduled(config, name, found)
+        check_scheduled_partners(config, name, found)
     return found
 
 

@@ -19,7 +19,7 @@ from jaxfed.federation.sampling import cohort_sizes
 _BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels with the settings of the section `xclp`
 
 
-def check_partners(config: ConfigDict, num_clients: int) -> None:
+def check_mask_partners(config: ConfigDict, num_clients: int) -> None:
     """Check every number of clients that sampling makes of `num_clients`; 0: it is not known.
 
     Raises:
@@ -32,11 +32,11 @@ def check_partners(config: ConfigDict, num_clients: int) -> None:
         _check(size, sizes, methods.naming_keywords(config, name))
 
 
-def check_scheduled(config: ConfigDict, name: str, schedule: Schedule) -> None:
+def check_scheduled_partners(config: ConfigDict, name: str, schedule: Schedule) -> None:
     """Check the rounds of a method whose cohorts a clock has changed; arguments as `clock.schedule`.
 
     Raises:
-        UsageError: as `check_partners`.
+        UsageError: as `check_mask_partners`.
     """
     for size, first, naming in _of_method(config, name):
         later = schedule.rounds[first:]

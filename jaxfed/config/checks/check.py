@@ -20,7 +20,7 @@ from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import check_own, check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
-from jaxfed.config.mask_partners import check_partners
+from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.schema import SHARED
@@ -199,7 +199,7 @@ def _check_together(config: ConfigDict) -> None:
             allowed="use 0",
         )
     _check_last_round(config)
-    check_partners(config, num_clients)
+    check_mask_partners(config, num_clients)
     check_labels_at(config)
     check_public(config)
     check_views(config)

@@ -22,7 +22,7 @@ from jaxfed.config.build.networks import (
 from jaxfed.config.build.views import without_views
 from jaxfed.config.data.preprocessing import Parts, num_features, preprocessed, pretrained_part
 from jaxfed.config.data.sources import differences
-from jaxfed.config.mask_partners import check_partners
+from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
@@ -306,7 +306,7 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
             allowed=f"use integers from {groups} on",
         )
     check_presence(config, num_clients)
-    check_partners(config, num_clients)
+    check_mask_partners(config, num_clients)
     size = config.cohort_size or num_clients
     for name in chosen(config):
         given = all_keywords(config, name)
