@@ -139,4 +139,4 @@ def dp_fedavg(
             told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
         return after, {**metrics, **told}
 
-    return plain._replace(init=init, round=round, sides=None)
+    return plain._replace(init=init, round=round, sides=None, counts_on_draws=True)

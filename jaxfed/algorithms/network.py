@@ -44,5 +44,10 @@ def network(*, num_classes: int) -> FederatedAlgorithm:
         return state, {}
 
     return FederatedAlgorithm(
-        init, round, evaluate, evaluate_clients=evaluate_clients, predictions=predictions
+        init,
+        round,
+        evaluate,
+        evaluate_clients=evaluate_clients,
+        predictions=predictions,
+        one_shot=True,
     )

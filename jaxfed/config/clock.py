@@ -7,11 +7,17 @@ from contextlib import AbstractContextManager
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
+from jaxfed.config.mask_partners import check_scheduled_partners
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.availability import availability_of
-from jaxfed.federation.clock.make_schedule import check_clock, schedule_of
+from jaxfed.federation.clock.make_schedule import (
+    check_clock,
+    check_deadline,
+    check_draws,
+    schedule_of,
+)
 from jaxfed.federation.clock.plan import Plan
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.clock.settings import Asynchrony, Clock, Work
@@ -38,17 +44,13 @@ def check(config: ConfigDict) -> None:
     clock = clock_of(config)
     num_clients = config.federation.num_clients
     sampling = Sampling(*(config[name] for name in Sampling._fields))
-    is_selective = clock.availability != "always" or clock.over_selection > 1 or clock.deadline > 0
     for name in methods.chosen(config):
         asynchrony = _asynchrony(config, name)
         if asynchrony.concurrency:
             _check_asynchronous(config, name, clock)
-        if is_selective and "participation" in methods.all_keywords(config, name):
-            raise UsageError(
-                f"the privacy guarantee of {name!r} counts on cohorts that are drawn from all clients",
-                key="config.clock",
-                allowed="use availability='always', over_selection=1 and deadline=0",
-            )
+        if "participation" in methods.all_keywords(config, name):
+            with section("config", ("clock",)):
+                check_draws(clock, repr(name))
         if clock.is_on:
             with _naming(config, name):
                 check_clock(clock, sampling, asynchrony, num_clients)
@@ -57,8 +59,8 @@ def check(config: ConfigDict) -> None:
             availability_of(clock, num_clients, config.seed)
 
 
-def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> None:
-    """Check that some client with work can meet the deadline, on the fewest examples that it may train on.
+def check_deadlines(config: ConfigDict, federation: Federation, seed: int) -> None:
+    """Check each method's deadline as `check_deadline`, on the fewest examples that clients may train on.
 
     Raises:
         UsageError: no client can; the error gives the fastest client's seconds.
@@ -77,14 +79,8 @@ def check_deadline(config: ConfigDict, federation: Federation, seed: int) -> Non
             needs_labels=(lambda number: True) if is_labeled else (lambda number: False),
             work=_work(seen, name),
         )
-        seconds = plan.seconds(plan.with_work(1), 1)
-        if (seconds > clock.deadline).all() and len(seconds):
-            raise UsageError(
-                f"no client of {name!r} finishes a round by then, the fastest takes {seconds.min():.3g} s",
-                key="config.clock.deadline",
-                value=clock.deadline,
-                allowed="allow more, or fewer clock.seconds_per_example",
-            )
+        with section("config.clock", config.clock):
+            check_deadline(plan, whose=f" of {name!r}")
 
 
 def schedule(
@@ -104,10 +100,11 @@ def schedule(
         seed: of the repeat.
 
     Raises:
-        UsageError: the table has a client that does not exist, or no client finishes a round.
+        UsageError: the table has a client that does not exist, no client finishes a round, or a round has
+            too few mask partners for its number of clients.
     """
     with _naming(config, name):
-        return schedule_of(
+        found = schedule_of(
             clock_of(config),
             config,
             federation,
@@ -117,6 +114,9 @@ def schedule(
             work=_work(config, name),
             asynchrony=_asynchrony(config, name),
         )
+    if found is not None:
+        check_scheduled_partners(config, name, found)
+    return found
 
 
 def _work(config: ConfigDict, name: str) -> Work:

@@ -64,16 +64,31 @@ def trains(config: ConfigDict, name: str) -> bool:
     return "training" in taken or learner_section.asks_for_learners(taken)
 
 
+def labels_in_one_shot(config: ConfigDict, name: str) -> bool:
+    """True if the method is one of jaxfed's that train no model; all of them label in one round.
+
+    A registered method may train something of its own, without the keyword `training`.
+    """
+    return not trains(config, name) and algorithm_of(config, name) not in ALGORITHMS.from_outside()
+
+
+def without_training(config: ConfigDict, name: str) -> str:
+    """Return why nothing of `config.training` reaches a method that does not train by it."""
+    if labels_in_one_shot(config, name):
+        return f"{name!r} labels in one shot"
+    return f"the factory of {name!r} has no keyword 'training'"
+
+
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
-    """Check that a method trains a model; `wanted` names the feature that needs it.
+    """Check that a method trains a model by `config.training`; `wanted` names the feature that needs it.
 
     Raises:
-        UsageError: the method labels in one shot.
+        UsageError: it labels in one shot, or trains something of its own.
     """
     if not trains(config, name):
         key = "algorithm" if name == config.algorithm else "baselines"
         raise UsageError(
-            f"{name!r} labels in one shot",
+            without_training(config, name),
             key=f"config.{key}",
             value=config[key],
             allowed=f"use methods that train a model; {wanted} are defined for them only",

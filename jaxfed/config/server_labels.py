@@ -87,7 +87,7 @@ def check_labels_at(config: ConfigDict) -> None:
                 allowed=f"use {allowed!r}",
             )
     for name in methods.chosen(config):
-        if not methods.trains(config, name):
+        if methods.labels_in_one_shot(config, name):
             raise _refused(config, f"{name!r} labels in one shot by labels that clients have")
         if methods.has_learners(config, name):
             raise _refused(config, f"clients of {name!r} learn from labels of their own")

@@ -158,6 +158,9 @@ class FederatedAlgorithm(NamedTuple):
     `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
     models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
 
+    `counts_on_draws`: True if a guarantee of the method counts on cohorts that are drawn from all clients.
+    Such a method runs with a clock that leaves cohorts alone (`jaxfed.federation.clock`), or without one.
+
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
 
@@ -177,6 +180,7 @@ class FederatedAlgorithm(NamedTuple):
     judged_after: int = 0
     sides: Callable[[], Sides] | None = None
     with_arrivals: WithArrivals | None = None
+    counts_on_draws: bool = False
     name: str = ""
 
 

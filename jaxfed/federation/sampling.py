@@ -124,6 +124,22 @@ def strata_of(
     return [(labeled, num_labeled), (unlabeled, size - num_labeled)]
 
 
+def cohort_sizes(config: Sampling | ConfigDict, num_clients: int) -> set[int]:
+    """Return the numbers of clients that rounds may have, unless a clock changes cohorts.
+
+    Rounds on given labels alone may have fewer with `sampling` "proportional".
+
+    Args:
+        config: the settings of the experiment.
+        num_clients: of the federation; 0: not known, and then only `cohort_size` is, but not with "groups".
+    """
+    size = config.cohort_size
+    if size and config.sampling == "groups":
+        count = num_groups(num_clients, size)
+        return {num_clients // count, -(-num_clients // count)} if count else set()
+    return {min(size, num_clients or size) or num_clients} - {0}
+
+
 @lru_cache(maxsize=1)
 def _groups(num_clients: int, count: int, seed: int) -> list[np.ndarray]:
     """The groups of an experiment, drawn once."""

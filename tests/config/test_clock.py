@@ -146,6 +146,7 @@ def test_a_deadline_that_nobody_meets_leaves_nothing_behind(tmp_path):
     assert err.splitlines()[-1].startswith(
         "jaxfed: config.clock.deadline=0.1: no client of 'fedavg' finishes a round by then, the fastest "
     )
+    assert err.endswith("; allow more, or fewer seconds_per_example\n")
     assert not (tmp_path / "w").exists()
 
 
@@ -176,10 +177,10 @@ def test_a_deadline_is_compared_with_clients_that_have_work(
         *(f"training.labeled_only_rounds={stage_1}", f"federation.labels_at={labels_at}"),
     )
     if not is_refused:
-        clock.check_deadline(config, federation, 0)
+        clock.check_deadlines(config, federation, 0)
         return
     with pytest.raises(UsageError, match=r"no client of .* the fastest takes 0\.1 s"):
-        clock.check_deadline(config, federation, 0)
+        clock.check_deadlines(config, federation, 0)
 
 
 def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
@@ -231,6 +232,8 @@ def test_what_a_method_declares_is_what_it_does(name):
     needed = needs_of(ALGORITHMS[name], methods.all_keywords(config, name))
     declares = needed.averages and needed.pseudo_label in ("none", "unlabeled")
     assert declares == (algorithm.with_arrivals is not None)
+    has_guarantee = "participation" in methods.all_keywords(config, name)
+    assert has_guarantee == algorithm.counts_on_draws
 
 
 @pytest.mark.parametrize("place", ["local", "static"])

@@ -151,4 +151,4 @@ def dp_fedavg_records(
             metrics = {**metrics, "epsilon": spent}
         return after, metrics
 
-    return plain._replace(round=round_, sides=None)
+    return plain._replace(round=round_, sides=None, counts_on_draws=True)

@@ -20,6 +20,7 @@ from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import check_own, check_value, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
+from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.schema import SHARED
@@ -126,9 +127,8 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
             key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
         )
     if own and not methods.trains(config, name):
-        raise UsageError(
-            f"{name!r} labels in one shot", key=f"config.{name}.training", allowed="leave it out"
-        )
+        wrong = methods.without_training(config, name)
+        raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
     known = {
         key.removeprefix("training."): RULES[key] for key in RULES if key.startswith("training.")
     }
@@ -154,16 +154,6 @@ def _check_training_cohort(config: ConfigDict, name: str) -> None:
     if 0 < most < size:
         allowed = f"use 1 to {most}, and 0 for all"
         raise UsageError(f"a round has {most} clients", key=key, value=size, allowed=allowed)
-
-
-def _check_partners(config: ConfigDict) -> None:
-    """Check that sums under masks have enough neighbors among the clients of a round."""
-    num_clients = config.cohort_size or config.federation.num_clients
-    for name in ("xclp", *methods.chosen(config)):
-        if size := methods.section_of(config, name).get("mask_partners", 0):
-            from jaxfed.secure.session.neighborhoods import check_partners
-
-            check_partners(num_clients, size, owner=f"config.{name}")
 
 
 def _check_together(config: ConfigDict) -> None:
@@ -209,7 +199,7 @@ def _check_together(config: ConfigDict) -> None:
             allowed="use 0",
         )
     _check_last_round(config)
-    _check_partners(config)
+    check_mask_partners(config, num_clients)
     check_labels_at(config)
     check_public(config)
     check_views(config)

@@ -130,7 +130,7 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
 def has_one_round(config: ConfigDict, name: str) -> bool:
     """True for a one-shot method with all clients in a round: it has one round, whatever `rounds` is."""
     everybody = (0, config.federation.num_clients)
-    return not methods.trains(config, name) and config.cohort_size in everybody
+    return methods.labels_in_one_shot(config, name) and config.cohort_size in everybody
 
 
 def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from jaxfed.config.build.networks import (
 from jaxfed.config.build.views import without_views
 from jaxfed.config.data.preprocessing import Parts, num_features, preprocessed, pretrained_part
 from jaxfed.config.data.sources import differences
+from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.methods import (
     all_keywords,
     chosen,
@@ -293,7 +294,7 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
     """Check rounds against clients.
 
     Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
-    over them. Clients scheduled to drop out must exist.
+    over them. Clients scheduled to drop out must exist. Mask partners must suffice.
     """
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
@@ -305,6 +306,7 @@ def check_rounds(config: ConfigDict, num_clients: int) -> None:
             allowed=f"use integers from {groups} on",
         )
     check_presence(config, num_clients)
+    check_mask_partners(config, num_clients)
     size = config.cohort_size or num_clients
     for name in chosen(config):
         given = all_keywords(config, name)

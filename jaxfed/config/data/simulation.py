@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 from jaxfed.config.build import memory_demand
 from jaxfed.config.build.networks import without_clients
 from jaxfed.config.build.weights_files import weights_checksums
-from jaxfed.config.clock import check_deadline
+from jaxfed.config.clock import check_deadlines
 from jaxfed.config.data import federated_features
 from jaxfed.config.data.feasibility import (
     check_class_weights,
@@ -137,7 +137,7 @@ class Simulation:
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._dealt(self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
-            check_deadline(self._config, federation, self._config.seed + repeat)
+            check_deadlines(self._config, federation, self._config.seed + repeat)
             check_points(self._dataset, self._config, federation)
             check_labels_a_class(self._config, federation)
             if repeat == 0:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
@@ -32,7 +32,7 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.make_schedule import check_draws, schedule_of
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.clock.settings import Asynchrony, Clock
 from jaxfed.federation.rounds import cohorts_of, is_judged, play, watched
@@ -130,12 +130,16 @@ def simulate(
 
     Raises:
         UsageError: the method cannot work with these clients, the network cannot work with their examples or
-            classes, nobody has a label, there is nothing to evaluate rounds on, the loss is no longer finite,
-            or no client has a model in the end.
+            classes, nobody has a label, there is nothing to evaluate rounds on, no client can meet the
+            deadline, the clock changes cohorts on which a privacy guarantee counts, the loss is no longer
+            finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
     check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
     chosen = Sampling(cohort_size, sampling)
+    rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
+    numbers = range(1, rounds + 1)
+    schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
     _check_outputs(algorithm, federation, state)
@@ -157,9 +161,6 @@ def simulate(
         _check_curve(federation, evaluate_every, evaluate_test, quality)
         if quality:
             tell({"round": 0, **quality})
-    rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
-    numbers = range(1, rounds + 1)
-    schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
     cohort_of = cohorts_of(algorithm, federation, chosen, seed, schedule)
     with closing(
         play(algorithm, state, numbers, cohort_of=cohort_of, key=key, schedule=schedule)
@@ -209,6 +210,9 @@ def _schedule(
         if wrong or clock is None or not clock.is_on:
             wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
             raise UsageError(wrong, key="asynchrony", owner="simulate", value=asynchrony)
+    if clock is not None and algorithm.counts_on_draws:
+        with section("simulate", ("clock",)):
+            check_draws(clock, algorithm.name or "this method")
     return schedule_of(
         clock or Clock(),
         sampling,

@@ -40,8 +40,9 @@ def schedule_of(
         asynchrony: rounds are asynchronous if its concurrency is above 0.
 
     Raises:
-        UsageError: incompatible settings, an invalid table, a round in which no client finishes, or
-            asynchronous rounds in which fewer clients than a step takes have examples to train on.
+        UsageError: incompatible settings, an invalid table, a deadline that no client can meet, a round in
+            which no client finishes, or asynchronous rounds in which fewer clients than a step takes have
+            examples to train on.
     """
     if not clock.is_on:
         return None
@@ -49,9 +50,54 @@ def schedule_of(
     asynchrony = asynchrony or Asynchrony()
     check_clock(clock, chosen, asynchrony, federation.num_clients)
     plan = Plan(clock, chosen, federation, seed, needs_labels, work or Work())
+    check_deadline(plan, rounds)
     if asynchrony.concurrency:
         return asynchronous(plan, asynchrony, rounds)
     return synchronous(plan, rounds, federation.num_clients)
+
+
+def check_deadline(plan: Plan, rounds: int = 1, *, whose: str = "") -> None:
+    """Check that some client can meet the deadline in the first round in which clients have work.
+
+    Args:
+        plan: the clients and the clock.
+        rounds: number of rounds.
+        whose: the clients' method, for the message.
+
+    Raises:
+        UsageError: no client can; the error gives the fastest client's seconds.
+    """
+    deadline = plan.clock.deadline
+    first = next((t for t in range(1, rounds + 1) if len(plan.with_work(t))), None)
+    if not deadline or first is None:
+        return
+    fastest = plan.seconds(plan.with_work(first), first).min()
+    if fastest > deadline:
+        raise UsageError(
+            f"no client{whose} finishes a round by then, the fastest takes {fastest:.3g} s",
+            key="deadline",
+            owner="Clock",
+            value=deadline,
+            allowed="allow more, or fewer seconds_per_example",
+        )
+
+
+def check_draws(clock: Clock, method: str) -> None:
+    """Check that cohorts stay as they are drawn from all clients, on which a privacy guarantee counts.
+
+    Args:
+        clock: speeds, availability, deadline, over-selection.
+        method: the method with the guarantee (`FederatedAlgorithm.counts_on_draws`), for the message.
+
+    Raises:
+        UsageError: the clock changes cohorts; the error's key is `clock`.
+    """
+    if clock.changes_cohorts:
+        raise UsageError(
+            f"the privacy guarantee of {method} counts on cohorts that are drawn from all clients",
+            key="clock",
+            allowed="use availability='always', over_selection=1 and deadline=0",
+        )
 
 
 def check_clock(clock: Clock, sampling: Sampling, asynchrony: Asynchrony, num_clients: int) -> None:

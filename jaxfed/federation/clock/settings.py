@@ -69,6 +69,11 @@ class Clock:
         """True if time is simulated."""
         return self.seconds_per_example > 0
 
+    @property
+    def changes_cohorts(self) -> bool:
+        """True if the clients that count may be others than those that are drawn from all clients."""
+        return self.availability != "always" or self.over_selection > 1 or self.deadline > 0
+
 
 class Work(NamedTuple):
     """Examples that a client processes in a round: `epochs` times its own, or `local_steps` batches.

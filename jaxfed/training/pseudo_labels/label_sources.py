@@ -23,11 +23,26 @@ from jaxfed.rules import choose_one_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.pseudo_label import Confidence, Embed, MapClients, PseudoLabel
+from jaxfed.training.pseudo_labels.pseudo_label import (
+    Confidence,
+    Embed,
+    MapClients,
+    PseudoLabel,
+    PseudoLabels,
+)
 
 if TYPE_CHECKING:
+    import jax
+
     from jaxfed import xclp
+    from jaxfed.federation.cohort import Cohort
+    from jaxfed.federation.communication import Communication
     from jaxfed.models import Model
+    from jaxfed.training.server.server_state import ServerState
+
+
+class UnknownClasses(UsageError):
+    """The number of classes is not known to a source of labels that needs it."""
 
 
 class LabelParts(NamedTuple):
@@ -37,15 +52,32 @@ class LabelParts(NamedTuple):
         model: pure functions of a state.
         embed: features of a cohort's examples, each client's by its own model.
         map_clients: how clients are executed.
-        num_classes: C; 0 if it is not known.
+        known_classes: C; 0 if it is not known.
         execution: where and how visibly the host computes.
     """
 
     model: Model
     embed: Embed
     map_clients: MapClients
-    num_classes: int
+    known_classes: int
     execution: Execution
+
+    @property
+    def num_classes(self) -> int:
+        """C.
+
+        Raises:
+            UnknownClasses: it is not known: without a config, and without parameters of own sources.
+        """
+        if not self.known_classes:
+            raise UnknownClasses(
+                "a source of labels needs the number of classes",
+                key="num_classes",
+                owner="LabelSources",
+                value=0,
+                allowed="give Training(labels=LabelSources(num_classes=...))",
+            )
+        return self.known_classes
 
 
 SECTION_OF = {
@@ -68,11 +100,25 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
     """Check that a method's `pseudo_label` is one of the known sources; by default, of all.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not; it is a source that needs the number of classes, which is not known.
     """
     names = source_names() if known is None else known
     if name not in names:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
+    if isinstance(known, Mapping) and isinstance(known[name], _Refused):
+        raise known[name].error
+
+
+class _Refused(NamedTuple):
+    """A source that cannot be made; an error only for a method that uses it."""
+
+    error: UnknownClasses
+
+    def __call__(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> PseudoLabels:
+        """Raise the error."""
+        raise self.error
 
 
 @dataclass(frozen=True)
@@ -90,6 +136,7 @@ class LabelSources:
             only if it is more likely right than the network, by its accuracy on these examples
             (`jaxfed.training.pseudo_labels.safeguard`); None: all stay.
         others: keywords of registered sources.
+        num_classes: C, for registered sources; 0: that of the parameters, if there are some.
     """
 
     confidence: Confidence = "softmax"
@@ -99,6 +146,7 @@ class LabelSources:
     own_parameters: xclp.Propagation | None = None
     validation: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
+    num_classes: int = 0
 
     def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""
@@ -122,10 +170,15 @@ class LabelSources:
                     source, parameters.num_classes, within_clients=name == "per_client_lp"
                 )
             sources[name] = source
-        num_classes = max((p.num_classes for _, p in propagated.values()), default=0)
+        of_parameters = max((p.num_classes for _, p in propagated.values()), default=0)
+        num_classes = self.num_classes or of_parameters
         parts = LabelParts(model, embed, map_clients, num_classes, host)
         for name in PSEUDO_LABELS.from_outside():
-            source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+            try:
+                source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+            except UnknownClasses as error:
+                sources[name] = _Refused(error)
+                continue
             sources[name] = pseudo_label.checked(source, name, num_classes)
         return sources
 

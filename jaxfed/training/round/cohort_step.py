@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.chunk_size import MapClients, fitted
@@ -120,11 +121,20 @@ class CohortStep:
     def _as_it_began(
         self, shared: Shared, client: Client, models: nnx.State, start: Start
     ) -> tuple[Shared, Client]:
-        """Return what a client received when it began: an earlier round's model, and that round's rate."""
-        model = model_at(models, start)
-        stage_round = jnp.maximum(shared.round - start.staleness, 0)
+        """Return what a client had when it began: an earlier round's model, and that round's rate and labels.
+
+        In stage 2, a client that began in stage 1 trains on its given labels alone.
+        """
+        model, data = model_at(models, start), client.data
+        stage_round = shared.round - start.staleness
+        if self._first_round:
+            is_of_stage_1 = stage_round < 0
+            stage_round += jnp.where(is_of_stage_1, self._first_round, 0)
+            is_left_out = is_of_stage_1 & ~data.is_labeled
+            data = data._replace(label=jnp.where(is_left_out, UNLABELED, data.label))
         shared = Shared(model, shared.control, self._rate_in(stage_round), stage_round)
-        return shared, client._replace(statistics=nnx.split_state(model, nnx.Param, ...)[1])
+        statistics = nnx.split_state(model, nnx.Param, ...)[1]
+        return shared, client._replace(data=data, statistics=statistics)
 
     def updates(
         self, state: ServerState, shared: Shared, own: CohortData, received: Any, key: jax.Array

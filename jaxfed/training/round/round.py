@@ -57,7 +57,7 @@ from jaxfed.training.round.server_hooks import (
 )
 from jaxfed.training.round.stage_program import StageProgram, Trained
 from jaxfed.training.round.update_views import RECORDING, parameter_views
-from jaxfed.training.server.aggregate import Aggregate
+from jaxfed.training.server.aggregate import Aggregate, check_weights
 from jaxfed.training.server.client_rows import (
     of_cohort,
     rows_for,
@@ -165,9 +165,10 @@ def federated_training(
         received = messages.send(state, cohort, communication)
         # 3. and 4. Local updates, and the server's step by their mean.
         own = of_cohort(state, cohort.client_id)
-        after, metrics, sent, uploads, ids = stage.train(
+        after, metrics, sent, uploads, ids, weights = stage.train(
             own, cohort, labels, received, server.examples, train_key
         )
+        check_weights(weights, ids)
         after = written_back(state, after, cohort.client_id)
         cohort = cohort._replace(client_id=ids)
         for hook in hooks:

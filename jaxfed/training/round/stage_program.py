@@ -32,7 +32,7 @@ from jaxfed.training.round.cohort_step import (
 )
 from jaxfed.training.round.labels_at_server import ServerWithoutLabels
 from jaxfed.training.round.server_hooks import Control, Messages
-from jaxfed.training.server.aggregate import weighted_mean
+from jaxfed.training.server.aggregate import WEIGHTINGS, weighted_mean
 from jaxfed.training.server.client_rows import leaves
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
@@ -47,6 +47,7 @@ class Trained(NamedTuple):
         sent: {kind of message: int32 [K]}, `ClientUpdate.sent`.
         uploads: `ClientUpdate.upload`, [K, ...].
         client_id: int32 [K], the clients whose updates these are; on a network some may have left.
+        weights: the clients' weights by a user's own weighting, to be checked (`check_weights`); else ().
     """
 
     state: ServerState
@@ -54,6 +55,7 @@ class Trained(NamedTuple):
     sent: Any
     uploads: Any
     client_id: Array
+    weights: Any = ()
 
 
 class StageProgram:
@@ -82,6 +84,7 @@ class StageProgram:
         self.training, self.control, self.messages = training, control, messages
         self.server = server
         self.measures = training.local.batch_statistics == "static"
+        self._is_own_weighting = training.server.weighting not in WEIGHTINGS.values()
         self.is_local = training.local.batch_statistics == "local"
         self._takes_all = takes_all and stage == 2
 
@@ -131,7 +134,8 @@ class StageProgram:
         if self.messages.after_mean is not None:
             uploads, sent_after = self.step.shown(after, clients, key)
             sent = dict(sent) | sent_after
-        return Trained(after, metrics, of_clients(sent, ids), uploads, ids)
+        weights = updates.weight if self._is_own_weighting else ()
+        return Trained(after, metrics, of_clients(sent, ids), uploads, ids, weights)
 
     def server_part(
         self,

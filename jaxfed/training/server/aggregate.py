@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.training.local.client_data import ClientData, usable
 
 
@@ -112,6 +114,27 @@ def over_cohort(data: ClientData) -> jax.Array:
     """
     del data
     return jnp.float32(1)
+
+
+def check_weights(weights: jax.Array, client_id: Any) -> None:
+    """Check a cohort's weights by a user's own weighting: numbers from 0 on, or the mean could be anything.
+
+    Args:
+        weights: float32 [K] or [K, S]; () for a weighting out of `WEIGHTINGS`, which needs no check.
+        client_id: int32 [K].
+
+    Raises:
+        UsageError: names the first client whose weight is negative, infinite or NaN.
+    """
+    for client, own in zip(np.asarray(client_id), np.asarray(weights), strict=False):
+        wrong = own[~((own >= 0) & np.isfinite(own))]
+        if wrong.size:
+            raise UsageError(
+                f"it gives client {client} the weight {wrong[0]:g}",
+                key="weighting",
+                owner="ServerTraining",
+                allowed="return a number from 0 on",
+            )
 
 
 WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {

@@ -29,7 +29,8 @@ class ServerTraining:
 
     Attributes:
         aggregate: the server's step.
-        weighting: a client's weight in the server's mean.
+        weighting: a client's weight in the server's mean, a number from 0 on; one of one's own is checked
+            after each round.
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.

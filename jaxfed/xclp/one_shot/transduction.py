@@ -17,7 +17,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
 from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.cohort import Cohort, chosen
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.federation.ragged import own_examples
 
@@ -57,6 +57,8 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         return Transduction(np.full(shape, UNLABELED, np.int32), np.zeros(shape, np.float32))
 
     def round(state: Transduction, cohort: Cohort, key: jax.Array) -> tuple[Transduction, Metrics]:
+        is_client = np.asarray(cohort.client_id) >= 0  # others are clients that a deadline left out
+        cohort = cohort if is_client.all() else chosen(cohort, np.flatnonzero(is_client))
         label, confidence, metrics = label_points(cohort, key)
         updated = Transduction(state.label.copy(), state.confidence.copy())
         updated.label[cohort.client_id] = np.where(cohort.mask, label, UNLABELED)

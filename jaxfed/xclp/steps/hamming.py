@@ -17,6 +17,7 @@ from jaxfed.kernels import knn
 from jaxfed.kernels.devices.padding import in_batches, padded_rows
 from jaxfed.kernels.devices.spread import everywhere
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
+from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS, Neighbors
 from jaxfed.xclp.steps.codes import rows_of
 
@@ -72,28 +73,53 @@ def plaintext_hamming(
 def _among_chosen(
     codes: Sequence[np.ndarray], num_neighbors: int, choices: Sequence[ChoosePairs]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(indices, distances) of the k nearest others, int32 [n, k], among the pairs that all turns choose."""
-    pairs: list[Pair] = []
+    """(indices, distances) of the k nearest others, int32 [n, k], among the pairs that all turns choose.
+
+    Each pair is searched once: later turns add the nearest points of their pairs to those of earlier ones.
+    """
     sizes = {j: len(own) for j, own in enumerate(codes)}
-    for number, choose in enumerate(choices):
-        seen = among_pairs(codes, pairs, num_neighbors)[0] if number else np.zeros((0, 0), np.int32)
-        pairs += choose(sizes, seen)
-    return among_pairs(codes, pairs, num_neighbors)
+    choose, *later = choices
+    found = among_pairs(codes, choose(sizes, np.zeros((0, 0), np.int32)), num_neighbors)
+    for choose in later:
+        pairs = choose(sizes, found[0])
+        found = _nearer(found, among_pairs(codes, pairs, num_neighbors, has_own=False))
+    return found
+
+
+def _nearer(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k first by (distance, index) of both (indices, distances) [n, k], which have no point in common."""
+    indices, distances = (
+        np.concatenate(parts, axis=1) for parts in zip(first, second, strict=True)
+    )
+    order = np.lexsort((indices, distances), axis=1)[:, : first[0].shape[1]]
+    return np.take_along_axis(indices, order, 1), np.take_along_axis(distances, order, 1)
 
 
 def among_pairs(
-    codes: Sequence[np.ndarray], pairs: Sequence[Pair], num_neighbors: int
+    codes: Sequence[np.ndarray],
+    pairs: Sequence[Pair],
+    num_neighbors: int,
+    *,
+    has_own: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each point's k nearest others of its own client and of those that form a pair with it.
+    """Each point's k nearest others of the clients that form a pair with its own; `has_own`: and of its own.
 
     Returns (indices, distances), int32 [n, k], in the format of `jaxfed.kernels.knn.hamming_knn`.
     """
-    rows, partners = rows_of([len(own) for own in codes]), [{j} for j in range(len(codes))]
+    rows = rows_of([len(own) for own in codes])
+    partners = [{j} if has_own else set[int]() for j in range(len(codes))]
     for j, k in pairs:
         partners[j].add(k)
         partners[k].add(j)
+    missing = int(no_distance(codes[0].shape[1]))
     found = []
     for own, place, among in zip(codes, rows, partners, strict=True):
+        if not among:
+            shape = len(own), num_neighbors
+            found.append([np.full(shape, fill, np.int32) for fill in (-1, missing)])
+            continue
         clients = sorted(among)
         bits = padded_rows(np.concatenate([codes[j] for j in clients]))
         numbers = np.concatenate([np.arange(rows[j].start, rows[j].stop) for j in clients])

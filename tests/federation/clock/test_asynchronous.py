@@ -171,11 +171,13 @@ def test_wrong_settings_are_one_line(given, words):
         Asynchrony(*given)
 
 
-def test_nobody_ever_is_one_line():
-    with pytest.raises(
-        UsageError, match=r"nobody finishes round 1 in 1000 draws, with deadline=1\.0"
-    ):
+def test_nobody_ever_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"Clock\.deadline=1\.0: .* the fastest takes 4 s"):
         scheduled((4, 4, 4), 1, 2, 3, Clock(seconds_per_example=1.0, deadline=1.0))
+    (tmp_path / "t.csv").write_text("client,from,to\n0,10,12\n")
+    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
+    with pytest.raises(UsageError, match="nobody finishes round 1 in 1000 draws, with avail"):
+        scheduled((4, 4, 4), 1, 2, 3, clock)
 
 
 def test_models_are_stored_while_somebody_needs_them():

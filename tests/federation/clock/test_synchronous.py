@@ -148,7 +148,7 @@ def test_clients_without_labels_are_not_lost():
 
 def test_a_round_that_only_clients_without_labels_finish_is_drawn_again():
     clock = Clock(seconds_per_example=1.0, deadline=3.0)
-    with pytest.raises(UsageError, match=r"nobody finishes round 1 .* deadline=3\.0"):
+    with pytest.raises(UsageError, match=r"no client finishes a round by then, .* takes 7 s"):
         scheduled_on_labels(clock, with_labels(0, 7, 0, 8))
     clients = with_labels(0, 2, 7)
     schedule = scheduled_on_labels(clock, clients, 1, rounds=40)
@@ -182,6 +182,8 @@ def test_rounds_of_the_server_alone_take_no_time(tmp_path):
     assert schedule.metrics(1) == {"simulated_seconds": 0.0, "lost_share": 0.0}
     strict = Clock(seconds_per_example=1.0, deadline=0.5)  # and nobody is waited for in vain
     assert scheduled_on_labels(strict, at_server).rounds[-1] == ((), 0.0, 0, ())
+    with pytest.raises(UsageError, match=r"no client finishes a round by then, .* takes 2 s"):
+        scheduled(strict, rounds=3, **options)
 
 
 def test_only_the_available_are_drawn_and_who_leaves_is_lost(tmp_path):
@@ -228,7 +230,7 @@ def test_clients_with_labels_are_drawn_as_elsewhere():
     [
         (
             {"deadline": 0.5},
-            "Clock.seconds_per_example=1.0: nobody finishes round 1 in 1000 draws, with deadline=0.5; allow",
+            "Clock.deadline=0.5: no client finishes a round by then, the fastest takes 1 s; allow more",
         ),
         ({"deadline": -1.0}, "Clock.deadline=-1.0: use numbers from 0 on"),
         ({"over_selection": 0.5}, "Clock.over_selection=0.5: use numbers from 1 on"),
@@ -249,8 +251,11 @@ def test_mistakes_are_one_line(settings, line):
 
 
 def test_windows_that_are_too_short_are_one_line(tmp_path):
-    with pytest.raises(UsageError, match=r"nobody finishes round 1 .* availability='.*t\.csv'"):
-        scheduled(timed(tmp_path, "1,10,11\n"))
+    line = (
+        r"nobody finishes round 1 in 1000 draws, with deadline=4\.0, availability='.*t\.csv'; allow"
+    )
+    with pytest.raises(UsageError, match=line):
+        scheduled(timed(tmp_path, "1,10,11\n", deadline=4.0))
 
 
 def test_clients_of_a_fixed_turn_may_be_away():

@@ -1,5 +1,7 @@
 """Parts of a method of one's own that cannot work are a line, not a result."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from flax import nnx
 import jaxfed
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.training.local.client_data import usable
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
 from jaxfed.training.round.client_round import finished, local_steps
@@ -53,6 +56,42 @@ def test_labels_of_a_source(found, message, monkeypatch):
     method = jaxfed.algorithms.fedavg(training=training(labels), pseudo_label="mine")
     with pytest.raises(jaxfed.UsageError, match=message):
         jaxfed.simulate(method, FEDERATION)
+
+
+def test_a_source_has_the_number_of_classes_or_is_refused(monkeypatch):
+    """Where it is read, in the source's factory or in a round; other sources need none."""
+    seen = []
+
+    def eager(parts):
+        seen.append(parts.num_classes)
+        return in_a_round(parts)
+
+    def in_a_round(parts):
+        def pseudo_label(state, cohort, key, communication):
+            seen.append(parts.num_classes)
+            return completed(cohort, jnp.asarray(cohort.y), jnp.ones(cohort.y.shape))
+
+        return pseudo_label
+
+    monkeypatch.setitem(PSEUDO_LABELS, "eager", eager)
+    monkeypatch.setitem(PSEUDO_LABELS, "in_a_round", in_a_round)
+    fedavg, line = (
+        jaxfed.algorithms.fedavg,
+        r"^LabelSources\.num_classes=0: .*num_classes=\.\.\.\)\)$",
+    )
+    with pytest.raises(jaxfed.UsageError, match=line):
+        fedavg(training=training(), pseudo_label="eager")
+    late = fedavg(training=training(), pseudo_label="in_a_round")
+    with pytest.raises(jaxfed.UsageError, match=line):
+        jaxfed.simulate(late, FEDERATION)
+    fedavg(training=training())
+    assert seen == []
+    for labels in (
+        jaxfed.LabelSources(num_classes=3),
+        jaxfed.LabelSources(own_parameters=xclp.Propagation(num_classes=3)),
+    ):
+        jaxfed.simulate(fedavg(training=training(labels), pseudo_label="eager"), FEDERATION)
+    assert set(seen) == {3}
 
 
 @pytest.mark.parametrize(
@@ -110,3 +149,29 @@ def test_a_factory_that_returns_nothing(monkeypatch):
         jaxfed.UsageError, match="factory of 'mine' returned NoneType; return a Fed"
     ):
         jaxfed.run("fedavg_xclp:smoke", algorithm="mine", baselines=(), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "told"),
+    [
+        (lambda labels: jnp.where(labels == 8, -2.5, 1.0), "-2.5"),
+        (lambda labels: jnp.where(labels == 8, jnp.nan, 1.0), "nan"),
+        (lambda labels: 1 / (labels - 8), "inf"),
+    ],
+)
+def test_weights_of_clients(weigh, told):
+    """Client 0 has 10 labels, client 1 has 8; the cohort has room for one more."""
+    data = [(X[:15], Y[:15]), (X[:12], Y[:12])]
+    federation = jaxfed.Federation.from_clients(data, num_classes=3)
+    given = training().with_server(weighting=lambda data: weigh(usable(data).sum()))
+    execution = dataclasses.replace(given.execution, clients_multiple=3)
+    given = dataclasses.replace(given, execution=execution)
+    line = f"^ServerTraining.weighting: it gives client 1 the weight {told}; return a number from 0 on$"
+    with pytest.raises(jaxfed.UsageError, match=line):
+        jaxfed.simulate(jaxfed.algorithms.fedavg(training=given), federation)
+
+
+def test_weights_of_clients_may_be_zero():
+    given = training().with_server(weighting=lambda data: jnp.float32(0))
+    found = jaxfed.simulate(jaxfed.algorithms.fedavg(training=given), FEDERATION)
+    assert found.records[-1]["clients"] == 0

@@ -17,7 +17,10 @@ from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.sampling import Sampling
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.round.client_round import plain_update
+from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import server_optimizer
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
@@ -33,6 +36,9 @@ def clients_of(sizes):
         (rng.normal(size=(n, 4)).astype(np.float32), rng.integers(0, 3, n).astype(np.int32))
         for n in sizes
     ]
+
+
+ALIKE = clients_of([20] * 5)
 
 
 @cache
@@ -193,6 +199,40 @@ def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
         means.append(means[number] + seen - means[version])
     statistics = nnx.split_state(found.state.model, nnx.BatchStat, ...)[0]
     np.testing.assert_allclose(statistics["norm"]["mean"][...], means[-1], atol=1e-5)
+
+
+def test_who_began_in_stage_1_trains_as_of_stage_1():
+    """Client j has j + 1 labels, and takes as many seconds in stage 1; the slower ones arrive in stage 2."""
+    clients = [(x, np.where(np.arange(len(y)) <= j, y, -1)) for j, (x, y) in enumerate(ALIKE)]
+    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
+    network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
+    training = Training(network, labeled_only_rounds=3).with_local(
+        learning_rate=lambda count: 1 / (1 + count)
+    )
+
+    def local_update(shared, client, key, *, batches):
+        plain = plain_update(training, training.loss)(shared, client, key, batches=batches)
+        told = {"rate": shared.learning_rate, "stage_round": shared.round.astype(np.float32)}
+        seen = usable(client.data).sum().astype(np.float32)
+        return plain._replace(metrics={**plain.metrics, **told, "seen": seen})
+
+    algorithm = federated_training(training, local_update, pseudo_label="unlabeled", takes_all=True)
+    options = {"rounds": 9, "cohort_size": 1, "clock": SECOND, "asynchrony": Asynchrony(5)}
+    found = jaxfed.simulate(algorithm, federation, **options)
+    schedule = schedule_of(
+        *(SECOND, Sampling(1), federation, 0, 9),
+        needs_labels=algorithm.needs_labels,
+        asynchrony=Asynchrony(5),
+    )
+    crossing = 0
+    for number, (one, record) in enumerate(zip(schedule.rounds, found.records, strict=True)):
+        (client,), (version,) = one.clients, one.version
+        crossing += version < 3 <= number
+        stage_round = version if version < 3 else version - 3
+        assert record["seen"] == (client + 1 if version < 3 else 20)
+        assert record["stage_round"] == stage_round
+        assert record["rate"] == np.float32(1 / (1 + stage_round))
+    assert crossing >= 2
 
 
 def test_a_method_that_averages_more_is_refused():

@@ -14,6 +14,7 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols
 from jaxfed.secure.session.channel import Presence
@@ -159,6 +160,20 @@ def test_neighbors_are_the_nearest_of_compared_clients(by, num_neighbors):
     assert session.communication().upload["shares"] == sum(
         masked.shares_bytes(SIZES[j], SIZES[k], 32) for j, k in pairs
     )
+
+
+def test_each_pair_is_searched_once(monkeypatch):
+    """Also those of the first of two turns."""
+    searched, search = [], knn.hamming_knn_among
+
+    def counting(queries, *, valid, **options):
+        searched.append(int(valid.sum()))
+        return search(queries, valid=valid, **options)
+
+    monkeypatch.setattr(knn, "hamming_knn_among", counting)
+    choices, pairs = recorded(ComparedClients(8, "neighbors", seed=5))
+    _among_chosen(codes_of(), 3, choices)
+    assert sum(searched) == sum(SIZES) + sum(SIZES[j] + SIZES[k] for j, k in pairs)
 
 
 def test_a_clients_bytes_are_those_of_the_page():

@@ -1,0 +1,95 @@
+"""Mask partners suffice for every round: 59 and 78 clients need fewer of them than 58 and 77."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxfed.config import clock
+from jaxfed.config import file as config_file
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.feasibility import check_rounds
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+from jaxfed.secure.session.neighborhoods import neighborhood
+
+GROUPS = ("federation.num_clients=155", "cohort_size=78", "sampling=groups", "rounds=4")
+XCLP = ("baselines=()", "xclp.row_sums=masked_resilient")
+TRAINING = "ml_collections_configs/fedavg_xclp.py"
+STAGE_1 = 2
+
+
+def loaded(*overrides, config="ml_collections_configs/xclp_digits.py"):
+    return config_file.load(config, overrides)
+
+
+def refusal(call, *arguments):
+    with pytest.raises(UsageError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_smaller_group_is_checked_too():
+    assert (neighborhood(77).size, neighborhood(78).size) == (26, 24)
+    line = refusal(check, loaded(*GROUPS, *XCLP, "xclp.mask_partners=24"))
+    assert line.startswith("config.xclp.mask_partners=24: too few, or odd, for 77 clients")
+    assert line.endswith("; use 26 or more, even")
+    check(loaded(*GROUPS, *XCLP, "xclp.mask_partners=26"))
+
+
+def test_groups_are_checked_by_their_own_numbers():
+    """100 clients in groups of at most 78 are two groups of 50."""
+    assert neighborhood(50).size == 20
+    check(loaded(*GROUPS, *XCLP, "federation.num_clients=100", "xclp.mask_partners=20"))
+
+
+def test_a_number_of_clients_that_the_data_say_is_checked_with_them():
+    natural = ("federation.num_clients=0", "federation.partition=natural")
+    config = loaded(*GROUPS, *XCLP, *natural, "xclp.mask_partners=24")
+    check(config)
+    assert "mask_partners=24: too few, or odd, for 77" in refusal(check_rounds, config, 155)
+    check_rounds(config, 156)
+
+
+def test_a_variant_has_the_partners_of_its_algorithm():
+    config = config_file.load(
+        "ml_collections_configs/fedct.py",
+        (
+            *("baselines=()", "federation.num_clients=20", "cohort_size=0"),
+            *("fedct.sums=masked_resilient", "fedct.mask_partners=4", "masked.algorithm=fedct"),
+        ),
+    )
+    with config.unlocked():
+        config.algorithm = "masked"
+    assert refusal(check, config).startswith(
+        "config.fedct.mask_partners=4: too few, or odd, for 20"
+    )
+
+
+def scheduled(deadline, partners):
+    """59 clients, of which the last takes 9 seconds and the others 2."""
+    clients = [
+        (np.zeros((2 + 7 * (j == 58), 2), np.float32), [0, *[-1] * (1 + 7 * (j == 58))])
+        for j in range(59)
+    ]
+    config = loaded(
+        *("baselines=()", "algorithm=fedavg_xclp", "cohort_size=0", "federation.num_clients=59"),
+        *("rounds=3", f"training.labeled_only_rounds={STAGE_1}", "training.epochs=1"),
+        *("xclp.row_sums=masked_resilient", f"xclp.mask_partners={partners}"),
+        *("clock.seconds_per_example=1", f"clock.deadline={deadline}"),
+        config=TRAINING,
+    )
+    check(config)
+    algorithm = SimpleNamespace(needs_labels=lambda number: number <= STAGE_1)
+    federation = Federation.from_clients(clients, num_classes=2)
+    return clock.schedule(config, "fedavg_xclp", algorithm, federation, 0)
+
+
+def test_rounds_that_a_clock_makes_smaller_are_checked_before_the_first():
+    assert (neighborhood(58).size, neighborhood(59).size) == (22, 20)
+    sizes = [len(one.clients) for one in scheduled(9.0, 20).rounds]
+    assert sizes == [59, 59, 59]
+    line = refusal(scheduled, 5.0, 20)
+    assert line.startswith("config.xclp.mask_partners=20: too few, or odd, for 58 clients")
+    assert [len(one.clients) for one in scheduled(5.0, 22).rounds] == [59, 59, 58]

@@ -1,0 +1,86 @@
+"""`simulate` with a clock: what it refuses before anything runs, as a config does."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxfed
+from jaxfed.federation.algorithm import FederatedAlgorithm
+
+TRAINING = jaxfed.Training(jaxfed.from_flax(lambda rngs: nnx.Linear(2, 2, rngs=rngs), (2,)))
+SECOND = {"seconds_per_example": 1.0}
+
+
+def federation():
+    """Four clients of 2 to 5 examples: 2 to 5 seconds."""
+    rng = np.random.default_rng(0)
+    sizes = range(2, 6)
+    return jaxfed.Federation.from_clients(
+        [(rng.normal(size=(n, 2)).astype(np.float32), np.arange(n) % 2) for n in sizes]
+    )
+
+
+def refusal(algorithm, **options):
+    with pytest.raises(jaxfed.UsageError) as caught:
+        jaxfed.simulate(algorithm, federation(), rounds=2, cohort_size=2, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedavg_records"])
+@pytest.mark.parametrize(
+    "changed", [{"availability": "diurnal"}, {"over_selection": 2.0}, {"deadline": 4.0}]
+)
+def test_a_guarantee_that_counts_on_draws_refuses_clocks_that_change_them(name, changed):
+    method = getattr(jaxfed.algorithms, name)(training=TRAINING)
+    assert refusal(method, clock=jaxfed.Clock(**SECOND, **changed)) == (
+        f"simulate.clock: the privacy guarantee of {name} counts on cohorts that are drawn from all clients; "
+        "use availability='always', over_selection=1 and deadline=0"
+    )
+
+
+def test_a_guarantee_that_counts_on_draws_refuses_arrivals():
+    clock = jaxfed.Clock(**SECOND)
+    method = jaxfed.algorithms.dp_fedavg(training=TRAINING)
+    line = refusal(method, clock=clock, asynchrony=jaxfed.Asynchrony(3))
+    assert line.startswith("simulate.asynchrony=Asynchrony(concurrency=3")
+    assert "this method's server averages more than model changes" in line
+
+
+def test_a_guarantee_that_counts_on_draws_allows_a_clock_that_only_counts():
+    method = jaxfed.algorithms.dp_fedavg(training=TRAINING)
+    options = {"rounds": 2, "cohort_size": 2}
+    plain = jaxfed.simulate(method, federation(), **options)
+    timed = jaxfed.simulate(method, federation(), clock=jaxfed.Clock(**SECOND), **options)
+    for before, after in zip(plain.records, timed.records, strict=True):
+        assert after["simulated_seconds"] > 0
+        assert after["epsilon"] == before["epsilon"]
+
+
+@pytest.mark.parametrize("name", ["xclp", "client_knn", "per_client_lp"])
+def test_a_lost_client_costs_no_other_its_labels(name):
+    """Client 1 is too slow; the others have the labels of a federation without it."""
+    rng = np.random.default_rng(1)
+    clients = [
+        (rng.normal(size=(n, 2)).astype(np.float32), [0, 1, *[-1] * (n - 2)]) for n in (6, 9, 5, 6)
+    ]
+    method = getattr(jaxfed.algorithms, name)(num_classes=2)
+    all_of_them = jaxfed.Federation.from_clients(clients)
+    clock = jaxfed.Clock(**SECOND, deadline=7.0)
+    found = jaxfed.simulate(method, all_of_them, clock=clock).state.label
+    without = jaxfed.Federation.from_clients([clients[j] for j in (0, 2, 3)])
+    expected = jaxfed.simulate(method, without).state.label
+    np.testing.assert_array_equal(found[[0, 2, 3], :6], expected[:, :6])
+    assert (expected[2] >= 0).all()
+    assert (found[1] == -1).all()
+
+
+def test_a_deadline_that_nobody_meets_is_refused_before_the_method_begins():
+    def init(key, clients):
+        raise AssertionError
+
+    method = FederatedAlgorithm(init, round=init, evaluate=init)
+    assert refusal(method, clock=jaxfed.Clock(**SECOND, deadline=1.5)) == (
+        "Clock.deadline=1.5: no client finishes a round by then, the fastest takes 2 s; allow more, or fewer "
+        "seconds_per_example"
+    )
