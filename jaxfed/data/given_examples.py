@@ -10,7 +10,8 @@ For an array like earlier ones `add` checks only type and shape; `joined` checks
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.labels import read_labels
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
+from jaxfed.rules import at_least
+
+Each = TypeVar("Each")
 
 
 class Joined(NamedTuple):
@@ -29,12 +33,44 @@ class Joined(NamedTuple):
     sizes: np.ndarray
 
 
+def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
+    """Return an array, or nested lists as one; errors call it `name`.
+
+    Raises:
+        UsageError: lists of unequal lengths.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} are lists of unequal lengths; use an array, or lists of one length"
+        ) from error
+
+
+def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
+    """Return an iterator over what is given client by client; errors call it `name`.
+
+    Raises:
+        UsageError: it is no list.
+    """
+    try:
+        return iter(given)
+    except TypeError as error:
+        raise UsageError(
+            f"{name} is of type {type(given).__name__}; use a list of pairs (examples, labels), one a client"
+        ) from error
+
+
 def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | None) -> int:
     """Return C, by default one more than the highest label.
 
     Raises:
-        UsageError: a label outside the classes, or a single class.
+        UsageError: a label outside the classes, a single class, or a number of classes that is no integer.
     """
+    if not (num_classes is None or at_least(2).is_met(num_classes)):
+        raise UsageError(
+            key="num_classes", owner=asked, value=num_classes, allowed=at_least(2).advice
+        )
     classes = highest + 1 if num_classes is None else num_classes
     if highest >= classes or lowest < UNLABELED or classes < 2:
         raise UsageError(
@@ -128,7 +164,8 @@ class GivenExamples:
             raise UsageError(
                 f"{self._asked}: examples are a masked array; fill its gaps first, x.filled(VALUE)"
             )
-        x, y = np.asarray(x), np.ma.asarray(y) if np.ma.isMaskedArray(y) else np.asarray(y)
+        x = as_array(x, f"{self._asked}: examples")
+        y = np.ma.asarray(y) if np.ma.isMaskedArray(y) else as_array(y, f"{self._asked}: labels")
         if x.dtype.kind not in "biuf":
             raise UsageError(
                 f"{self._asked}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
