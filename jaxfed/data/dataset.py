@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jaxfed.errors import UsageError
 
@@ -309,6 +310,20 @@ def standardization(x: np.ndarray) -> Standardization:
     # A constant column may have a deviation of rounding errors only.
     constant = deviation <= 1e-12 * np.abs(mean)
     return Standardization(mean, np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation)))
+
+
+def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
+    """Return an array, or nested lists as one; errors call it `name`.
+
+    Raises:
+        UsageError: lists of unequal lengths.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} are lists of unequal lengths; use an array, or lists of one length"
+        ) from error
 
 
 def client_numbers(

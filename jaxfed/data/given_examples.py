@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dataset import UNLABELED, as_array
 from jaxfed.data.labels import read_labels
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
@@ -31,20 +31,6 @@ class Joined(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     sizes: np.ndarray
-
-
-def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
-    """Return an array, or nested lists as one; errors call it `name`.
-
-    Raises:
-        UsageError: lists of unequal lengths.
-    """
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise UsageError(
-            f"{name} are lists of unequal lengths; use an array, or lists of one length"
-        ) from error
 
 
 def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
+from jaxfed.data.dataset import as_array
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
@@ -104,7 +105,6 @@ class Federation:
         """
         from jaxfed.data.given_examples import (
             GivenExamples,
-            as_array,
             check_labels_of,
             each_of,
             num_classes_of,
@@ -277,8 +277,6 @@ class Federation:
         Raises:
             UsageError: another shape, lists of unequal lengths, or no numbers.
         """
-        from jaxfed.data.given_examples import as_array
-
         given = as_array(x, f"{asked}: examples")
         if given.dtype.kind in "OSUMmc":
             raise UsageError(f"{asked}: examples of type {given.dtype}; numbers are needed")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED
-from jaxfed.data.given_examples import as_array
+from jaxfed.data.dataset import UNLABELED, as_array
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
