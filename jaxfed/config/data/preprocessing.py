@@ -160,7 +160,25 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     )
 
 
-def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
+def check_kind(dataset: Dataset, config: ConfigDict) -> None:
+    """Check that the preprocessing is one for these examples.
+
+    Raises:
+        UsageError: it is for images, and these are none, or the network of 'pretrained' cannot be used.
+    """
+    kind = config.preprocessing.kind
+    if kind == "images" and dataset.x.ndim == 2:
+        raise UsageError(
+            f"{dataset.name} has rows of {dataset.x.shape[1]} features, no images",
+            key="config.preprocessing.kind",
+            value=kind,
+            allowed="use 'standardized' for features of different units, or 'identity'",
+        )
+    if kind == "pretrained":
+        _check_pretrained(dataset, config)
+
+
+def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
     """Check that network, weights and sizes can be used, and that examples are images of a known range."""
     if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
         raise UsageError(
