@@ -132,6 +132,19 @@ def test_a_gap_where_the_clients_have_none_is_refused(tmp_path):
         simulation.Simulation(config)
 
 
+@pytest.mark.parametrize("has_labels", [False, True])
+def test_the_label_of_files_without_a_header_is_the_clients_last_column(tmp_path, has_labels):
+    own, public = frame(0, 40), frame(0.001, 30)
+    names = {"header": False, "index": False}
+    own[["size", "note", "kind"]].to_csv(tmp_path / "own.csv", **names)
+    public[["size", "note", "kind"][: 2 + has_labels]].to_csv(tmp_path / "public.csv", **names)
+    keys = (f"dataset.name={tmp_path}/own.csv", f"federation.public_dataset={tmp_path}/public.csv")
+    config = file.load("fedct.py:smoke,logistic_regression", keys)
+    found = sources.public_set(config, sources.clients_set(config))
+    np.testing.assert_array_equal(found.x, public[["size", "note"]].astype(np.float32))
+    assert found.is_labeled.all() == found.is_labeled.any() == has_labels
+
+
 @pytest.mark.parametrize("kind", ["folder", "npz"])
 def test_public_images_get_the_size_of_the_clients(tmp_path, monkeypatch, kind):
     """Files of other sizes are resized as the clients' are; arrays have the clients' size already."""
