@@ -146,7 +146,7 @@ class Simulation:
             look(repeat, federation)
         federation = replace(federation, room=self._room)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
-        check_copies(self._dataset, self._config)
+        check_copies(self._dataset, self._config, self._public)
         warn_of_scales(self._dataset, self._config)
         warn_of_unused_clients(self._dataset, self._config)
 
