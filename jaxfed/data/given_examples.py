@@ -47,6 +47,18 @@ def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
         ) from error
 
 
+def with_unknown_classes(x: object, name: str) -> object:
+    """Return None or a pair of examples and labels as it is; examples alone get -1; errors call them `name`.
+
+    Raises:
+        UsageError: lists of unequal lengths.
+    """
+    if x is None or isinstance(x, tuple):
+        return x
+    examples = as_array(x, name)  # type: ignore[arg-type]
+    return examples, np.full(examples.shape[:1], UNLABELED)
+
+
 def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | None) -> int:
     """Return C, by default one more than the highest label.
 
@@ -164,7 +176,11 @@ class GivenExamples:
                 "numbers of another scale do not go together: give all parts the same type"
             )
         shape = first.shape[1:]
-        if x.ndim < 2 or x.shape[1:] != shape:
+        if x.ndim < 2:
+            raise UsageError(
+                f"{self._asked}: examples are an array {list(x.shape)}; use [n, ...], a row for each example"
+            )
+        if x.shape[1:] != shape:
             raise UsageError(
                 f"{self._asked}: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
                 f"and {shape}"

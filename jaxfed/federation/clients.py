@@ -108,6 +108,7 @@ class Federation:
             check_labels_of,
             each_of,
             num_classes_of,
+            with_unknown_classes,
         )
 
         examples = GivenExamples("from_clients")
@@ -124,14 +125,11 @@ class Federation:
                 f"from_clients: {num_clients} clients and {num_new} of their new points; one client "
                 "is needed at least, and as many of both"
             )
-        if public is not None and not isinstance(public, tuple):
-            public = as_array(public, "from_clients: `public`")
-            public = public, np.full(public.shape[:1], UNLABELED)
         others: dict[str, Any] = {
             "validation": validation,
             "test": test,
             "server": server,
-            "public": public,
+            "public": with_unknown_classes(public, "from_clients: `public`"),
         }
         for name, part in others.items():
             if part is not None:

@@ -130,6 +130,10 @@ def test_what_is_no_pair_of_examples_and_labels(given, words):
     [
         ({"clients": [([[1.0], [2.0, 3.0]], [0, 1])]}, "examples are lists of unequal lengths"),
         ({"clients": [([[1.0], [2.0]], [[0], 1])]}, "labels are lists of unequal lengths; use an"),
+        (
+            {"clients": [([1.0, 2.0], [0, 1])]},
+            r"examples are an array \[2\]; use \[n, \.\.\.\], a r",
+        ),
         ({"public": [[1.0], [2.0, 3.0]]}, "`public` are lists of unequal lengths; use an array"),
         ({"public": "digits"}, "examples of type <U6; numbers are needed"),
         ({"num_classes": "3"}, r"num_classes='3': use integers from 2 on"),
