@@ -163,6 +163,8 @@ def _labels(
         where, cells, names = f"{table.path}", [""] * table.num_rows, None
     else:
         where = f"{table.path}: column {table.names[place]!r}"
+        if not table.has_header and place == len(table.names) - 1:
+            where += ", the last of a file without a header, is the label"
         cells, names = table.labels(place), table.classes(place)
     splits = np.split(np.array(cells, np.str_), [table.num_train])
     train, test = read_labels(splits, where, are_known=names is not None)
