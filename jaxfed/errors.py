@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _NO_VALUE: Any = object()
+_LONGEST = 400  # characters of a value in an error
 
 
 class UsageError(ValueError):
@@ -44,7 +45,8 @@ class UsageError(ValueError):
     def __str__(self) -> str:
         setting = ".".join(filter(None, (self.owner, self.key)))
         if hasattr(self, "value"):
-            setting += f"={' '.join(repr(self.value).split())}"
+            given = " ".join(repr(self.value).split())
+            setting += f"={given if len(given) <= _LONGEST else given[:_LONGEST] + '...'}"
         reason = "; ".join(filter(None, (self.wrong, self.allowed)))
         return ": ".join(filter(None, (setting, reason)))
 

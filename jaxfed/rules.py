@@ -74,6 +74,30 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
     return Rule(float, text, lambda value: low < value < high)
 
 
+def instance_of(kind: type, example: str) -> Rule:
+    """An object of this class; `example` makes one."""
+    return Rule(object, example, lambda value: isinstance(value, kind))
+
+
+def function(example: str) -> Rule:
+    """A function, or another callable."""
+    return Rule(object, example, callable)
+
+
+def optional(rule: Rule) -> Rule:
+    """None, or a value that the rule allows."""
+    return rule._replace(
+        type=object,
+        allowed=f"{rule.allowed}, or None",
+        holds=lambda value: value is None or rule.is_met(value),
+    )
+
+
+PAIR = Rule(
+    object,
+    "a pair of examples and labels",
+    lambda value: isinstance(value, tuple | list) and len(value) == 2,
+)
 KEY_BITS = (2048, 3072)  # of Paillier's keys: 112 and 128 bits of security (NIST SP 800-57)
 POSITIVE = between(0, math.inf, closed=False)
 NOT_NEGATIVE = between(0, math.inf, closed=True)

@@ -1,7 +1,9 @@
 """Errors carry their parts, and a section of a config puts its name in front of the key."""
 
 import pickle
+import re
 
+import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory, UsageError, section
@@ -25,6 +27,13 @@ def test_the_text_is_made_of_the_parts(error, text):
     assert str(error) == text
     again = pickle.loads(pickle.dumps(error))  # from another process
     assert (str(again), type(again)) == (text, type(error))
+
+
+def test_a_long_value_is_shortened():
+    error = UsageError(key="examples", value=np.zeros((30, 30)), allowed="use a pair")
+    assert "\n" not in str(error)
+    assert re.fullmatch(r"examples=array\(\[.*\.\.\.: use a pair", str(error))
+    assert len(str(error)) < 500
 
 
 def test_a_kind_of_error_has_parts_too():

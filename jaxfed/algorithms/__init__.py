@@ -15,6 +15,7 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jaxfed.errors import UsageError
 from jaxfed.registry import Place, Registry
 
 if TYPE_CHECKING:
@@ -90,9 +91,21 @@ def _named(name: str) -> Callable[..., FederatedAlgorithm]:
 
     @wraps(factory)
     def make(*args: Any, **keywords: Any) -> FederatedAlgorithm:
+        if "training" in keywords:
+            _check_training(name, keywords["training"])
         return factory(*args, **keywords)._replace(name=name)
 
     return make
+
+
+def _check_training(name: str, training: Any) -> None:
+    """Check that what a method is given to train with is a training specification."""
+    from jaxfed.training.specification import Training
+
+    if not isinstance(training, Training):
+        raise UsageError(
+            f"{name}: training is a {type(training).__name__}; use jaxfed.Training(model)"
+        )
 
 
 class _Methods(ModuleType):

@@ -27,8 +27,9 @@ from safetensors.numpy import save
 
 from jaxfed import __version__
 from jaxfed.api.stages import HostStage, Stage, naming_lowering, without_flatbuffers
-from jaxfed.data.dataset import Gaps, Standardization
+from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_from
+from jaxfed.data.standardization import Standardization
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import file_to_write, location

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
 
+from jaxfed.config.keys import remember_values
 from jaxfed.config.schema import SHARED, defaults
 from jaxfed.errors import UsageError, suggestion
 
@@ -128,4 +129,5 @@ def apply_variants(
     for name, change in variants.items():
         if name in names:
             change(config)
+    remember_values(config)
     return config

@@ -21,7 +21,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +29,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import flatten, unknown_key
+from jaxfed.config.keys import flatten, remember_values, remembered_values, unknown_key
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.host.location import location
 
@@ -73,13 +73,17 @@ def load(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
             "ml_collections.ConfigDict is needed"
         )
+    remember_values(config)
     return with_overrides(config, overrides)
 
 
-def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
+def _reset_sizes(
+    config: ConfigDict, overrides: Sequence[str], of_file: Mapping[str, Any] | None
+) -> None:
     """Reset the sizes that the config sets for its data set if an override changes `dataset.name`, in place.
 
-    The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`.
+    The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`. Sizes that are not those of the file have
+    been set since, and stay; `of_file` are its values, None if they are not known.
     """
     given = dict(text.partition("=")[::2] for text in overrides)
     name = given.get("dataset.name")
@@ -89,28 +93,35 @@ def _reset_sizes(config: ConfigDict, overrides: Sequence[str]) -> None:
     from jaxfed.config import base
 
     there = dict(flatten(config.to_dict()))
+    of_file = there if of_file is None else of_file
+    stay = given.keys() | {key for key, value in there.items() if value != of_file.get(key)}
     sizes = dict(base.SIZES_OF_A_SET)
-    if there.get("federation.public_size") and "federation.public_size" not in given:
+    if there.get("federation.public_size") and "federation.public_size" not in stay:
         sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
-    for key in there.keys() & sizes.keys() - given.keys():
+    for key in there.keys() & sizes.keys() - stay:
         config.update_from_flattened_dict({key: sizes[key]})
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """Return a copy of the config with `KEY=VALUE` strings applied, references resolved and keys locked.
 
-    The given config is unchanged. Another `dataset.name` resets the sizes of its data set (`_reset_sizes`).
+    The given config is unchanged. Another `dataset.name` resets the sizes of its data set (`_reset_sizes`),
+    but not those that were set in place after `load` or after a file's `get_config`. A copy of a config does
+    not know its file's values: all its sizes are reset.
 
     Raises:
         UsageError: a key or value does not fit.
     """
     changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
     changed.unlock()
-    _reset_sizes(changed, overrides)
+    of_file = remembered_values(config)
+    _reset_sizes(changed, overrides, of_file)
     for text in sorted(overrides, key=_comes_later):
         override(changed, text)
     resolved = changed.copy_and_resolve_references()
     resolved.lock()
+    if of_file is not None:
+        remember_values(resolved, of_file)
     return resolved
 
 

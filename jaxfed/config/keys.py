@@ -4,10 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import signature
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.rules import Rule, check_values, rules_of
 
 TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+_OF_FILE = "_values_of_file"  # attribute of a config
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
 
 
@@ -53,6 +56,17 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def remember_values(config: ConfigDict, values: Mapping[str, Any] | None = None) -> None:
+    """Store a file's values, by default those of the config, beside its keys; copies do not have them."""
+    values = dict(flatten(config.to_dict())) if values is None else values
+    object.__setattr__(config, _OF_FILE, values)
+
+
+def remembered_values(config: ConfigDict) -> Mapping[str, Any] | None:
+    """Return the values of the config's file by dotted keys, before anybody changed them, or None."""
+    return vars(config).get(_OF_FILE)
 
 
 def unknown_key(key: str, known: Collection[str]) -> UsageError:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jaxfed.errors import UsageError
 
@@ -49,23 +50,6 @@ class Gaps(NamedTuple):
             filled[is_gap[:, column], column] = median
         filled[:, width:] = is_gap[:, list(self.columns)]
         return filled
-
-
-class Standardization(NamedTuple):
-    """The transform x' = (x - mean) scale, computed in float64, returned as float32."""
-
-    mean: np.ndarray
-    scale: np.ndarray
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Transform examples [n, ...], some rows at a time."""
-        from jaxfed.data.mapped_rows import parts
-
-        scaled, done = np.empty(np.shape(x), np.float32), 0
-        for part in parts(x):
-            scaled[done : done + len(part)] = (part - self.mean) * self.scale
-            done += len(part)
-        return scaled
 
 
 class Encoder(Protocol):
@@ -297,18 +281,18 @@ def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
     return any(is_one(part).any() for part in parts(x))
 
 
-def standardization(x: np.ndarray) -> Standardization:
-    """Return the transform that scales every feature to mean 0 and variance 1 over these examples [n, ...].
+def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
+    """Return an array, or nested lists as one; errors call it `name`.
 
-    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a constant feature becomes 0. Other
-    examples are transformed by the same mean and deviation. Without it, the feature of the largest unit
-    (an area, not a radius) would dominate every cosine and distance.
+    Raises:
+        UsageError: lists of unequal lengths.
     """
-    mean = x.mean(axis=0, dtype=np.float64)
-    deviation = x.std(axis=0, dtype=np.float64)
-    # A constant column may have a deviation of rounding errors only.
-    constant = deviation <= 1e-12 * np.abs(mean)
-    return Standardization(mean, np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation)))
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} are lists of unequal lengths; use an array, or lists of one length"
+        ) from error
 
 
 def client_numbers(

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.dataset import Dataset, Encoder, Gaps, Standardization
+from jaxfed.data.dataset import Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.standardization import Standardization
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class RowEncoding:
 
 
 def flat(x: np.ndarray) -> np.ndarray:
-    """float32 [n, d] of examples [n, ...]: a copy, but of mapped examples that are such."""
-    return x.reshape(len(x), int(np.prod(x.shape[1:]))).astype(np.float32, copy=not is_mapped(x))
+    """float32 [n, d] of examples [n, ...]; float32 stays where it is, in memory or mapped."""
+    is_read_anew = isinstance(x, np.memmap) and not is_mapped(x)  # megabytes around each row
+    return x.reshape(len(x), int(np.prod(x.shape[1:]))).astype(np.float32, copy=is_read_anew)
 
 
 def encoder_of(dataset: Dataset) -> Encoder:

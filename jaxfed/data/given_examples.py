@@ -10,15 +10,19 @@ For an array like earlier ones `add` checks only type and shape; `joined` checks
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dataset import UNLABELED, as_array
 from jaxfed.data.labels import read_labels
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
+from jaxfed.rules import at_least
+
+Each = TypeVar("Each")
 
 
 class Joined(NamedTuple):
@@ -29,12 +33,42 @@ class Joined(NamedTuple):
     sizes: np.ndarray
 
 
+def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
+    """Return an iterator over what is given client by client; errors call it `name`.
+
+    Raises:
+        UsageError: it is no list.
+    """
+    try:
+        return iter(given)
+    except TypeError as error:
+        raise UsageError(
+            f"{name} is of type {type(given).__name__}; use a list of pairs (examples, labels), one a client"
+        ) from error
+
+
+def with_unknown_classes(x: object, name: str) -> object:
+    """Return None or a pair of examples and labels as it is; examples alone get -1; errors call them `name`.
+
+    Raises:
+        UsageError: lists of unequal lengths.
+    """
+    if x is None or isinstance(x, tuple):
+        return x
+    examples = as_array(x, name)  # type: ignore[arg-type]
+    return examples, np.full(examples.shape[:1], UNLABELED)
+
+
 def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | None) -> int:
     """Return C, by default one more than the highest label.
 
     Raises:
-        UsageError: a label outside the classes, or a single class.
+        UsageError: a label outside the classes, a single class, or a number of classes that is no integer.
     """
+    if not (num_classes is None or at_least(2).is_met(num_classes)):
+        raise UsageError(
+            key="num_classes", owner=asked, value=num_classes, allowed=at_least(2).advice
+        )
     classes = highest + 1 if num_classes is None else num_classes
     if highest >= classes or lowest < UNLABELED or classes < 2:
         raise UsageError(
@@ -128,7 +162,8 @@ class GivenExamples:
             raise UsageError(
                 f"{self._asked}: examples are a masked array; fill its gaps first, x.filled(VALUE)"
             )
-        x, y = np.asarray(x), np.ma.asarray(y) if np.ma.isMaskedArray(y) else np.asarray(y)
+        x = as_array(x, f"{self._asked}: examples")
+        y = np.ma.asarray(y) if np.ma.isMaskedArray(y) else as_array(y, f"{self._asked}: labels")
         if x.dtype.kind not in "biuf":
             raise UsageError(
                 f"{self._asked}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
@@ -141,7 +176,11 @@ class GivenExamples:
                 "numbers of another scale do not go together: give all parts the same type"
             )
         shape = first.shape[1:]
-        if x.ndim < 2 or x.shape[1:] != shape:
+        if x.ndim < 2:
+            raise UsageError(
+                f"{self._asked}: examples are an array {list(x.shape)}; use [n, ...], a row for each example"
+            )
+        if x.shape[1:] != shape:
             raise UsageError(
                 f"{self._asked}: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
                 f"and {shape}"

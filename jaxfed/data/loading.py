@@ -23,7 +23,7 @@ from jaxfed.data.readers.named import NAMED
 from jaxfed.data.readers.scans import isic2018
 from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
-from jaxfed.host.location import location
+from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
 
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
@@ -71,7 +71,7 @@ def load(
     Raises:
         UsageError: one line that names the set, the place searched, and how to get it.
     """
-    name_or_path = os.fspath(name_or_path)
+    name_or_path = path_text(name_or_path, "name_or_path")
     given = {
         "label_key": label_key,
         "client_key": client_key,

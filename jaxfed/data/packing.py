@@ -21,7 +21,13 @@ import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.given_examples import GivenExamples, check_labels_of, num_classes_of
+from jaxfed.data.given_examples import (
+    GivenExamples,
+    check_labels_of,
+    each_of,
+    num_classes_of,
+    with_unknown_classes,
+)
 from jaxfed.data.mapped_rows import gathered
 from jaxfed.data.packed import APART, EXAMPLES, FORMAT, HEADER
 from jaxfed.errors import UsageError
@@ -87,7 +93,7 @@ def pack(
         raise UsageError(f"{place}: it exists; give a new folder, or delete it first")
     apart = (validation, test, server, public)
     given: dict[str, Any] = {"new": new, **dict(zip(APART, apart, strict=True))}
-    is_whole = isinstance(clients, Dataset) or hasattr(clients, "partition")
+    is_whole = isinstance(clients, Dataset) or hasattr(clients, "census")
     given_too = {**given, "public_labeled": public_labeled or None, "num_classes": num_classes}
     others = [name for name, part in given_too.items() if part is not None]
     if is_whole and others:
@@ -102,8 +108,7 @@ def pack(
         elif is_whole:
             _write_federation(writer, clients)  # type: ignore[arg-type]
         else:
-            if public is not None and not isinstance(public, tuple):
-                given["public"] = public, np.full(len(np.asarray(public)), -1)
+            given["public"] = with_unknown_classes(public, "pack: `public`")
             _write_clients(writer, clients, given, public_labeled, num_classes)  # type: ignore[arg-type]
         writer.finish()
         made.rename(place)
@@ -213,8 +218,10 @@ def _write_clients(
     num_classes: int | None,
 ) -> None:
     examples = GivenExamples("pack")
+    clients = each_of(clients, "pack: `clients`")
+    later_clients = each_of(() if given["new"] is None else given["new"], "pack: `new`")
     own = list(_written(writer, examples, "own", clients, "a client"))
-    later = list(_written(writer, examples, "new", given["new"] or (), "a client's `new`"))
+    later = list(_written(writer, examples, "new", later_clients, "a client's `new`"))
     labeled, unlabeled = map(np.concatenate, zip(*own, strict=True))
     new = np.concatenate([np.zeros(0, np.int64), *(a + b for a, b in later)])
     if given["new"] is None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
+from jaxfed.data.dataset import as_array
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
@@ -102,14 +103,20 @@ class Federation:
             UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
                 of clients, an argument that is no pair of examples and labels.
         """
-        from jaxfed.data.given_examples import GivenExamples, check_labels_of, num_classes_of
+        from jaxfed.data.given_examples import (
+            GivenExamples,
+            check_labels_of,
+            each_of,
+            num_classes_of,
+            with_unknown_classes,
+        )
 
         examples = GivenExamples("from_clients")
         num_clients, num_new = 0, 0
-        for part in clients:
+        for part in each_of(clients, "from_clients: `clients`"):
             examples.add(part, "a client")
             num_clients += 1
-        for part in () if new is None else new:
+        for part in each_of(() if new is None else new, "from_clients: `new`"):
             examples.add(part, "a client's `new`")
             num_new += 1
         if num_new != (0 if new is None else num_clients) or not num_clients:
@@ -118,13 +125,11 @@ class Federation:
                 f"from_clients: {num_clients} clients and {num_new} of their new points; one client "
                 "is needed at least, and as many of both"
             )
-        if public is not None and not isinstance(public, tuple):
-            public = public, np.full(len(np.asarray(public)), UNLABELED)
         others: dict[str, Any] = {
             "validation": validation,
             "test": test,
             "server": server,
-            "public": public,
+            "public": with_unknown_classes(public, "from_clients: `public`"),
         }
         for name, part in others.items():
             if part is not None:
@@ -268,9 +273,9 @@ class Federation:
         """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
 
         Raises:
-            UsageError: another shape, or no numbers.
+            UsageError: another shape, lists of unequal lengths, or no numbers.
         """
-        given = np.asarray(x)
+        given = as_array(x, f"{asked}: examples")
         if given.dtype.kind in "OSUMmc":
             raise UsageError(f"{asked}: examples of type {given.dtype}; numbers are needed")
         if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:

@@ -1,5 +1,5 @@
 """Paths from the user, with `~` expanded: `location`, and for writable paths `file_to_write` and
-`folder_to_write`.
+`folder_to_write`; `path_text` checks that they are paths.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         key: origin of the path: a flag, a config's key, an environment variable. Errors begin with it.
 
     Raises:
-        UsageError: an invalid name, such as one of 300 characters, or a path in an unreadable folder.
+        UsageError: no path, an invalid name, such as one of 300 characters, or a path in an unreadable
+            folder.
     """
-    text = os.fspath(given)
+    text = path_text(given, key)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -38,6 +39,19 @@ def location(given: str | os.PathLike[str], key: str) -> Path:
         wrong = getattr(error, "strerror", None) or str(error)
         raise UsageError(wrong, key=key, value=text) from error
     return path
+
+
+def path_text(given: str | os.PathLike[str], key: str) -> str:
+    """Return the text of a path; arguments as for `location`.
+
+    Raises:
+        UsageError: neither a text nor a path.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(
+            f"is of type {type(given).__name__}", key=key, allowed="give a path, as text"
+        )
+    return os.fspath(given)
 
 
 def file_to_write(given: str | os.PathLike[str], key: str) -> Path:

@@ -30,6 +30,7 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.models.model import Model, compose
 from jaxfed.models.wrapping import as_float
+from jaxfed.rules import at_least
 
 # Arguments for the mode -> their values in training.
 _MODES = {
@@ -63,8 +64,9 @@ def from_flax(
 
     Cost: traces of the network; with `features` and `head`, also two forward passes on two examples.
     """
-    if not isinstance(input_shape, Sequence):
-        raise UsageError(f"from_flax(input_shape={input_shape!r}): use tuples, such as (8,)")
+    if not (isinstance(input_shape, Sequence) and all(map(at_least(1).is_met, input_shape))):
+        given = " ".join(repr(input_shape).split())
+        raise UsageError(f"from_flax(input_shape={given}): use tuples, such as (8,)")
     if isinstance(module, flax.linen.Module):
         parts = _linen_parts(module, tuple(input_shape))
     elif isinstance(module, nnx.Module) or callable(module):

@@ -15,9 +15,18 @@ from jaxfed.federation.execution.chunk_size import MapClients
 from jaxfed.federation.execution.client_map import client_map, fastest_strategy, is_one_cpu
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.rules import at_least, check_values, function, instance_of, optional
 
 _FASTEST: Any = None
 _AS_CLIENTS: Any = None  # computed from `map_clients`
+_MAPS = optional(function("partial(client_map, strategy='vmap')"))
+_RULES = {
+    "map_clients": _MAPS,
+    "clients_multiple": at_least(1),
+    "map_apart": _MAPS,
+    "map_labeling": _MAPS,
+    "host": instance_of(Execution, "a jaxfed.federation.execution.Execution"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,12 @@ class ClientExecution:
     host: Execution = HERE
 
     def __post_init__(self) -> None:
-        """Choose the fastest execution for the present devices if none is given."""
+        """Check the types, and choose the fastest execution for the present devices if none is given.
+
+        Raises:
+            UsageError: the first field of another type.
+        """
+        check_values("ClientExecution", _RULES, vars(self))
         if self.map_clients is None:
             # It is not known here whether a round's clients share a CPU's cores evenly.
             strategy = "map" if is_one_cpu() else fastest_strategy()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.rules import at_least, check_values, function, instance_of, optional
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Loss, weighted_loss
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 _PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
+_RULES = {
+    "labels": function("LabelSources(...), or a function of a model and its execution"),
+    "labeled_only_rounds": at_least(0),
+    "training_cohort_size": at_least(0, ", 0 is all"),
+    "initial_model": optional(
+        instance_of(nnx.State, "a state of the model, as `model.init` makes")
+    ),
+}
 # Names that are no fields of a part -> what to write instead.
 _ELSEWHERE = {
     "loss": "use local=LocalTraining(pointwise=...), of which the loss is made",
@@ -92,7 +101,8 @@ class Training:
         """Check the parts' types, and give the server the clients' batches if it has none of its own.
 
         Raises:
-            UsageError: `model` is no `Model`, but a Flax module, say; a part is something else.
+            UsageError: `model` is no `Model`, but a Flax module, say; a part is something else, or a number
+                out of range.
         """
         if not callable(getattr(self.model, "train_apply", None)):
             raise UsageError(
@@ -105,6 +115,7 @@ class Training:
                 raise UsageError(
                     f"Training: {part} is a {type(given).__name__}; use {part}={kind.__name__}(...)"
                 )
+        check_values("Training", _RULES, vars(self))
         if self.server.batches is None:
             batches = self.local.labeled_batches
             object.__setattr__(self, "server", replace(self.server, batches=batches))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dataset import UNLABELED, as_array
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
@@ -52,21 +52,18 @@ def checked(
     Without labels all points are unlabeled.
     """
     for name, given in (("vectors", vectors), ("labels", () if labels is None else labels)):
-        try:
-            len(given)
-        except TypeError:
+        if not _is_list(given):
             kind = type(given).__name__
-            raise UsageError(
-                f"xclp: {name} are a {kind}: use lists of one array a client"
-            ) from None
+            raise UsageError(f"xclp: {name} are a {kind}: use lists of one array a client")
+    vectors = [as_array(v, f"xclp: client {k}'s vectors") for k, v in enumerate(vectors)]
     if labels is None:
-        labels = [np.full(np.shape(own)[:1], UNLABELED) for own in vectors]
+        labels = [np.full(v.shape[:1], UNLABELED) for v in vectors]
     if len(vectors) != len(labels) or len(vectors) == 0:
         raise UsageError(
             f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
             "give one array of each for every client, one client at least"
         )
-    vectors, labels = [np.asarray(v) for v in vectors], [np.asarray(y) for y in labels]
+    labels = [as_array(y, f"xclp: client {k}'s labels") for k, y in enumerate(labels)]
     sizes = []
     dim = vectors[0].shape[1] if vectors[0].ndim == 2 else "d"
     for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
@@ -92,6 +89,15 @@ def checked(
                 f"(unlabeled) to {num_classes - 1}"
             )
     return [_above_subnormal(v, size) for v, size in zip(vectors, sizes, strict=True)], labels
+
+
+def _is_list(given: object) -> bool:
+    """True for a sequence of one entry a client, which an array [K, ...] is, too."""
+    try:
+        len(given)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(given, str | bytes | Mapping)
 
 
 def _largest_entries(vectors: np.ndarray) -> np.ndarray:

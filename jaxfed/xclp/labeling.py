@@ -86,8 +86,8 @@ def propagate_labels(
         `with_later(vectors, labels)` label later points.
 
     Raises:
-        UsageError: a parameter out of range, lists of different length, vectors that are not finite
-            or of different d, a label outside -1 .. C - 1.
+        UsageError: a parameter out of range or without `num_classes`, lists of different length, vectors that
+            are not finite or of different d, a label outside -1 .. C - 1.
         TypeError: a keyword that is no parameter.
 
     Cost: n d L + n^2 L / 64 + (steps) n k C operations, O(n (L / 8 + k + C)) bytes; no n x n array.
@@ -101,6 +101,13 @@ def propagate_labels(
             raise TypeError(
                 f"propagate_labels() has no parameter {name!r}{suggestion(name, _PARAMETERS)}"
             )
+    if "num_classes" not in parameters:
+        raise UsageError(
+            "is missing",
+            key="num_classes",
+            owner="xclp",
+            allowed="give the number of classes, num_classes=C",
+        )
     if isinstance(presence, Sequence):
         p, planned = Parameters(presence=presence, **parameters), None
     else:

@@ -12,8 +12,9 @@ from tfds_files import prepared_tfds
 
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
-from jaxfed.data.dataset import Dataset, class_numbers, standardization
+from jaxfed.data.dataset import Dataset, class_numbers
 from jaxfed.data.readers import embedded
+from jaxfed.data.standardization import standardization
 from jaxfed.errors import UsageError
 
 

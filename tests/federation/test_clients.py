@@ -116,11 +116,38 @@ def test_public_examples_are_nobodys_own_and_come_without_labels():
         ({"test": arrays(0, 2)[0]}, r"`test` is ndarray; use a pair \(examples, labels\)"),
         ({"clients": [arrays(0, 5)[0]]}, r"a client is ndarray; use a pair"),
         ({"new": [arrays(0, 5)[0]]}, r"a client's `new` is ndarray"),
+        ({"new": 3}, r"`new` is of type int; use a list of pairs"),
+        ({"clients": None}, r"`clients` is of type NoneType; use a list of pairs"),
     ],
 )
 def test_what_is_no_pair_of_examples_and_labels(given, words):
     with pytest.raises(UsageError, match=words):
         Federation.from_clients(**{"clients": [arrays(0, 5)], **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clients": [([[1.0], [2.0, 3.0]], [0, 1])]}, "examples are lists of unequal lengths"),
+        ({"clients": [([[1.0], [2.0]], [[0], 1])]}, "labels are lists of unequal lengths; use an"),
+        (
+            {"clients": [([1.0, 2.0], [0, 1])]},
+            r"examples are an array \[2\]; use \[n, \.\.\.\], a r",
+        ),
+        ({"public": [[1.0], [2.0, 3.0]]}, "`public` are lists of unequal lengths; use an array"),
+        ({"public": "digits"}, "examples of type <U6; numbers are needed"),
+        ({"num_classes": "3"}, r"num_classes='3': use integers from 2 on"),
+        ({"num_classes": 3.5}, r"num_classes=3\.5: use integers from 2 on"),
+    ],
+)
+def test_lists_and_numbers_of_another_form(given, words):
+    with pytest.raises(UsageError, match=rf"^from_clients.*{words}"):
+        Federation.from_clients(**{"clients": [arrays(0, 5)], **given})
+
+
+def test_examples_of_unequal_lengths(federation):
+    with pytest.raises(UsageError, match=r"^here: examples are lists of unequal lengths; use an"):
+        federation.examples_like_these([[1.0], [1.0, 2.0]], "here")
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2), (3, 1, 1)])

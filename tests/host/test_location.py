@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import jaxfed
 from jaxfed.config import file as config_file
 from jaxfed.data import load
 from jaxfed.errors import UsageError
@@ -18,6 +19,19 @@ def test_home_is_expanded_and_nothing_else(monkeypatch, tmp_path):
     assert location("~/x", "--workdir") == tmp_path / "x"
     assert location("run[1]/*", "--workdir") == Path("run[1]/*")
     assert location(Path("a") / "b", "--workdir") == Path("a/b")
+
+
+@pytest.mark.parametrize("given", [3, None, ["a", "b"], b"a"])
+def test_what_is_no_path(given):
+    words = f"is of type {type(given).__name__}; give a path, as text$"
+    with pytest.raises(UsageError, match=f"^--workdir: {words}"):
+        location(given, "--workdir")
+    with pytest.raises(UsageError, match=f"^name_or_path: {words}"):
+        load(given)
+    with pytest.raises(UsageError, match=f"^workdir: {words}"):
+        jaxfed.open(given)
+    with pytest.raises(UsageError, match=f"^file: {words}"):
+        jaxfed.load_predictor(given)
 
 
 def test_a_file_to_write_is_asked_for_and_left_as_it_is(tmp_path):

@@ -1,5 +1,7 @@
 """Flax networks as their users write them, and what cannot be trained by clients."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -168,9 +170,11 @@ def test_linen_draws_from_streams_of_any_name_and_may_name_axes():
     assert not np.allclose(one, model.apply(state, X))
 
 
-def test_a_shape_is_no_number():
-    with pytest.raises(UsageError, match=r"from_flax\(input_shape=4\): use tuples"):
-        from_flax(Net, 4)
+@pytest.mark.parametrize("shape", [4, "4", (4.0,), (-4,)])
+def test_a_shape_has_whole_numbers(shape):
+    given = re.escape(repr(shape))
+    with pytest.raises(UsageError, match=rf"from_flax\(input_shape={given}\): use tuples"):
+        from_flax(Net, shape)
 
 
 class Counting(nnx.Module):

@@ -203,6 +203,19 @@ BAD_INPUTS = {
     "a number": (np.float32(1), [GOOD[1]], {}, "vectors are a float32: use lists"),
     "label too large": ([GOOD[0]], [np.array([0, 3])], {}, "from 0 to 3"),
     "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "-1"),
+    "ragged vectors": (
+        [GOOD[0], [[1.0, 2.0], [3.0]]],
+        [GOOD[1], [0, 1]],
+        {},
+        "client 1's vectors are lists of unequal lengths; use an array",
+    ),
+    "ragged labels": ([GOOD[0]], [[[0], 1]], {}, "client 0's labels are lists of unequal lengths"),
+    "vectors by name": (
+        {"a": GOOD[0]},
+        [GOOD[1]],
+        {},
+        "vectors are a dict: use lists of one array",
+    ),
     "float labels": ([GOOD[0]], [np.array([0.0, 1.0])], {}, "dtype"),
     "alpha": ([GOOD[0]], [GOOD[1]], {"alpha": 1.0}, "xclp.alpha=1.0"),
     "alpha that is 1 in float32": (
@@ -246,6 +259,11 @@ def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
 def test_an_execution_that_is_none_is_named(execution, message):
     with pytest.raises(UsageError, match=message):
         propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, execution=execution())
+
+
+def test_a_missing_number_of_classes_is_named():
+    with pytest.raises(UsageError, match=r"^xclp\.num_classes: is missing; give the number of cl"):
+        propagate_labels([GOOD[0]], [GOOD[1]])
 
 
 def test_a_keyword_that_is_no_parameter_is_named():

@@ -130,8 +130,9 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
 
 
 def check_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the data have client ids or subclasses if the partition needs them."""
-    if config.federation.partition == "natural" and dataset.client_id is None:
+    """Check that the data have client ids or subclasses if the partition needs them, of both splits."""
+    wanted = config.federation
+    if wanted.partition == "natural" and dataset.client_id is None:
         raise UsageError(
             f"needs client_id, which {dataset.name} does not have",
             key="config.federation.partition",
@@ -139,7 +140,15 @@ def check_clients(dataset: Dataset, config: ConfigDict) -> None:
             allowed="name the column of a CSV file, or the array of an .npz file, in "
             "config.dataset.client_key",
         )
-    if config.federation.partition == "subclasses" and dataset.subclass is None:
+    is_split = wanted.test == "clients" and len(dataset.y_test) > 0
+    if wanted.partition == "natural" and is_split and dataset.client_id_test is None:
+        raise UsageError(
+            f"the test split of {dataset.name} names no clients that could hold it",
+            key="config.federation.test",
+            value="clients",
+            allowed="use 'central', or give the test split a column of clients",
+        )
+    if wanted.partition == "subclasses" and dataset.subclass is None:
         raise UsageError(
             f"needs subclass, which {dataset.name} does not have",
             key="config.federation.partition",

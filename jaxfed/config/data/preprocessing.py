@@ -19,11 +19,11 @@ from jaxfed.config.build.views import (
 )
 from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
-from jaxfed.data.dataset import Standardization, standardization
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
 from jaxfed.data.mapped_rows import adjoined, parts
 from jaxfed.data.principal_components import Projection, principal_components
+from jaxfed.data.standardization import Standardization, standardization
 from jaxfed.errors import UsageError
 from jaxfed.models.efficientnet import NUM_FEATURES
 
@@ -66,9 +66,8 @@ def preprocessed(
     there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
     if kind == "pretrained":
         there = _with_features(there, parts, config, report)
-    elif scale := scaling(parts, config):
-        there = [scale(part) for part in there]
-    examples = adjoined(there)
+    scale = scaling(parts, config)
+    examples = scale(*there) if scale else adjoined(there)
     return flat(examples) if is_flat(config) else examples
 
 
@@ -110,7 +109,7 @@ def scaling(parts: Parts, config: ConfigDict) -> Standardization | None:
     """Return the scaling of features by the training examples; None if they stay as they are."""
     if config.preprocessing.kind != "standardized":
         return None
-    return standardization(parts.train[parts.is_seen])
+    return standardization(parts.train, parts.is_seen)
 
 
 def is_flat(config: ConfigDict) -> bool:
@@ -118,7 +117,7 @@ def is_flat(config: ConfigDict) -> bool:
     return config.preprocessing.kind in ("identity", "standardized")
 
 
-def check_copies(dataset: Dataset, config: ConfigDict) -> None:
+def check_copies(dataset: Dataset, config: ConfigDict, public: Dataset | None = None) -> None:
     """Refuse to copy more examples than memory holds; images, and vectors of float32, stay where they are.
 
     Raises:
@@ -129,7 +128,8 @@ def check_copies(dataset: Dataset, config: ConfigDict) -> None:
         check_memory(config, len(dataset.y) + len(dataset.y_test), num_features(config))
     if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
         what = "a float32 copy of all examples"
-        refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * x.size, what))
+        num_values = x.size + dataset.x_test.size + (0 if public is None else public.x.size)
+        refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * num_values, what))
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
@@ -160,7 +160,25 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     )
 
 
-def check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
+def check_kind(dataset: Dataset, config: ConfigDict) -> None:
+    """Check that the preprocessing is one for these examples.
+
+    Raises:
+        UsageError: it is for images, and these are none, or the network of 'pretrained' cannot be used.
+    """
+    kind = config.preprocessing.kind
+    if kind == "images" and dataset.x.ndim == 2:
+        raise UsageError(
+            f"{dataset.name} has rows of {dataset.x.shape[1]} features, no images",
+            key="config.preprocessing.kind",
+            value=kind,
+            allowed="use 'standardized' for features of different units, or 'identity'",
+        )
+    if kind == "pretrained":
+        _check_pretrained(dataset, config)
+
+
+def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
     """Check that network, weights and sizes can be used, and that examples are images of a known range."""
     if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
         raise UsageError(

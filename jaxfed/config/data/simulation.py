@@ -55,7 +55,7 @@ from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
     check_copies,
-    check_pretrained,
+    check_kind,
     is_flat,
     preprocessed,
     projection,
@@ -123,9 +123,8 @@ class Simulation:
             UsageError: more labels, classes or examples are requested than exist; preprocessing does not fit
                 the examples, or lacks a file.
         """
-        if self._config.preprocessing.kind == "pretrained":
-            for dataset in filter(None, (self._dataset, self._public)):
-                check_pretrained(dataset, self._config)
+        for dataset in filter(None, (self._dataset, self._public)):
+            check_kind(dataset, self._config)
         if self._config.preprocessing.kind == "federated_features":
             examples = without_clients(self._dataset.x[:0], self._dataset.num_classes)
             federated_features.check(self._config, examples)
@@ -147,7 +146,7 @@ class Simulation:
             look(repeat, federation)
         federation = replace(federation, room=self._room)
         memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
-        check_copies(self._dataset, self._config)
+        check_copies(self._dataset, self._config, self._public)
         warn_of_scales(self._dataset, self._config)
         warn_of_unused_clients(self._dataset, self._config)
 

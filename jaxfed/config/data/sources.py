@@ -18,6 +18,8 @@ from ml_collections import ConfigDict
 from jaxfed.data import Dataset, load
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.loading import READERS
+from jaxfed.data.readers.tables.encoder import TableEncoder
+from jaxfed.data.readers.tables.interface import LABELS
 from jaxfed.errors import UsageError, section
 
 
@@ -46,7 +48,8 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
     """Load the data set `federation.public_dataset`; None if the key is empty.
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
-    clients, and those that are dropped; all of these may be missing. Other sets have their default label.
+    clients, and those that are dropped; all of these may be missing. Without a header columns are known by
+    their places. Other sets have their default label.
     Image files get the clients' `dataset.image_size`.
 
     Args:
@@ -65,6 +68,11 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
     try:
         is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
         columns = _columns(config)
+        encoder = dataset.encoder
+        if isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
+            columns["label_key"] = (
+                encoder.label or None
+            )  # without a header, the clients' last column
         try:
             public = _public(config, columns if is_alike else {"image_size": columns["image_size"]})
         except UsageError as error:

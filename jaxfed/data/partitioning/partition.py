@@ -27,14 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.dataset import UNLABELED, as_array
 from jaxfed.data.partitioning.class_schemes import Iid
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
 from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
 from jaxfed.data.partitioning.sizes import Sizes
 from jaxfed.errors import UsageError
-from jaxfed.rules import at_least, check_values, one_of
+from jaxfed.rules import at_least, check_values, instance_of, one_of
 
 
 def partition(
@@ -89,7 +89,7 @@ def partition(
     """
     y = checked_classes("y", y, smallest=UNLABELED)
     rng = np.random.default_rng(seed)
-    _check(num_clients, scheme, sizes, skew)
+    _check(num_clients, scheme, sizes, labels, skew)
     owner = new_owner = np.zeros(0, np.int64)
     if isinstance(scheme, OwnerScheme):
         owner, new_owner, num_clients = scheme.owners(y, new_y, num_clients, rng)
@@ -129,7 +129,7 @@ def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: i
 
 def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarray:
     """int64 [n], classes from `smallest` on."""
-    y = np.asarray(y)
+    y = as_array(y, name)
     if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
         raise UsageError(
             f"{y.dtype} of shape {list(y.shape)}", key=name, allowed="use integers [n]"
@@ -141,15 +141,22 @@ def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarra
     return y.astype(np.int64)
 
 
-def _check(num_clients: int | None, scheme: Scheme, sizes: Sizes, skew: Skew) -> None:
+def _check(
+    num_clients: int | None, scheme: Scheme, sizes: Sizes, labels: Labels, skew: Skew
+) -> None:
     """Check the arguments by themselves, without the data."""
     if not isinstance(scheme, Scheme):
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
-    rules = {"skew": one_of(get_args(Skew))}
+    rules = {
+        "sizes": instance_of(Sizes, "Sizes(...)"),
+        "labels": instance_of(Labels, "Labels(...)"),
+        "skew": one_of(get_args(Skew)),
+    }
     if num_clients is not None or not isinstance(scheme, OwnerScheme):
         rules["num_clients"] = at_least(1)
-    check_values("partition", rules, {"skew": skew, "num_clients": num_clients})
+    given = {"sizes": sizes, "labels": labels, "skew": skew, "num_clients": num_clients}
+    check_values("partition", rules, given)
     if isinstance(scheme, OwnerScheme):
         defaults = Sizes()
         for key, value, default in (

@@ -53,7 +53,8 @@ def read(
 
     All other columns are features. Numbers (`jaxfed.data.readers.cells`) are one feature each, NaN where a
     cell is missing (`Dataset.has_gaps`). A column of texts is encoded one-hot, in the order of the sorted
-    texts. More than 100 texts, or texts among numbers, are refused.
+    texts; all spellings of a missing value (`jaxfed.data.labels`) are one text. More than 100 texts, or texts
+    among numbers, are refused.
 
     Two kinds of columns are left out: columns without any value, and row identifiers. A row identifier is
     named id, index or the like, or has no name, and has a different value in each row. The log names these
@@ -162,6 +163,8 @@ def _labels(
         where, cells, names = f"{table.path}", [""] * table.num_rows, None
     else:
         where = f"{table.path}: column {table.names[place]!r}"
+        if not table.has_header and place == len(table.names) - 1:
+            where += ", the last of a file without a header, is the label"
         cells, names = table.labels(place), table.classes(place)
     splits = np.split(np.array(cells, np.str_), [table.num_train])
     train, test = read_labels(splits, where, are_known=names is not None)
@@ -355,12 +358,26 @@ def _numbers_rows(name: str, cells: Sequence[str]) -> bool:
 
 
 def _kinds(table: Table, place: int, cells: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The column's texts, sorted, and the place of each cell's among them, uint8 [n]."""
-    kinds = sorted(set(cells))
+    """The column's texts, sorted, and the place of each cell's among them, uint8 [n].
+
+    All spellings of a missing value are one text, the first of them.
+    """
+    found = set(cells)
+    missing = sorted(filter(is_nothing, found))
+    kinds = sorted(found.difference(missing[1:]))
+    if len(missing) > 1:
+        logging.warning(
+            "%s: column %r: %s are one text, for a missing value",
+            table.path,
+            table.names[place],
+            ", ".join(map(repr, missing)),
+        )
     if len(kinds) > _MOST_TEXTS:
         raise UsageError(
             f"{table.path}: column {table.names[place]!r} has {len(kinds)} different texts; up to "
             f"{_MOST_TEXTS} become features: leave the column out (dataset.drop), or make numbers of it"
         )
     number = {kind: place for place, kind in enumerate(kinds)}
+    for other in missing[1:]:
+        number[other] = number[missing[0]]
     return kinds, np.fromiter((number[cell] for cell in cells), np.uint8, len(cells))

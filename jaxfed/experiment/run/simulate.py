@@ -135,6 +135,8 @@ def simulate(
             finite, or no client has a model in the end.
     """
     _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
+    if on_round is not None and not callable(on_round):
+        raise UsageError(f"simulate: on_round={on_round!r}; use a function of a round's record")
     check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
     chosen = Sampling(cohort_size, sampling)
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)

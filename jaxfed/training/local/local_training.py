@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from jaxfed.errors import UsageError
+from jaxfed.rules import check_values, function, instance_of, one_of, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer
 from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy
@@ -27,6 +28,18 @@ LEARNING_RATE = 0.1
 _CONSTANT = optax.constant_schedule(LEARNING_RATE)
 _BATCHES = Batches("joint", size=32, epochs=1)
 _BATCHES_OF_BOTH: Any = None  # computed from `batches`
+_ARE_BATCHES = instance_of(Batches, "Batches('joint', size=32, epochs=1)")
+_RULES = {
+    "optimizer": function("a function such as optax.adam"),
+    "client_optimizer": one_of(get_args(ClientOptimizer)),
+    "learning_rate": function("a schedule such as optax.constant_schedule(0.1)"),
+    "batches": _ARE_BATCHES,
+    "labeled_batches": optional(_ARE_BATCHES),
+    "pointwise": function("a function of logits and labels, such as softmax_cross_entropy"),
+    "augment": optional(function("a function of a batch and a key")),
+    "strong_augment": optional(function("a function of a batch and a key")),
+    "batch_statistics": one_of(get_args(BatchStatistics)),
+}
 
 
 @dataclass(frozen=True)
@@ -73,25 +86,10 @@ class LocalTraining:
         """Check the types, and use `batches` for rounds on given labels too if they have none of their own.
 
         Raises:
-            UsageError: a name or a number in place of a function, a rate that JAX cannot trace, or no
-                `Batches`.
+            UsageError: a name or a number in place of a function, another name than those above, a rate that
+                is no number or that JAX cannot trace, or no `Batches`.
         """
-        for key, is_right, allowed in (
-            ("optimizer", callable(self.optimizer), "use a function such as optax.adam"),
-            (
-                "learning_rate",
-                callable(self.learning_rate),
-                "use a schedule such as optax.constant_schedule(0.1)",
-            ),
-            (
-                "batches",
-                isinstance(self.batches, Batches),
-                "use Batches('joint', size=32, epochs=1)",
-            ),
-        ):
-            if not is_right:
-                value = getattr(self, key)
-                raise UsageError(key=key, owner="LocalTraining", value=value, allowed=allowed)
+        check_values("LocalTraining", _RULES, vars(self))
         try:
             jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
         except jax.errors.ConcretizationTypeError as error:
@@ -101,6 +99,14 @@ class LocalTraining:
                 owner="LocalTraining",
                 value=self.learning_rate,
                 allowed="use a schedule of optax, such as optax.piecewise_constant_schedule, or jnp.where",
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"gives no rate for a round: {' '.join(str(error).split())[:300]}",
+                key="learning_rate",
+                owner="LocalTraining",
+                value=self.learning_rate,
+                allowed=_RULES["learning_rate"].advice,
             ) from error
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)

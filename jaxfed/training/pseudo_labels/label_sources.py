@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
-from jaxfed.rules import choose_one_of
+from jaxfed.rules import PAIR, check_values, choose_one_of, function, instance_of, one_of, optional
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
@@ -147,6 +147,29 @@ class LabelSources:
     validation: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
     num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            UsageError: the first field of another type, or another confidence.
+        """
+        rules = {
+            "confidence": one_of(get_args(Confidence)),
+            "augment": optional(function("a function of a batch and a key")),
+            "validation": optional(PAIR),
+        }
+        if self.xclp_parameters is not None or self.own_parameters is not None:
+            from jaxfed import xclp
+
+            for key, kind in (
+                ("xclp_parameters", xclp.Parameters),
+                ("own_parameters", xclp.Propagation),
+            ):
+                rules[key] = optional(
+                    instance_of(kind, f"jaxfed.xclp.{kind.__name__}(num_classes=...)")
+                )
+        check_values("LabelSources", rules, vars(self))
 
     def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from jaxfed.errors import UsageError
+from jaxfed.rules import PAIR, check_values, function, instance_of, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.server.aggregate import Aggregate, by_examples, server_optimizer
@@ -21,6 +22,12 @@ from jaxfed.training.server.aggregate import Aggregate, by_examples, server_opti
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 _MEAN = server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
+_RULES = {
+    "aggregate": instance_of(Aggregate, "an Aggregate, such as server_optimizer(optax.sgd(1.0))"),
+    "weighting": function("a function of a client's data, such as by_examples"),
+    "examples": optional(PAIR),
+    "batches": optional(instance_of(Batches, "Batches('joint', size=32, epochs=1)")),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,14 @@ class ServerTraining:
     weighting: Callable[[ClientData], jax.Array] = by_examples
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            UsageError: the first field of another type.
+        """
+        check_values("ServerTraining", _RULES, vars(self))
 
     def require_labels(self) -> None:
         """Check that the server has labels.

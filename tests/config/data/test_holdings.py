@@ -56,6 +56,18 @@ def test_a_config_object_has_them_as_its_file(patients):
     )
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_what_is_set_in_a_config_object_stays(patients, is_loaded):
+    config = file.load(FEDCT) if is_loaded else file.shipped("fedct").get_config()
+    config.dataset.train_size, config.federation.public_size = 400, 50
+    changed = file.with_overrides(config, patients)
+    assert (changed.dataset.train_size, changed.federation.public_size) == (400, 50)
+    assert changed.federation.public_fraction == config.federation.public_fraction
+    assert changed.dataset.test_size == SIZES_OF_A_SET["dataset.test_size"]
+    again = file.with_overrides(changed, ["dataset.name=others.csv"])
+    assert (again.dataset.train_size, again.federation.public_size) == (400, 50)
+
+
 def test_what_is_given_beside_the_name_stays(patients):
     sizes = ["dataset.train_size=400", "dataset.test_size=100", "federation.public_size=50"]
     held = Simulation(file.load(FEDCT, [*patients, *sizes])).holdings()

@@ -194,6 +194,25 @@ def test_natural_clients_without_clients_are_told_the_key(tmp_path):
         simulation(tmp_path, 0, **{"dataset.client_key": "z"})
 
 
+def test_a_test_split_without_clients_is_for_all_of_them(tmp_path):
+    for name in ("train-north", "train-south", "test"):
+        (tmp_path / f"{name}.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
+    config = base.get_config()
+    config.dataset.name, config.dataset.client_key = str(tmp_path / "*.csv"), "file"
+    config.federation.partition, config.federation.num_clients = "natural", 0
+    words = r"test='clients': the test split of .* names no clients .*; use 'central', or give"
+    with pytest.raises(UsageError, match=rf"^config\.federation\.{words}"):
+        Simulation(config).check()
+    config.federation.test = "central"
+    Simulation(config).check()
+
+
+def test_rows_of_features_are_no_images(tmp_path):
+    words = r"kind='images': .*set.npz has rows of 1 features, no images; use 'standardized'"
+    with pytest.raises(UsageError, match=rf"^config\.preprocessing\.{words}"):
+        simulation(tmp_path, 0, **{"preprocessing.kind": "images"}).check()
+
+
 @pytest.mark.parametrize("kind", ["identity", "standardized"])
 @pytest.mark.parametrize(("scale", "shape"), [(99, (-1, 2)), (101, (-1, 2)), (101, (-1, 2, 1, 1))])
 def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape):

@@ -132,6 +132,31 @@ def test_a_gap_where_the_clients_have_none_is_refused(tmp_path):
         simulation.Simulation(config)
 
 
+@pytest.mark.parametrize("has_labels", [False, True])
+def test_the_label_of_files_without_a_header_is_the_clients_last_column(tmp_path, has_labels):
+    own, public = frame(0, 40), frame(0.001, 30)
+    names = {"header": False, "index": False}
+    own[["size", "note", "kind"]].to_csv(tmp_path / "own.csv", **names)
+    public[["size", "note", "kind"][: 2 + has_labels]].to_csv(tmp_path / "public.csv", **names)
+    keys = (f"dataset.name={tmp_path}/own.csv", f"federation.public_dataset={tmp_path}/public.csv")
+    config = file.load("fedct.py:smoke,logistic_regression", keys)
+    found = sources.public_set(config, sources.clients_set(config))
+    np.testing.assert_array_equal(found.x, public[["size", "note"]].astype(np.float32))
+    assert found.is_labeled.all() == found.is_labeled.any() == has_labels
+
+
+def test_a_public_file_that_lacks_the_clients_header(tmp_path):
+    table = frame(0, 30).assign(age=frame(0.5, 30)["size"])
+    table[["age", "size", "kind"]].rename(columns={"kind": "label"}).to_csv(
+        tmp_path / "own.csv", index=False
+    )
+    table[["age", "size"]].to_csv(tmp_path / "public.csv", index=False, header=False)
+    config = config_of(tmp_path / "own.csv", tmp_path / "public.csv", ())
+    words = r"column '1', the last of a file without a header, is the label: labels are a quantity"
+    with pytest.raises(UsageError, match=rf"public_dataset='.*public.csv: {words}"):
+        sources.public_set(config, sources.clients_set(config))
+
+
 @pytest.mark.parametrize("kind", ["folder", "npz"])
 def test_public_images_get_the_size_of_the_clients(tmp_path, monkeypatch, kind):
     """Files of other sizes are resized as the clients' are; arrays have the clients' size already."""

@@ -367,6 +367,9 @@ MISTAKES = {
     "quantity": (lambda: {"sizes": Sizes("uniform")}, r"Sizes\.quantity='uniform'.*'equal'"),
     "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled', 'independent'"),
     "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
+    "a share": (lambda: {"labels": 0.5}, r"partition\.labels=0\.5: use Labels\(\.\.\.\)"),
+    "a list of sizes": (lambda: {"sizes": [50, 50]}, r"partition\.sizes=\[50, 50\]: use Sizes"),
+    "ragged classes": (lambda: {"new_y": [[0], [0, 1]]}, "new_y are lists of unequal lengths"),
 }
 
 

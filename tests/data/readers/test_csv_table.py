@@ -3,6 +3,7 @@
 import gzip
 
 import numpy as np
+import pandas
 import pytest
 from absl import logging
 
@@ -84,6 +85,23 @@ def test_texts_become_features_and_one_line_says_so(tmp_path, monkeypatch):
     )
     (line,) = said
     assert "color (3)" in line
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_missing_texts_are_one_text_however_they_are_spelled(tmp_path, caplog, ending):
+    path = tmp_path / f"a.{ending}"
+    colors = ["red", "", "NA", "None", "?", "red"]
+    table = pandas.DataFrame({"size": range(6), "color": colors, "label": list("ababab")})
+    table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+    data = load(path)
+    assert data.names["features"] == ["size", "color=", "color=red"]
+    np.testing.assert_array_equal(data.x[:, 1], [0, 1, 1, 1, 1, 0])
+    assert "column 'color': '', '?', 'NA', 'None' are one text, for a missing value" in caplog.text
+    rows = [{"size": 1, "color": color} for color in (None, "n/a", "red")]
+    np.testing.assert_array_equal(data.encoder(rows)[:, 1], [1, 1, 0])
+    table["color"] = table["color"].replace({"": "?", "NA": "?", "None": "?"})
+    table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+    assert load(path).names["features"] == ["size", "color=?", "color=red"]
 
 
 MANY = "\n".join(f"name{row},{row % 2}" for row in range(101))

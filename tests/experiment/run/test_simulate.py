@@ -151,6 +151,7 @@ def test_training_has_defaults_for_all_but_its_model():
         ({"seed": -1}, "seed=-1; use integers from 0"),
         ({"seed": None}, "seed=None; use integers from 0"),
         ({"evaluate_every": -1}, "evaluate_every=-1; use integers from 1 on"),
+        ({"on_round": "print"}, "on_round='print'; use a function"),
         ({"sampling": "unifrom"}, "sampling='unifrom'; choose one of 'uniform', 'proportional'"),
         ({"sampling": "groups"}, "sampling='groups'; choose one of"),
     ],

@@ -1,0 +1,70 @@
+"""Features scaled to mean 0 and variance 1, a block of rows at a time.
+
+    scale = standardization(x_train)
+    x = scale(x_train, x_test)          # float32, one after the other
+
+Besides x and its result a block of rows is in memory, whether x lies there or in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxfed.data.mapped_rows import parts
+
+
+class Standardization(NamedTuple):
+    """The transform x' = (x - mean) scale, computed in float64, returned as float32."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, *arrays: np.ndarray) -> np.ndarray:
+        """Transform arrays of examples [n_i, ...]; return all of them in one array."""
+        scaled = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), np.float32)
+        done = 0
+        for x in arrays:
+            for part in parts(x):
+                scaled[done : done + len(part)] = (part - self.mean) * self.scale
+                done += len(part)
+        return scaled
+
+
+def standardization(x: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Standardization:
+    """Return the transform that scales every feature to mean 0 and variance 1 over some examples.
+
+    x'_ij = (x_ij - mean_j) / deviation_j, in float32; a constant feature becomes 0. Other
+    examples are transformed by the same mean and deviation. Without it, the feature of the largest unit
+    (an area, not a radius) would dominate every cosine and distance.
+
+    Args:
+        x: examples [n, ...].
+        rows: of the examples to measure, bool [n]; by default all.
+    """
+    is_measured = np.zeros(len(x), bool)
+    is_measured[rows] = True
+    number = np.count_nonzero(is_measured)
+    mean = _sum(x, is_measured, lambda part: part) / number
+    deviation = np.sqrt(_sum(x, is_measured, lambda part: (part - mean) ** 2) / number)
+    # A constant column may have a deviation of rounding errors only.
+    constant = deviation <= 1e-12 * np.abs(mean)
+    return Standardization(mean, np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation)))
+
+
+def _sum(x: np.ndarray, is_one: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Sum over these rows, in float64 and in their order, so that blocks do not change it."""
+    total = np.zeros(x.shape[1:])
+    for part in _blocks(x, is_one):
+        total = np.concatenate([total[None], of(part)]).sum(axis=0)
+    return total
+
+
+def _blocks(x: np.ndarray, is_one: np.ndarray) -> Iterator[np.ndarray]:
+    """float64 blocks of these rows."""
+    start = 0
+    for part in parts(x):
+        yield part[is_one[start : start + len(part)]].astype(np.float64)
+        start += len(part)

@@ -1,0 +1,50 @@
+"""Scaled features: NumPy's own means and deviations, computed in blocks of rows."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from jaxfed.config import base
+from jaxfed.config.data.preprocessing import Parts, preprocessed
+from jaxfed.data.standardization import standardization
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@pytest.mark.parametrize("shape", [(7, 5), (300_000, 8), (3000, 28, 28, 1)])
+def test_blocks_of_rows_do_not_change_a_bit(shape, dtype):
+    x = (50 * RNG.standard_normal(shape, np.float32) + 100).astype(dtype)
+    is_measured = RNG.random(len(x)) < 0.8
+    for rows in (slice(None), is_measured):
+        mean, scale = standardization(x, rows)
+        np.testing.assert_array_equal(mean, x[rows].mean(axis=0, dtype=np.float64))
+        np.testing.assert_array_equal(scale, 1 / x[rows].std(axis=0, dtype=np.float64))
+
+
+def test_a_constant_feature_becomes_zero():
+    x = np.array([[0.1, 1], [0.1, 2], [0.1, 3]], np.float32)
+    scaled = standardization(x)(x, x[:1])
+    np.testing.assert_allclose(scaled[:, 0], 0)
+    np.testing.assert_allclose(scaled[:, 1], np.array([-1, 0, 1, -1]) * np.sqrt(1.5), rtol=1e-6)
+
+
+def test_scaled_examples_are_the_only_copy():
+    train, test = np.split(RNG.standard_normal((400_000, 15), np.float32), [300_000])
+    config = base.get_config()
+    config.preprocessing.kind = "standardized"
+    parts = Parts(train, test, train[:0], RNG.random(len(train)) < 0.8)
+    tracemalloc.start()
+    scaled = preprocessed(parts, config)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    blocks = 3 * 8 * 2**20
+    assert peak < scaled.nbytes + blocks
+
+
+def test_vectors_of_float32_are_not_copied():
+    x = RNG.standard_normal((10, 3), np.float32)
+    config = base.get_config()
+    config.preprocessing.kind = "identity"
+    assert np.shares_memory(preprocessed(Parts(x, x[:0], x[:0]), config), x)
