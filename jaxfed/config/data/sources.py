@@ -70,9 +70,8 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
         columns = _columns(config)
         encoder = dataset.encoder
         if isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
-            columns["label_key"] = (
-                encoder.label or None
-            )  # without a header, the clients' last column
+            # Without a header, the label is the clients' last column.
+            columns["label_key"] = encoder.label or None
         try:
             public = _public(config, columns if is_alike else {"image_size": columns["image_size"]})
         except UsageError as error:
