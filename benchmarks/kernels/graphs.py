@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import inputs
-from benchmarks.timing.contest import Contest, Work
-from jaxfed.experiment.run.environment import peak_memory_bytes
+from benchmarks.timing.contest import PEAK, Contest, Work, peak_memory_figure
 from jaxfed.kernels import conjugate_gradient, graph
 
 NUM_NEIGHBORS, ALPHA, TOLERANCE = 10, 0.99, 2e-6
@@ -104,7 +103,7 @@ def _drawn_propagation(n: int, num_neighbors: int) -> Contest:
         return {
             "steps": num_steps,
             "ms a step": 1e3 * seconds / num_steps,
-            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
+            **peak_memory_figure(),
         }
 
     return Contest(
@@ -113,7 +112,7 @@ def _drawn_propagation(n: int, num_neighbors: int) -> Contest:
         ours=solve,
         work=Work(_fewest_bytes(drawn, num_classes, num_steps), "bytes"),
         figures=figures,
-        at_most={"GiB, the process at its peak": MOST_GIB[num_neighbors]} if n == _MILLION else {},
+        at_most={PEAK: MOST_GIB[num_neighbors]} if n == _MILLION else {},
     )
 
 

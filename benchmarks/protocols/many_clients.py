@@ -11,8 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.timing.contest import Contest
-from jaxfed.experiment.run.environment import peak_memory_bytes
+from benchmarks.timing.contest import Contest, peak_memory_figure
 from jaxfed.secure.cross_steps import nearest_others
 from jaxfed.secure.hamming.protocols import masked
 from jaxfed.secure.session.parties import Session
@@ -45,7 +44,7 @@ def all_pairs(with_peers: bool) -> Iterator[Contest]:
         ours=partial(_distances, MANY, 0),
         figures=lambda session, seconds: {
             **_of_a_pair(session, seconds),
-            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
+            **peak_memory_figure(),
         },
         once=True,
     )

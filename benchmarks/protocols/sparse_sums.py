@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing.contest import Contest, optional_peer
-from jaxfed.experiment.run.environment import peak_memory_bytes
+from benchmarks.timing.contest import Contest, optional_peer, peak_memory_figure
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.server_sums import server_sums
@@ -75,7 +74,7 @@ def large_sums(with_peers: bool) -> Iterator[Contest]:
         figures=lambda mean, seconds: {
             "s a client": seconds / MANY,
             "largest error of the mean": float(np.abs(mean - vector).max()),
-            "GiB, the process at its peak": peak_memory_bytes() / 2**30,
+            **peak_memory_figure(),
         },
         at_most={"s a client": 1.0, "largest error of the mean": 1e-6},
         once=True,

@@ -21,11 +21,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxfed.experiment.run.environment import peak_memory_bytes
+
 ROUNDS = 5  # of a contest that asks for no other number
 SHORTEST_SAMPLE = 0.25  # seconds: a faster task is repeated within a sample
 LONGEST_PROBE = 10.0  # seconds: no second trial run above this
 REST = 0.05  # seconds between contestants: idle OpenMP threads of a peer spin for a while
 OTHERS_ALLOWED = 0.10  # CPU seconds of others per second of a contestant's time
+PEAK = "GiB, the process at its peak"  # name of a figure
 _SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 
 
@@ -78,6 +81,11 @@ class Contest:
     timed: Callable[[Any], float] | None = None
 
 
+def peak_memory_figure() -> dict[str, float]:
+    """The most memory of this process so far, a figure of a contest."""
+    return {PEAK: peak_memory_bytes() / 2**30}
+
+
 def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
     """Time a contest; return a dict of plain numbers and strings for the JSON file."""
     contestants = {"jaxfed": contest.ours, **contest.peers}
@@ -94,30 +102,16 @@ def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
     }
     figures = partial(contest.figures, results["jaxfed"]) if contest.figures else None
     del results
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    rounds = 1 if contest.once else contest.samples or ROUNDS
     if contest.once:
         seconds = {name: [took / contest.parts.get(name, 1)] for name, took in first.items()}
     else:
-        takes_long = contest.samples > 0 or contest.timed is not None
-        repeats = {
-            name: 1 if takes_long else _repeats(solve, first[name])
-            for name, solve in contestants.items()
-        }
-        elapsed, others = 0.0, 0.0
-        for _ in range(rounds):
-            for name, solve in contestants.items():
-                time.sleep(REST)
-                result, took, busy = _run(solve, repeats[name])
-                per_task = contest.timed(result) if contest.timed else took / repeats[name]
-                seconds[name].append(per_task / contest.parts.get(name, 1))
-                elapsed, others = elapsed + took, others + busy
+        seconds, elapsed, others = _interleaved(contest, contestants, first)
 
     ours = statistics.median(seconds["jaxfed"])
     row: dict[str, Any] = {
         "task": contest.task,
         "case": contest.case,
-        "rounds": rounds,
+        "rounds": len(seconds["jaxfed"]),
         "seconds": seconds,
         "median_seconds": {name: statistics.median(times) for name, times in seconds.items()},
         "others_cpu_share": others / elapsed if elapsed > SHORTEST_SAMPLE else 0.0,
@@ -144,6 +138,27 @@ def run_contest(contest: Contest, limits: dict[str, float]) -> dict[str, Any]:
             "unreliable": doubt,
         }
     return row
+
+
+def _interleaved(
+    contest: Contest, contestants: dict[str, Callable[[], Any]], first: dict[str, float]
+) -> tuple[dict[str, list[float]], float, float]:
+    """Time all contestants in turn; return their seconds a task, those of all, and others' CPU seconds."""
+    takes_long = contest.samples > 0 or contest.timed is not None
+    repeats = {
+        name: 1 if takes_long else _repeats(solve, first[name])
+        for name, solve in contestants.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    elapsed, others = 0.0, 0.0
+    for _ in range(contest.samples or ROUNDS):
+        for name, solve in contestants.items():
+            time.sleep(REST)
+            result, took, busy = _run(solve, repeats[name])
+            per_task = contest.timed(result) if contest.timed else took / repeats[name]
+            seconds[name].append(per_task / contest.parts.get(name, 1))
+            elapsed, others = elapsed + took, others + busy
+    return seconds, elapsed, others
 
 
 def _rates(work: Work, seconds: float, limits: dict[str, float]) -> dict[str, Any]:

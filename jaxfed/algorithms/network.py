@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.xclp.one_shot.transduction import Transduction, evaluate, evaluate_clients, predictions
+from jaxfed.xclp.one_shot.transduction import Transduction, one_shot_method
 
 
 def network(*, num_classes: int) -> FederatedAlgorithm:
@@ -43,11 +43,4 @@ def network(*, num_classes: int) -> FederatedAlgorithm:
         del cohort, key
         return state, {}
 
-    return FederatedAlgorithm(
-        init,
-        round,
-        evaluate,
-        evaluate_clients=evaluate_clients,
-        predictions=predictions,
-        one_shot=True,
-    )
+    return one_shot_method(init, round)

@@ -229,7 +229,8 @@ class _Array:
         rows = np.repeat(self.first[None], len(places), axis=0)
         if self.rows is not None:
             slots = self.slots[places]
-            rows[slots > 0] = self.rows[slots[slots > 0] - 1]
+            is_there = slots > 0
+            rows[is_there] = self.rows[slots[is_there] - 1]
         return rows
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:

@@ -68,10 +68,14 @@ def check_deadline(plan: Plan, rounds: int = 1, *, whose: str = "") -> None:
         UsageError: no client can; the error gives the fastest client's seconds.
     """
     deadline = plan.clock.deadline
-    first = next((t for t in range(1, rounds + 1) if len(plan.with_work(t))), None)
-    if not deadline or first is None:
+    if not deadline:
         return
-    fastest = plan.seconds(plan.with_work(first), first).min()
+    by_round = ((number, plan.with_work(number)) for number in range(1, rounds + 1))
+    first = next((one for one in by_round if len(one[1])), None)
+    if first is None:
+        return
+    number, clients = first
+    fastest = plan.seconds(clients, number).min()
     if fastest > deadline:
         raise UsageError(
             f"no client{whose} finishes a round by then, the fastest takes {fastest:.3g} s",

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Predictions
+from jaxfed.federation.algorithm import FederatedAlgorithm, Init, Metrics, Predictions, Round
 from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort, chosen
@@ -66,6 +66,11 @@ def transductive(label_points: LabelPoints) -> FederatedAlgorithm:
         unreached = int(np.sum(updated.label[cohort.client_id] < 0, where=np.asarray(cohort.mask)))
         return updated, {"unreached": unreached, **metrics}
 
+    return one_shot_method(init, round)
+
+
+def one_shot_method(init: Init, round: Round) -> FederatedAlgorithm:
+    """Return the method whose state is the labels of all points, which one round finds."""
     return FederatedAlgorithm(
         init,
         round,
