@@ -89,6 +89,7 @@ def test_a_state_of_other_classes_is_refused(tmp_path):
 def test_a_state_of_as_many_other_classes_or_features_is_named(tmp_path, caplog, kind):
     (tmp_path / "a.csv").write_text("f,g,label\n" + "1,2,x\n3,4,y\n" * 20)
     table = [f"dataset.name={tmp_path / 'a.csv'}", "dataset.train_size=0", "num_repeats=1"]
+    table.append("preprocessing.kind=identity")
     names = {"classes": ["x", "y"], "features": ["f", "g"]}
     if kind:
         names[kind] = names[kind][::-1]
