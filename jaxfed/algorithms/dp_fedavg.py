@@ -49,7 +49,7 @@ from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noise
+from jaxfed.training.privacy_budget import check_budget, check_private, fitted_noise
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
@@ -91,11 +91,11 @@ def dp_fedavg(
     noise `epsilon`, and `epsilon_sampled` where clients are drawn.
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm.
+        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part.
 
     Cost: that of FedAvg; epsilon is next to nothing.
     """
-    check_model(training, "dp_fedavg")
+    check_private(training, "dp_fedavg")
     noise = fitted_noise(
         participation,
         noise_multiplier=noise_multiplier,

@@ -219,10 +219,10 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
 
 
 def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Make errors about `config.training.KEY` or `LocalTraining.KEY` name the key that holds the value."""
+    """Make errors about `config.training.KEY`, or that key of its dataclasses, name the key that was set."""
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
-        for owner in ("config.training", "LocalTraining")
+        for owner in ("config.training", "LocalTraining", "Training")
         for key in config.training
     }
     return section("config", keys)

@@ -13,12 +13,21 @@ from jaxfed.privacy.sampled_gaussian import Subsampling, noise_multiplier_of
 from jaxfed.training.specification import Training
 
 
-def check_model(training: Training, method: str) -> None:
-    """Check that the model has no running statistics, which would leave a client without noise.
+def check_private(training: Training, method: str) -> None:
+    """Check that noise covers all that a client sends, and that all clients of a cohort train.
 
     Raises:
-        UsageError: it has some.
+        UsageError: the model has running statistics, which would leave a client without noise, or clients
+            of a cohort do not train, although the guarantee counts them.
     """
+    if training.training_cohort_size:
+        raise UsageError(
+            "the privacy of this method counts the clients of a cohort, of which all train",
+            key="training_cohort_size",
+            owner="Training",
+            value=training.training_cohort_size,
+            allowed="use 0, and cohorts of as many clients as are to train",
+        )
     model = jax.eval_shape(training.model.init, jax.random.key(0))
     if jax.tree.leaves(nnx.split_state(model, nnx.Param, ...)[1]):
         raise UsageError(

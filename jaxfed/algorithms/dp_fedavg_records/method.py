@@ -56,7 +56,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import check_budget, check_model, fitted_noise
+from jaxfed.training.privacy_budget import check_budget, check_private, fitted_noise
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
@@ -100,13 +100,13 @@ def dp_fedavg_records(
         chunk: examples whose gradients are in memory at once; it changes rounding only.
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm; with noise, dp-accounting is not
-            installed.
+        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
+            with noise, dp-accounting is not installed.
 
     Cost: a step takes a gradient for each example that is drawn, `chunk` of them in memory; epsilon 0.1 s
     once, and 0.02 s a round.
     """
-    check_model(training, "dp_fedavg_records")
+    check_private(training, "dp_fedavg_records")
     batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)

@@ -27,7 +27,7 @@ from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
 from jaxfed.config.build.views import change_of
-from jaxfed.errors import UsageError, section
+from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
@@ -210,13 +210,6 @@ def beside_training(
     """Build the arguments beside `training` that occur among the keywords of a method's factory."""
     given: dict[str, Any] = {}
     if "participation" in keywords:
-        if config.training.training_cohort_size:
-            raise UsageError(
-                "the privacy of this method counts the clients of a cohort, of which all train",
-                key="config.training.training_cohort_size",
-                value=config.training.training_cohort_size,
-                allowed="set it to 0, and cohort_size to the number of clients that train",
-            )
         seed = config.seed + repeat
         given["participation"] = participation(config, federation, seed, config.rounds)
     if "task" in keywords:

@@ -15,6 +15,8 @@ from small_training import (
     with_sources,
 )
 
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.dp_fedavg_records.method import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
@@ -141,8 +143,12 @@ def test_mistakes_are_named():
     smoke = "ml_collections_configs/audit.py:dp,smoke"
     config = file.load(smoke, ["training.training_cohort_size=2"])
     federation = Simulation(config).federation(0)
-    with pytest.raises(UsageError, match=r"training_cohort_size=2: the privacy of this method"):
+    key = r"config\.training\.training_cohort_size=2: the privacy of this method"
+    with pytest.raises(UsageError, match=key):
         make_algorithm(config, "dp_fedavg", federation)
+    for method in (dp_fedavg, dp_fedavg_records):
+        with pytest.raises(UsageError, match=r"^Training\.training_cohort_size=2: the privacy of"):
+            method(training=training_with(2))
     config = file.load(
         "ml_collections_configs/fedavg_xclp.py:smoke", ["federation.labels_at=server"]
     )
