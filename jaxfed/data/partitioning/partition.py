@@ -88,8 +88,8 @@ def partition(
     with 10 classes, 1.6 s with 100, on one core.
     """
     y = checked_classes("y", y, smallest=UNLABELED)
+    _check(num_clients, scheme, sizes, labels, skew, seed)
     rng = np.random.default_rng(seed)
-    _check(num_clients, scheme, sizes, labels, skew)
     owner = new_owner = np.zeros(0, np.int64)
     if isinstance(scheme, OwnerScheme):
         owner, new_owner, num_clients = scheme.owners(y, new_y, num_clients, rng)
@@ -119,9 +119,9 @@ def class_counts(y: npt.ArrayLike, indices: Sequence[np.ndarray], num_classes: i
 
     With examples of unknown class in `y` (-1) it is [M, C + 1]; the last column counts them.
     """
-    y, clients = np.asarray(y), ClientRows.of(indices)
+    y, clients = checked_classes("y", y, smallest=UNLABELED), ClientRows.of(indices)
     num_columns = num_classes + bool((y == UNLABELED).any())
-    classes = y[clients.joined].astype(np.int64)
+    classes = y[clients.joined]
     groups = clients.owner * num_columns + np.where(classes == UNLABELED, num_classes, classes)
     shape = len(clients), num_columns
     return np.bincount(groups, minlength=shape[0] * shape[1]).reshape(shape)
@@ -142,7 +142,7 @@ def checked_classes(name: str, y: npt.ArrayLike, smallest: int = 0) -> np.ndarra
 
 
 def _check(
-    num_clients: int | None, scheme: Scheme, sizes: Sizes, labels: Labels, skew: Skew
+    num_clients: int | None, scheme: Scheme, sizes: Sizes, labels: Labels, skew: Skew, seed: int
 ) -> None:
     """Check the arguments by themselves, without the data."""
     if not isinstance(scheme, Scheme):
@@ -152,11 +152,12 @@ def _check(
         "sizes": instance_of(Sizes, "Sizes(...)"),
         "labels": instance_of(Labels, "Labels(...)"),
         "skew": one_of(get_args(Skew)),
+        "seed": at_least(0),
     }
     if num_clients is not None or not isinstance(scheme, OwnerScheme):
         rules["num_clients"] = at_least(1)
     given = {"sizes": sizes, "labels": labels, "skew": skew, "num_clients": num_clients}
-    check_values("partition", rules, given)
+    check_values("partition", rules, {**given, "seed": seed})
     if isinstance(scheme, OwnerScheme):
         defaults = Sizes()
         for key, value, default in (

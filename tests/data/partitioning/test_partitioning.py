@@ -369,6 +369,7 @@ MISTAKES = {
     "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
     "a share": (lambda: {"labels": 0.5}, r"partition\.labels=0\.5: use Labels\(\.\.\.\)"),
     "a list of sizes": (lambda: {"sizes": [50, 50]}, r"partition\.sizes=\[50, 50\]: use Sizes"),
+    "a seed": (lambda: {"seed": "a"}, r"partition\.seed='a': use integers from 0 on"),
     "ragged classes": (lambda: {"new_y": [[0], [0, 1]]}, "new_y are lists of unequal lengths"),
 }
 
@@ -379,3 +380,8 @@ def test_mistakes_are_named_in_one_line(keywords, message):
     with pytest.raises(UsageError, match=message) as error:
         partition(y, **{"num_clients": 4, **keywords()})
     assert "\n" not in str(error.value)
+
+
+def test_counts_of_what_are_no_classes_are_refused():
+    with pytest.raises(UsageError, match=r"y: float64 of shape \[2\]; use integers \[n\]"):
+        class_counts([0.5, 1.0], [np.arange(2)], NUM_CLASSES)
