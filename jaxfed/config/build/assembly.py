@@ -27,7 +27,7 @@ from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
 from jaxfed.config.build.views import change_of
-from jaxfed.errors import section
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
@@ -112,8 +112,15 @@ def make_algorithm(
             return factory(num_classes=federation.num_classes, **given)
 
     wanted, candidates = config.selection, settings_to_try(config, name)
+    plain = one_shot({}, execution)
     if wanted.settings == "given" or len(candidates) == 1:
-        return one_shot({}, execution)
+        return plain
+    if not plain.one_shot:
+        raise UsageError(
+            f"{name!r} needs more than one round, and cross-validation asks for labels in one",
+            key=f"config.selection.candidates.{name}",
+            allowed="leave it out, and use a sweep",
+        )
     return cross_validated(
         one_shot,
         candidates,

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
@@ -287,6 +288,21 @@ def test_auto_is_a_variant_of_every_config():
             assert (section.label_matrix, section.alpha) == ("class_balanced", 0.95)
     with pytest.raises(UsageError, match="exclude each other; keep one of them"):
         file.load(f"{DIGITS},auto")
+
+
+def test_a_method_of_several_rounds_is_not_cross_validated(monkeypatch):
+    def mine(*, num_classes, rate=0.1):
+        return transductive(lambda *step: None)._replace(one_shot=False)
+
+    monkeypatch.setitem(ALGORITHMS, "mine", mine)
+    config = small("xclp")
+    with config.unlocked():
+        config.algorithm, config.mine = "mine", ConfigDict({"rate": 0.1})
+        config.selection.candidates.mine = ConfigDict({"rate": (0.3,)})
+    check.check(config)
+    message = r"config\.selection\.candidates\.mine: 'mine' needs more than one round"
+    with pytest.raises(UsageError, match=message):
+        make_algorithm(config, "mine", Simulation(config).federation(0))
 
 
 def test_what_leave_one_out_chooses_is_not_cross_validated():
