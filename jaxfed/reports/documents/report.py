@@ -132,8 +132,10 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
         names.take("tables", "overview"), "All runs", ["run", *keys], rows, metric
     )
     if more:
-        named = ", ".join(more[:_MOST_KEYS]) + ", …" * (len(more) > _MOST_KEYS)
-        left_out = f" Without a column, and not equal in all runs: {named} ({len(more)} in all)."
+        named = ", ".join(more[:_MOST_KEYS])
+        if len(more) > _MOST_KEYS:
+            named += f", … ({len(more)} in all)"
+        left_out = f" Without a column, and not equal in all runs: {named}."
         table = replace(table, caption=table.caption + left_out)
     chosen = chosen_settings(
         names.take("tables", "overview", "chosen"), "All runs", ["run", *keys], rows

@@ -323,7 +323,8 @@ def _headline(run: Run) -> str:
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """Return the config keys in which runs differ; only the first of keys that always change together.
 
-    Lists of methods, and sections of variants that some runs lack, are omitted: the results show them.
+    Keys that more runs have come first. Lists of methods, and sections of variants that some runs lack, are
+    omitted: the results show them.
     """
     found: dict[tuple[str, ...], str] = {}
     own = {
@@ -335,7 +336,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
         is_seen = is_method or key in ("baselines", "paper_table") or key.startswith("execution.")
         if len(set(pattern)) > 1 and not is_seen:
             found.setdefault(pattern, key)
-    return list(found.values())
+    return sorted(found.values(), key=lambda key: sum(key not in run.settings for run in runs))
 
 
 def records(settings: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:

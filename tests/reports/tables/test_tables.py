@@ -240,8 +240,15 @@ def test_overview_says_what_differs_and_what_is_unfinished(tmp_path):
     assert table.columns[-1] == "XCLP − Per-client LP"
 
 
+def test_a_setting_of_all_runs_stands_before_one_of_a_single_run(tmp_path):
+    make_run(tmp_path / "a", k0=50, k1=1)
+    make_run(tmp_path / "b", k1=2)
+    (table,) = build([tmp_path])[0].tables
+    assert table.columns[1:3] == ("k1", "k0")
+
+
 @pytest.mark.parametrize(
-    ("number", "said"), [(5, ""), (7, "k5, k6 (2 in all)."), (12, "k9, … (7 in all).")]
+    ("number", "said"), [(5, ""), (7, "k5, k6."), (12, "k9, … (7 in all).")]
 )
 def test_overview_says_which_differing_settings_have_no_column(tmp_path, number, said):
     for run in range(number):  # each setting is 1 in a run of its own, so none stands for another
