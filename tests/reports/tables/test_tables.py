@@ -247,9 +247,7 @@ def test_a_setting_of_all_runs_stands_before_one_of_a_single_run(tmp_path):
     assert table.columns[1:3] == ("k1", "k0")
 
 
-@pytest.mark.parametrize(
-    ("number", "said"), [(5, ""), (7, "k5, k6."), (12, "k9, … (7 in all).")]
-)
+@pytest.mark.parametrize(("number", "said"), [(5, ""), (7, "k5, k6."), (12, "k9, … (7 in all).")])
 def test_overview_says_which_differing_settings_have_no_column(tmp_path, number, said):
     for run in range(number):  # each setting is 1 in a run of its own, so none stands for another
         make_run(tmp_path / str(run), **{f"k{i}": int(run == i) for i in range(number)})
