@@ -5,7 +5,7 @@ Codes, and vectors along axes, whose cosines are exact.
 Three and four devices are tried by the process of its own that `test_spread` starts.
 """
 
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import reference_kernels as reference
 
-from jaxfed.kernels import hamming, knn
+from jaxfed.kernels import hamming
 from jaxfed.kernels.devices.spread import by_rows, everywhere, points_mesh, spread
 from jaxfed.kernels.neighbors import nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES, directions
@@ -188,24 +188,3 @@ def test_half_of_the_distances_are_counted(num_devices):
 def test_where_it_is_used(n, num_words, k, is_suited):
     width = KERNEL.width
     assert (symmetric_knn.suits(n, k, width) and can_number(num_words, k, width)) == is_suited
-
-
-def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
-    def program(n, backend):
-        bits = jax.ShapeDtypeStruct((n, 2), jnp.uint32)
-        search = jax.jit(partial(knn.hamming_knn, num_neighbors=3, backend=backend))
-        return search.trace(bits).lower(lowering_platforms=("cpu",)).as_text()
-
-    strips = 4096 // 16
-    of_strips = f"tensor<4x{strips}x1024xi16>"
-    assert of_strips in program(4096, "auto")  # by "popcount" on a CPU
-    assert of_strips not in program(4096, "matmul")
-
-
-def test_so_does_the_search_by_cosines():
-    vectors = jax.ShapeDtypeStruct((4096, 2), jnp.float32)
-    traced = jax.jit(partial(knn.cosine_knn, num_neighbors=3)).trace(vectors)
-    cpu, cuda = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda"))
-    of_strips = f"tensor<4x{4096 // 16}x1024xf32>"
-    assert of_strips in cpu
-    assert of_strips not in cuda
