@@ -133,7 +133,8 @@ def read_weights(
                     f"{path}: {wanted[leaf_path]} has shape {tensor.shape}, expected {expected}"
                 )
             value = tensor.transpose(_FROM_PYTORCH[tensor.ndim])
-            variable = variable.replace(jnp.asarray(value.astype(np.float32)))
+            # Without a dtype, `jnp.asarray` compiles a program for each shape.
+            variable = variable.replace(jnp.asarray(value.astype(np.float32), np.float32))
         leaves.append((leaf_path, variable))
     return nnx.from_flat_state(leaves)
 

@@ -186,13 +186,20 @@ def test_lowers_for_every_platform(backend):
 
 
 @pytest.mark.parametrize("what", ["hamming", "cosine"])
-def test_never_holds_n_by_n(what):
-    """No array of the compiled program is larger than a row of tiles, codes or result."""
-    n, k = 5000, 3
+def test_many_points_are_compared_once_a_pair_and_never_all_at_once(what):
+    """On a CPU a distance counts for both of its points, by minima of strips of 16 points.
+
+    No array of the compiled program is larger than a row of tiles, codes or result.
+    """
+    n, k = 4096, 3
     if what == "hamming":
-        program = jax.jit(lambda x: knn.hamming_knn(x, k)).lower(jnp.zeros((n, 4), jnp.uint32))
+        traced = jax.jit(lambda x: knn.hamming_knn(x, k)).trace(jnp.zeros((n, 4), jnp.uint32))
     else:
-        program = jax.jit(lambda x: knn.cosine_knn(x, k)).lower(jnp.zeros((n, 4)))
+        traced = jax.jit(lambda x: knn.cosine_knn(x, k)).trace(jnp.zeros((n, 4)))
+    program, other = (traced.lower(lowering_platforms=(name,)) for name in ("cpu", "cuda"))
+    of_strips = f"tensor<4x{n // 16}x1024x{'i16' if what == 'hamming' else 'f32'}>"
+    assert of_strips in program.as_text()
+    assert of_strips not in other.as_text()
     compiled = program.compile()
     shapes = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", compiled.as_text())
     largest = max(math.prod(map(int, dims.split(","))) for dims in shapes)

@@ -226,21 +226,30 @@ def test_what_is_said_to_count_deals_otherwise_and_nothing_else_does(situation):
         client_id=np.arange(180) // 30,
     )
 
-    def dealt(key=None, value=None):
+    def dealt(values):
         config = file.load(DIGITS, ["baselines="])
-        changes = {"federation.num_clients": 6, **SITUATIONS[situation]} | (
-            {key: value} if key else {}
-        )
+        changes = {"federation.num_clients": 6, **SITUATIONS[situation], **values}
         config.update_from_flattened_dict(changes)
         federation = Simulation(config, data).dealt(0)
         held = [*federation.partition, (federation.public, federation.test)]
         return config, [np.sort(points).tolist() for kind in held for points in kind]
 
-    for key, values in DEALING.items():
-        if (situation, key) == ("natural", "federation.skew"):
-            continue  # which `partition` refuses
-        (config, one), (_, other) = (dealt(key, value) for value in values)
-        assert (one != other) == (key in counting_keys(config, views_of(config))), key
+    def differ(keys):
+        (config, one), (_, other) = (
+            dealt({key: DEALING[key][number] for key in keys}) for number in (0, 1)
+        )
+        return counting_keys(config, views_of(config)), one != other
+
+    keys = {*DEALING} - ({"federation.skew"} if situation == "natural" else set())  # is refused
+    counting, _ = differ(())
+    for key in keys & counting:
+        still, deals_otherwise = differ((key,))
+        assert key in still
+        assert deals_otherwise, key
+    others = sorted(keys - counting)  # all at once
+    still, deal_otherwise = differ(others)
+    assert still.isdisjoint(others)
+    assert not deal_otherwise, others
 
 
 STUB = """python() { printf "%s\\0" "$@" $'\\n'; }\n"""

@@ -247,9 +247,9 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(
     """Full while metrics, checkpoints or plots are written; by the clock a thread writes them."""
     monkeypatch.setattr(save_schedule, "_MOST_LOST", 0.0)
     monkeypatch.setattr(save_schedule, "LARGEST_SHARE", 1e9)
-    saving = (f"--config.checkpoint_every={every}", "--config.execution.plots=true")
-    for number, limit in enumerate((150, 1000, 3000)):
-        workdir = tmp_path / str(number)
+    for limit, plots in ((150, "false"), (1000, "false"), (3000, "true")):
+        saving = (f"--config.checkpoint_every={every}", f"--config.execution.plots={plots}")
+        workdir = tmp_path / str(limit)
         with full_disk(after=limit):
             status, complaint = launch(workdir, *saving)
         assert (status, complaint.count("\n")) == (1, 1), complaint

@@ -53,7 +53,7 @@ def test_all_sets_of_free_clients_are_equally_likely(monkeypatch, tries, pool):
     monkeypatch.setattr(draws, "_TRIES", tries)
     everybody = np.arange(6) if isinstance(pool, int) else pool
     free = everybody[[0, 2, 3, 5]]
-    rng, number = np.random.default_rng(0), 6000
+    rng, number = np.random.default_rng(0), 3000
     found = Counter(
         tuple(sorted(draw_free(rng, pool, 2, lambda c: np.isin(c, free)).tolist()))
         for _ in range(number)

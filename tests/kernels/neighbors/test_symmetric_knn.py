@@ -5,7 +5,7 @@ Codes, and vectors along axes, whose cosines are exact.
 Three and four devices are tried by the process of its own that `test_spread` starts.
 """
 
-from functools import partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import reference_kernels as reference
 
-from jaxfed.kernels import hamming, knn
+from jaxfed.kernels import hamming
 from jaxfed.kernels.devices.spread import by_rows, everywhere, points_mesh, spread
 from jaxfed.kernels.neighbors import nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES, directions
@@ -30,9 +30,9 @@ def random_codes(n, num_words):
 
 
 def tied_codes(n, num_words):
-    """Three random bits a point, the rest zero: most distances are equal, many points too."""
+    """Few random bits, in the first and the last word: most distances are equal, many points too."""
     codes = np.zeros((n, num_words), np.uint32)
-    codes[:, -1] = np.random.default_rng(0).integers(0, 8, n)
+    codes[:, [0, -1]] = np.random.default_rng(0).integers(0, 4, (n, 2))
     return codes
 
 
@@ -48,9 +48,8 @@ def expected(bits, k, valid):
     return np.where(found, indices, -1), np.where(found, distances, missing)
 
 
-def found_by(between, points, valid, k, num_devices=1):
-    """As `jaxfed.kernels.knn` does it, with tiles of another width."""
-
+@cache  # tests with the same arguments and shapes share a program
+def search_of(between, k, mesh):
     def of(rows):
         def search(points, valid):
             best = symmetric_knn.neighbors(between, points, valid, k, rows)
@@ -58,11 +57,16 @@ def found_by(between, points, valid, k, num_devices=1):
 
         return search
 
+    return jax.jit(by_rows(of, mesh))
+
+
+def found_by(between, points, valid, k, num_devices=1):
+    """As `jaxfed.kernels.knn` does it, with tiles of another width."""
     mesh = points_mesh(num_devices) if num_devices > 1 else None
     arrays = (jnp.asarray(points), jnp.asarray(valid))
     if mesh is not None:
         arrays = (spread(points, mesh), spread(valid, mesh, fill=False))
-    found = jax.jit(by_rows(of, mesh))(*arrays)
+    found = search_of(between, k, mesh)(*arrays)
     return [np.asarray(array)[: len(points)] for array in everywhere(found)]
 
 
@@ -79,14 +83,16 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize(
     ("make", "n", "num_words", "k", "width", "block", "share_valid"),
     [
+        pytest.param(
+            tied_codes, 301, 9, 3, 32, 100, 0.8, id="many blocks, ties, padding, odd words"
+        ),
         pytest.param(tied_codes, 700, 1, 5, 96, 10_000, 1, id="one block, ties"),
-        pytest.param(tied_codes, 701, 2, 3, 32, 128, 0.8, id="many blocks, ties, padding"),
         pytest.param(random_codes, 700, 9, 10, 64, 200, 1, id="many blocks, words left over"),
         pytest.param(random_codes, 300, 12, 2, 32, 100, 0.02, id="fewer valid than neighbors"),
         pytest.param(random_codes, 300, 12, 2, 32, 100, 0, id="none valid"),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_equals_the_oracle(make, n, num_words, k, width, block, share_valid):
     bits, valid = make(n, num_words), np.random.default_rng(1).random(n) < share_valid
     between = between_codes(num_words, width, block)
@@ -182,24 +188,3 @@ def test_half_of_the_distances_are_counted(num_devices):
 def test_where_it_is_used(n, num_words, k, is_suited):
     width = KERNEL.width
     assert (symmetric_knn.suits(n, k, width) and can_number(num_words, k, width)) == is_suited
-
-
-def test_the_search_uses_it_on_a_cpu_for_many_points_alone():
-    def program(n, backend):
-        bits = jax.ShapeDtypeStruct((n, 2), jnp.uint32)
-        search = jax.jit(partial(knn.hamming_knn, num_neighbors=3, backend=backend))
-        return search.trace(bits).lower(lowering_platforms=("cpu",)).as_text()
-
-    strips = 4096 // 16
-    of_strips = f"tensor<4x{strips}x1024xi16>"
-    assert of_strips in program(4096, "auto")  # by "popcount" on a CPU
-    assert of_strips not in program(4096, "matmul")
-
-
-def test_so_does_the_search_by_cosines():
-    vectors = jax.ShapeDtypeStruct((4096, 2), jnp.float32)
-    traced = jax.jit(partial(knn.cosine_knn, num_neighbors=3)).trace(vectors)
-    cpu, cuda = (traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda"))
-    of_strips = f"tensor<4x{4096 // 16}x1024xf32>"
-    assert of_strips in cpu
-    assert of_strips not in cuda

@@ -77,8 +77,13 @@ def check_extension(sizes, later_sizes, seed=0, labeled=0.3, **switches):
 
 
 @pytest.mark.parametrize(("sizes", "later"), SHAPES.values(), ids=SHAPES)
-def test_equals_a_labeling_of_all_points(sizes, later):
-    check_extension(sizes, later)
+def test_equals_a_labeling_of_all_points_and_the_dense_algorithm(sizes, later):
+    ours, joint, scale = check_extension(sizes, later)
+    label, confidence, z = dense_algorithm_1(*joint, Parameters(**SETTINGS))
+    found = [np.concatenate(part) for part in zip(*ours, strict=True)]
+    np.testing.assert_array_equal(found[0], label)
+    np.testing.assert_allclose(found[1], confidence, atol=1e-4)
+    np.testing.assert_allclose(found[2], z, rtol=1e-4, atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
@@ -92,16 +97,6 @@ def test_equals_it_for_random_numbers_of_points(seed):
     rng = np.random.default_rng(seed)
     sizes, later = (rng.integers(0, limit, rng.integers(1, 5)) for limit in (60, 30))
     check_extension(list(sizes), list(later), seed=seed, labeled=float(rng.choice([0.0, 0.5])))
-
-
-@pytest.mark.parametrize(("sizes", "later"), [([20, 15], [4, 3]), ([4, 0], [20, 30])])
-def test_agrees_with_the_dense_algorithm(sizes, later):
-    ours, joint, scale = check_extension(sizes, later)
-    label, confidence, z = dense_algorithm_1(*joint, Parameters(**SETTINGS))
-    found = [np.concatenate(part) for part in zip(*ours, strict=True)]
-    np.testing.assert_array_equal(found[0], label)
-    np.testing.assert_allclose(found[1], confidence, atol=1e-4)
-    np.testing.assert_allclose(found[2], z, rtol=1e-4, atol=1e-5 * scale)
 
 
 def test_batch_after_batch_and_labels_of_later_points():
