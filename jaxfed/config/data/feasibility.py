@@ -156,6 +156,13 @@ def check_clients(dataset: Dataset, config: ConfigDict) -> None:
             allowed="cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
             "subclass",
         )
+    if wanted.partition == "subclasses" and is_split and dataset.subclass_test is None:
+        raise UsageError(
+            f"the test split of {dataset.name} has no subclasses, by which clients could hold it",
+            key="config.federation.test",
+            value="clients",
+            allowed="use 'central', or give the test split the array subclass_test",
+        )
 
 
 def check_enough(dataset: Dataset, config: ConfigDict, left: int) -> None:

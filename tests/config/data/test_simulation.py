@@ -134,6 +134,32 @@ def test_natural_clients_have_the_names_of_the_data(tmp_path):
         assert counts.get("client_names") == expected
 
 
+@pytest.mark.parametrize(
+    ("partition", "column", "said"),
+    [
+        ("natural", "client_id", "names no clients that could hold it"),
+        ("subclasses", "subclass", "has no subclasses, by which clients could hold it"),
+    ],
+)
+def test_clients_hold_a_test_split_only_by_a_column_of_its_own(tmp_path, partition, column, said):
+    points = np.arange(60)
+    np.savez(
+        tmp_path / "set.npz",
+        **{"x": points[:, None].astype(np.float32), "y": points % 2, column: points % 4},
+        x_test=np.zeros((4, 1), np.float32),
+        y_test=np.arange(4) % 2,
+    )
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.npz")
+    config.federation.partition, config.federation.num_clients = partition, 2
+    config.federation.test = "clients"
+    message = rf"config\.federation\.test='clients': the test split of .* {said}; use 'central', or"
+    with pytest.raises(UsageError, match=message):
+        Simulation(config).check()
+    config.federation.test = "central"
+    Simulation(config).check()
+
+
 def unlabeled_simulation(tmp_path, **keys):
     """120 examples of two classes and two clients of their own; of every third nobody knows the class."""
     y = np.where(np.arange(120) % 3, np.arange(120) % 2, -1)
