@@ -112,22 +112,22 @@ def make_algorithm(
             return factory(num_classes=federation.num_classes, **given)
 
     wanted, candidates = config.selection, settings_to_try(config, name)
-    plain = one_shot({}, execution)
     if wanted.settings == "given" or len(candidates) == 1:
-        return plain
-    if not plain.one_shot:
-        raise UsageError(
-            f"{name!r} needs more than one round, and cross-validation asks for labels in one",
-            key=f"config.selection.candidates.{name}",
-            allowed="leave it out, and use a sweep",
-        )
-    return cross_validated(
+        return one_shot({}, execution)
+    chosen = cross_validated(
         one_shot,
         candidates,
         num_folds=wanted.folds,
         measure=wanted.measure,
         execution=execution,
     )
+    if not chosen.one_shot:
+        raise UsageError(
+            f"{name!r} needs more than one round, and cross-validation asks for labels in one",
+            key=f"config.selection.candidates.{name}",
+            allowed="leave it out, and use a sweep",
+        )
+    return chosen
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:

@@ -156,8 +156,14 @@ def _check(
     }
     if num_clients is not None or not isinstance(scheme, OwnerScheme):
         rules["num_clients"] = at_least(1)
-    given = {"sizes": sizes, "labels": labels, "skew": skew, "num_clients": num_clients}
-    check_values("partition", rules, {**given, "seed": seed})
+    given = {
+        "sizes": sizes,
+        "labels": labels,
+        "skew": skew,
+        "seed": seed,
+        "num_clients": num_clients,
+    }
+    check_values("partition", rules, given)
     if isinstance(scheme, OwnerScheme):
         defaults = Sizes()
         for key, value, default in (
