@@ -44,7 +44,7 @@ def trained(cell, method):
 
 
 def gains(folder, metric):
-    """Yield mean and standard error of what `auto` gains over the paper's settings, for each cell of a folder."""
+    """Yield what `auto` gains over the paper's settings in each cell of a folder, with its standard error."""
     for path in (ROOT / "results/xclp_auto" / folder / "tables").glob("*-gains.csv"):
         with path.open() as file:
             for row in csv.DictReader(file):
@@ -64,7 +64,9 @@ def text(page):
 
 def headlines():
     """Return README's results and the rows of choosing's table, each as one line."""
-    section = (ROOT / "README.md").read_text().partition("## Three results")[2].partition("More:")[0]
+    section = (
+        (ROOT / "README.md").read_text().partition("## Three results")[2].partition("More:")[0]
+    )
     bullets = [" ".join(bullet.split()) for bullet in section.split("\n* ")[1:]]
     table = (ROOT / "docs/choosing.md").read_text().partition("## What to expect")[2]
     return bullets + re.findall(r"^\| (?!setting|:--).*", table, re.MULTILINE)
@@ -97,11 +99,11 @@ def test_a_measure_is_named():
 
 def test_xclp_prediction():
     xclp = predicted("xclp", auto=True)
-    baselines = [predicted("per_client_lp", auto=True), predicted("client_knn", auto=True)]
+    baselines = ("per_client_lp", "client_knn")
+    tuned = [predicted(name, auto=True) for name in baselines]
     for settings in ("given", "cross_validated"):
-        for method in ("per_client_lp", "client_knn"):
-            baselines.append(predicted(method, selection__settings=settings))
-    best = max(baselines, key=np.mean)
+        tuned += [predicted(name, selection__settings=settings) for name in baselines]
+    best = max(tuned, key=np.mean)
     gain, error = difference(xclp, best)
     assert f"{xclp.mean():.1f} % on new points, {gain} points ± {error} above" in text("README.md")
     assert f"XCLP {xclp.mean():.1f} %" in text("docs/choosing.md")
@@ -130,7 +132,9 @@ def test_cells_of_auto():
     _, ahead_by_one, behind_by_one = ahead_and_behind(sets, "test_accuracy", 1)
     assert behind == 1
     page = text("docs/results.md")
-    assert f"of {cells} cells ahead of the paper's by more than two standard errors in {ahead}" in page
+    assert (
+        f"of {cells} cells ahead of the paper's by more than two standard errors in {ahead}" in page
+    )
     assert f"behind in one, level in {cells - ahead - behind}; " in page
     assert f"ahead by more than one in {ahead_by_one}, behind in {behind_by_one}" in page
     cells, ahead, behind = ahead_and_behind(("",), "test_balanced_accuracy", 2)
