@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jaxfed.errors import UsageError
 from jaxfed.flower.client.client_data import write_private
+from jaxfed.host.storage import whole_file
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -44,14 +45,17 @@ class Pair(NamedTuple):
 def make_authority(folder: Path) -> Pair:
     """Make a certificate authority in a folder, or return the one there.
 
+    A missing certificate is made again for the key: a start may have been killed between the two.
+
     Raises:
-        UsageError: one of its two files is missing, damaged, or does not belong to the other.
+        UsageError: one of its two files is damaged, expired, or does not belong to the other.
     """
     pair = Pair(folder / "ca.crt", folder / "ca.key")
-    if pair.public.exists() or pair.private.exists():
+    if pair.public.exists():
+        check_certificate(pair.public)
         _read_pair(pair)
         return pair
-    key = ec.generate_private_key(_CURVE)
+    key = _own_key(pair.private)
     subject = _name("jaxfed certificate authority")
     certificate = (
         _draft(subject, subject, key.public_key(), _DAYS_OF_AUTHORITY)
@@ -59,7 +63,7 @@ def make_authority(folder: Path) -> Pair:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA384())
     )
-    _write_pair(pair, certificate, key)
+    _write_certificate(pair.public, certificate)
     return pair
 
 
@@ -78,11 +82,12 @@ def make_server_certificate(authority: Pair, folder: Path, names: Sequence[str])
     wanted = tuple(dict.fromkeys([*names, *LOOPBACK]))
     alternatives = list(map(_san, wanted))
     signer, signing_key = _read_pair(authority)
-    if pair.public.exists() and pair.private.exists():
-        certificate, _ = _read_pair(pair)
-        if _is_current(certificate, signer, alternatives):
+    key = _own_key(pair.private)
+    if pair.public.exists():
+        certificate = _read_certificate(pair.public)
+        is_of_key = certificate.public_key() == key.public_key()
+        if is_of_key and _is_current(certificate, signer, alternatives):
             return pair
-    key = ec.generate_private_key(_CURVE)
     certificate = (
         _draft(_name(wanted[0]), signer.subject, key.public_key(), _DAYS_OF_SERVER)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -95,7 +100,7 @@ def make_server_certificate(authority: Pair, folder: Path, names: Sequence[str])
         )
         .sign(signing_key, hashes.SHA384())
     )
-    _write_pair(pair, certificate, key)
+    _write_certificate(pair.public, certificate)
     return pair
 
 
@@ -117,7 +122,8 @@ def make_node_key(private: Path) -> Pair:
         write_private(private, key.private_bytes(*encoding, serialization.NoEncryption()))
     if not pair.public.exists():
         form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        pair.public.write_bytes(key.public_key().public_bytes(*form) + b"\n")
+        with whole_file(pair.public, "wb") as stream:
+            stream.write(key.public_key().public_bytes(*form) + b"\n")
     return pair
 
 
@@ -235,26 +241,39 @@ def _is_current(
     return set(found) == set(names) and certificate.not_valid_after_utc > month
 
 
-def _write_pair(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    pair.private.parent.mkdir(parents=True, exist_ok=True)
+def _write_certificate(file: Path, certificate: x509.Certificate) -> None:
+    with whole_file(file, "wb") as stream:
+        stream.write(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _own_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a private key, or make it."""
+    if file.exists():
+        return _read_key(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(_CURVE)
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    write_private(pair.private, key.private_bytes(*form, serialization.NoEncryption()))
-    pair.public.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(file, key.private_bytes(*form, serialization.NoEncryption()))
+    return key
 
 
 def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    certificate = _read_certificate(pair.public)
-    _check_private(pair.private)
-    content = _read(pair.private)
-    try:
-        key = serialization.load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{pair.private}: not a private key in PEM format") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UsageError(f"{pair.private}: not a key on an elliptic curve")
+    certificate, key = _read_certificate(pair.public), _read_key(pair.private)
     if key.public_key() != certificate.public_key():
         raise UsageError(f"{pair.private}: not the key of {pair.public}; bring the other one back")
     return certificate, key
+
+
+def _read_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    _check_private(file)
+    content = _read(file)
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{file}: not a private key in PEM format") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError(f"{file}: not a key on an elliptic curve")
+    return key
 
 
 def _read_certificate(file: Path) -> x509.Certificate:

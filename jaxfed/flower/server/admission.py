@@ -75,7 +75,7 @@ def gather(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Admitted:
-    """Admit nodes until all clients are here, one of them is wrong, or time is over.
+    """Admit each node as it comes, until all clients are here, one of them is wrong, or time is over.
 
     A node that is none of the clients (one that is gone but still listed, one of another run) ends no wait.
 
@@ -91,16 +91,12 @@ def gather(
     end = clock() + seconds
     found = Admitted({}, {}, {}, 0, False)
     while True:
-        asked = {*found.nodes.values(), *found.refused}
-        new = set(network.nodes()) - asked
-        left = end - clock()
-        if len(found.nodes) + len(new) < number and left > 0:
-            sleep(min(poll, left))
-            continue
-        if new:
+        if new := set(network.nodes()) - {*found.nodes.values(), *found.refused}:
             found = found.joined(admit(new, known=found.nodes))
+        left = end - clock()
         if len(found.nodes) == number or found.wrong or left <= 0:
             return found
+        sleep(min(poll, left))
 
 
 def admit(

@@ -1,9 +1,11 @@
 """Certificates that TLS clients accept for their names alone, and keys that only their owner reads."""
 
+import datetime
 import socket
 import ssl
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -69,6 +71,59 @@ def test_valid_files_are_kept_and_others_made_again(tmp_path):
     assert handshake(server, other, "b.org") is None
 
 
+class Killed(BaseException):
+    """Nothing cleans up."""
+
+
+def test_keys_of_a_start_that_was_killed_at_any_write(tmp_path, monkeypatch):
+    """The next start makes what is missing, and clients with the first ca.crt trust its server."""
+
+    def start(folder):
+        authority = certificates.make_authority(folder)
+        certificates.make_node_key(folder / "node.key")
+        return authority, certificates.make_server_certificate(authority, folder, ["a.org"])
+
+    replace, left = Path.replace, [0]
+
+    def replace_or_die(self, target):
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_or_die)
+    for number in range(1, 8):
+        left[0] = number
+        folder = tmp_path / str(number)
+        try:
+            start(folder)
+        except Killed:
+            left[0] = 0
+            authority, server = start(folder)
+            assert handshake(server, authority, "a.org") is None
+        else:
+            assert number == 7  # six files
+    left[0] = 0
+    authority, server = start(tmp_path / "8")
+    first = authority.public.read_bytes()
+    authority.public.unlink()
+    certificates.make_authority(tmp_path / "8")
+    assert authority.public.read_bytes() != first
+    authority.public.write_bytes(first)
+    assert handshake(server, authority, "a.org") is None
+
+
+def test_an_expired_authority_is_refused_by_server_and_client(tmp_path, monkeypatch):
+    authority, today = certificates.make_authority(tmp_path), certificates._now()
+    monkeypatch.setattr(certificates, "_now", lambda: today + datetime.timedelta(days=3651))
+    for entrance in (
+        lambda: certificates.make_authority(tmp_path),
+        lambda: certificates.check_certificate(authority.public),
+    ):
+        with pytest.raises(UsageError, match=r"ca\.crt: the certificate expired on \d.*new one"):
+            entrance()
+
+
 def test_damaged_files_are_named(tmp_path):
     authority = certificates.make_authority(tmp_path)
     other = certificates.make_authority(tmp_path / "other")
@@ -79,7 +134,9 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"ca\.crt: not a certificate"):
         certificates.make_authority(tmp_path)
     authority.public.unlink()
-    with pytest.raises(UsageError, match=r"ca\.crt: No such file"):
+    certificates.make_authority(tmp_path)
+    authority.private.unlink()
+    with pytest.raises(UsageError, match=r"ca\.key: No such file"):
         certificates.make_authority(tmp_path)
     key = ed25519.Ed25519PrivateKey.generate()
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
