@@ -17,7 +17,7 @@ from jaxfed.flower.client.client_data import problems
 def main(folder: Path, number: int, name: str) -> None:
     digits = load_digits()
     own = np.arange(number, len(digits.target), 3)  # a third of all examples
-    x = digits.images[own, :, :, None].astype(np.float32)
+    x = digits.images[own, :, :, None].astype(np.float32) / 16
     y = digits.target[own].astype(np.int32)
     test = len(own) * 4 // 5
     labels = np.where(np.arange(test) % 2, -1, y[:test])

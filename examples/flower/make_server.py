@@ -17,7 +17,7 @@ from jaxfed.flower.server.server_data import read
 
 def main(folder: Path) -> None:
     digits = load_digits()
-    x = digits.images[::6, :, :, None].astype(np.float32)
+    x = digits.images[::6, :, :, None].astype(np.float32) / 16
     shared = {
         "num_classes": 10,
         "class_names": [str(name) for name in digits.target_names],

@@ -84,7 +84,7 @@ class Dataset:
     Attributes:
         name: as requested.
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
-            float32, 0..16). Everything else: float32.
+            float32, 0 to 1). Everything else: float32.
         y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
             in the source. At least one has a label, unless `labels_optional`.
         x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of

@@ -13,7 +13,7 @@ def _digits() -> Dataset:
     rows = _digit_rows()
     return Dataset(
         name="digits",
-        x=rows[:, :-1].reshape(-1, 8, 8, 1).astype(np.float32),
+        x=(rows[:, :-1] / 16).reshape(-1, 8, 8, 1).astype(np.float32),
         y=rows[:, -1].astype(np.int32),
         x_test=np.zeros((0, 8, 8, 1), np.float32),
         y_test=np.zeros(0, np.int32),
@@ -55,5 +55,5 @@ def _breast_cancer() -> Dataset:
 
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": _digits, "breast_cancer": _breast_cancer}
-"""digits: 1,797 images float32 `[8, 8, 1]`, 0..16, 10 classes. breast_cancer: 569 x 30, float32, raw
-units, 2 classes (malignant, benign). Neither has a test split."""
+"""digits: 1,797 images float32 `[8, 8, 1]` in 17 levels from 0 to 1, 10 classes. breast_cancer: 569 x 30,
+float32, raw units, 2 classes (malignant, benign). Neither has a test split."""

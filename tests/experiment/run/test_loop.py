@@ -431,7 +431,7 @@ def test_protocols_tell_of_their_progress(config, tmp_path, monkeypatch):
 
 def test_preprocessing(config):
     raw = Simulation(config).federation(0).x
-    assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 16)
+    assert (raw.shape, raw.dtype, raw.max()) == ((1797, 64), np.float32, 1)
     config.preprocessing.kind = "standardized"
     federation = Simulation(config).federation(0)
     part = federation.partition
@@ -439,8 +439,8 @@ def test_preprocessing(config):
     np.testing.assert_allclose(trained_on.mean(axis=0), 0, atol=1e-5)
     tested_on = federation.x[np.concatenate([*part.new, federation.test])]
     assert np.abs(tested_on.mean(axis=0)).max() > 0.01  # nobody has looked at them
-    config.preprocessing.kind = "pretrained"
-    with pytest.raises(UsageError, match="digits has float32 from 0 to 16"):
+    config.preprocessing.kind, config.dataset.name = "pretrained", "breast_cancer"
+    with pytest.raises(UsageError, match="breast_cancer has float32 from 0 to 4254"):
         Simulation(config).check()
 
 
