@@ -5,7 +5,8 @@
     h <- h - alpha / M sum_{k in S} (w_k - w)                       (the server keeps it)
     w <- 1 / |S| sum_{k in S} w_k - h / alpha
 
-g_k and h start at 0. With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
+g_k and h start at 0; M clients can train in this run: they have a label, or with pseudo-labels an example.
+With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
 point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S is
 `training.weighting` "uniform"; the server's optimizer is plain SGD with rate 1.
 

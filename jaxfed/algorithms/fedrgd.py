@@ -13,9 +13,9 @@ has CE on its own labels beside the term above, both of weight 1.
 
 The paper trains with group normalization in place of batch normalization (the model's `norm`), S = 2, 16
 steps a round (`training.local_steps`), SGD with Nesterov's momentum 0.9. Groups are drawn anew in every round
-out of who takes part, sizes equal to within one, and start from the group models of the round before. So it
-is in the code, whose groups are ranks that go on with their model whichever client's data they are given
-next.
+out of the clients that take part and have examples, sizes equal to within one, and start from the group
+models of the round before. So it is in the code, whose groups are ranks that go on with their model whichever
+client's data they are given next.
 
 Not reproduced are the code's loss, which has the weak view's logits on both sides, its one pair of ranks that
 belongs to both groups and averages between them, and its rate over warm-up steps. A client that is unsure of
@@ -197,7 +197,9 @@ def _squares(stacked: jax.Array) -> jax.Array:
 def group_mail(state: ServerState, cohort: Cohort, communication: Communication) -> Membership:
     """Each client's group and its model, [K, ...]; this model replaces the one that all receive."""
     del communication
-    return _memberships(state.optimizer, state.round, jnp.asarray(cohort.client_id))
+    has_examples = jnp.any(jnp.asarray(cohort.mask), axis=1)  # others take no place in a group
+    ids = jnp.where(has_examples, jnp.asarray(cohort.client_id), -1)
+    return _memberships(state.optimizer, state.round, ids)
 
 
 @jax.jit

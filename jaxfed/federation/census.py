@@ -43,12 +43,14 @@ class Census(NamedTuple):
         max_labels: the largest number of labels of a client.
         sums: of each feature, over all clients; None if a client has sent none.
         labels: the number of labels of each client, which the server alone knows; () at a client.
+        examples: the number of all examples of each client, likewise.
     """
 
     capacity: int
     max_labels: int
     sums: FeatureSums | None
     labels: tuple[int, ...] = ()
+    examples: tuple[int, ...] = ()
 
 
 def counts_of(x: np.ndarray, labels: np.ndarray, *, sums: bool = True) -> ClientCounts:
@@ -71,6 +73,5 @@ def census_of(clients: Sequence[ClientCounts]) -> Census:
     """Join the counts of all clients, in the order of their numbers."""
     examples, labels, sums = zip(*clients, strict=True)
     known = [each for each in sums if each is not None]
-    return Census(
-        max(examples), max(labels), added(known) if len(known) == len(clients) else None, labels
-    )
+    total = added(known) if len(known) == len(clients) else None
+    return Census(max(examples), max(labels), total, labels, examples)

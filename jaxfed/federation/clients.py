@@ -226,6 +226,16 @@ class Federation:
         has_labels = np.array(self.label_counts) > 0
         return np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
 
+    def num_training(self, *, needs_labels: bool) -> int:
+        """M of a method's sums over clients: the number that can train.
+
+        Args:
+            needs_labels: True counts clients with a label, False those with an example.
+        """
+        if needs_labels:
+            return len(self.by_labels[0])
+        return int(np.count_nonzero(self.sizes if self.census is None else self.census.examples))
+
     @property
     def server_examples(self) -> tuple[np.ndarray, np.ndarray] | None:
         """x [n_s, ...] and labels int32 [n_s] of the server; None if it has none."""

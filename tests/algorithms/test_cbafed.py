@@ -101,7 +101,7 @@ def test_four_rounds_are_the_equations():
             w = earlier = (w + earlier) / 2
         found = states[number + 1]
         np.testing.assert_allclose(weights_of(found.model), w, rtol=2e-4, atol=2e-5)
-        np.testing.assert_allclose(found.control, counts.sum(axis=0) / 5, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.control, counts.sum(axis=0) / 4, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(found.clients, counts)
     assert seconds
     assert kept_out

@@ -5,12 +5,14 @@ import json
 import sys
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from on_demand import on_demand
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.data import Partition
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import simulate
@@ -127,6 +129,39 @@ def _take_cores_for_accelerators(monkeypatch):
     for name, module in list(sys.modules.items()):
         if name.startswith("jaxfed.") and getattr(module, "is_one_cpu", None) is is_one_cpu:
             monkeypatch.setattr(module, "is_one_cpu", lambda: False)
+
+
+# Methods whose guarantee is of noise on the mean of a whole cohort: a client without work counts, too.
+COUNT_EVERYBODY = ("dp_fedavg", "dp_fedavg_records")
+
+
+@pytest.mark.parametrize("case", on_demand(CASES, at_once=("scaffold", "feddyn", "fedmatch")))
+def test_clients_without_anything_to_train_on_are_inert(case):
+    """Nine more in every cohort change no prediction; with a method of given labels some have examples."""
+    name, settings = CASES[case]
+    config, federation, algorithm = arranged(name, settings=settings)
+    last = min(config.rounds, config.training.labeled_only_rounds + 2)
+    nothing = (np.zeros(0, np.int64),) * 9
+    own = nothing
+    if algorithm.needs_labels(last):
+        own = (*nothing[:5], *np.split(federation.validation[:4], 4))
+    part = federation.partition
+    with_nobody = federation.with_partition(
+        Partition((*part.labeled, *nothing), (*part.unlabeled, *own), (*part.new, *nothing))
+    )
+    states, key = [], jax.random.key(SEED)
+    for clients, extra in ((federation, 0), (with_nobody, 0 if name in COUNT_EVERYBODY else 9)):
+        state = started(algorithm, clients)
+        for number in range(1, last + 1):
+            cohort = clients.cohort([*range(8), *range(8, 8 + extra)])
+            state, _ = algorithm.round(state, cohort, jax.random.fold_in(key, number))
+        states.append(state)
+    if algorithm.predict is not None:
+        x = federation.x[federation.test]
+        found = [algorithm.predict(state, x) for state in states]
+    else:
+        found = [algorithm.predictions(state, federation).confidence for state in states]
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
 AT_ONCE = ("xclp", "fedavg_xclp")

@@ -177,6 +177,7 @@ def fedmatch(
         seen = helper_selection.seen(
             plain, composed(returned), returned["psi"], client.data.x.shape[1:]
         )
+        seen = seen._replace(is_known=jnp.any(client.data.mask))  # without examples: no helper
         update = finished(training, shared, client, trained._replace(state=returned))
         return update._replace(client_state=seen, sent={"parameters": num_bytes})
 

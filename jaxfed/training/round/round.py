@@ -141,7 +141,7 @@ def federated_training(
 
     adds_nothing = (init_client, control, messages, *hooks) == (no_state, NO_CONTROL, MODEL_ALONE)
     averages = adds_nothing and _averages_changes(training, server, pseudo_label)
-    init_rows = partial(_first_state, training, control, init_client, hooks)
+    init_rows = partial(_first_state, training, control, init_client, hooks, needs_labels)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         _check(federation, server, training)
@@ -151,6 +151,8 @@ def federated_training(
         stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
     ) -> tuple[ServerState, Metrics]:
         stage = stages[int(state.round) >= training.labeled_only_rounds]
+        if int(state.round) == training.labeled_only_rounds:
+            state = control.in_stage_2(state)
         label_key, train_key = jax.random.split(key)
         communication = Communication()
         # 1. A server that has labels trains on them.
@@ -314,6 +316,7 @@ def _first_state(
     control: Control,
     init_client: Callable[[nnx.State, Federation], Any],
     hooks: Sequence[Hook],
+    needs_labels: Callable[[int], bool],
     num_rows: int,
     key: jax.Array,
     federation: Federation,
@@ -346,4 +349,8 @@ def _first_state(
     )
     for hook in hooks:
         state = hook.init(state, federation, key)
-    return state
+    if not jax.tree.leaves(state.control):
+        return state
+    needs = True, needs_labels(training.labeled_only_rounds + 1)
+    numbers = [federation.num_training(needs_labels=each) for each in needs]
+    return state._replace(num_training=np.maximum(numbers, 1).astype(np.float32))

@@ -111,7 +111,8 @@ class DrawnClients(Hook):
 class Control(NamedTuple):
     """Values beside the model, `ServerState.control` (SCAFFOLD's c, FedDyn's h).
 
-    They grow by the sum of the clients' `ClientUpdate.correction` over the number of all clients.
+    They grow by the sum of the clients' `ClientUpdate.correction` over M, the number of clients that can
+    train in this stage of the run (`Federation.num_training`): others never have a correction.
 
     Fields:
         init: parameters -> control before the first round.
@@ -130,7 +131,7 @@ class Control(NamedTuple):
         state: ServerState,
         corrections: Any,
         anyone: jax.Array,
-        num_clients: int,
+        num_training: jax.Array,
     ) -> tuple[nnx.State, Any]:
         """Return the model after this step, and the new control; jit-traceable.
 
@@ -139,10 +140,10 @@ class Control(NamedTuple):
             state: the state before the round.
             corrections: the clients' corrections [K, ...].
             anyone: bool scalar; False leaves the model as it is.
-            num_clients: M, the number of all clients.
+            num_training: M, float32 scalar.
         """
         control = jax.tree.map(
-            lambda control, change: control + change.sum(axis=0) / num_clients,
+            lambda control, change: control + change.sum(axis=0) / num_training,
             state.control,
             corrections,
         )
@@ -153,6 +154,14 @@ class Control(NamedTuple):
             parameters,
         )
         return nnx.merge_state(parameters, statistics), control
+
+    def in_stage_2(self, state: ServerState) -> ServerState:
+        """Return the state at the start of stage 2: the clients' sum over the number that can train there."""
+        if not jax.tree.leaves(state.control):
+            return state
+        first, second = state.num_training
+        control = jax.tree.map(lambda leaf: leaf * (first / second), state.control)
+        return state._replace(control=control)
 
 
 NO_CONTROL = Control()

@@ -33,7 +33,6 @@ from jaxfed.training.round.cohort_step import (
 from jaxfed.training.round.labels_at_server import ServerWithoutLabels
 from jaxfed.training.round.server_hooks import Control, Messages
 from jaxfed.training.server.aggregate import WEIGHTINGS, weighted_mean
-from jaxfed.training.server.client_rows import leaves
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -78,6 +77,7 @@ class StageProgram:
         `measures`: clients measure "static" statistics of the new model. `is_local`: they keep theirs.
         In stage 1 no method takes examples without labels.
         """
+        self._stage = stage
         self.step = CohortStep(
             training, local_update, messages.after_mean, map_clients, stage=stage
         )
@@ -146,7 +146,6 @@ class StageProgram:
         key: jax.Array,
         *,
         shared: Shared,
-        num_clients: int | None = None,
     ) -> tuple[ServerState, dict[str, jax.Array]]:
         """FedAvg: take the server's step by the weighted mean of the clients' changes.
 
@@ -157,7 +156,6 @@ class StageProgram:
             own: the examples of a server with labels.
             key: typed, of the round's training.
             shared: what all clients received.
-            num_clients: M, the number of all clients; None: as many as have a state in `state.clients`.
 
         Returns:
             The state after the round, without the clients' own new states, and metrics.
@@ -169,9 +167,10 @@ class StageProgram:
             state.model, deltas, weights, state.optimizer
         )
         anyone = jnp.any(weights > 0)
-        if num_clients is None:
-            num_clients = max(map(len, leaves(state.clients)), default=1)
-        model, control = self.control.moved(model, state, updates.correction, anyone, num_clients)
+        control = state.control
+        if jax.tree.leaves(control):
+            number = state.num_training[self._stage - 1]
+            model, control = self.control.moved(model, state, updates.correction, anyone, number)
         metrics = metrics_of(updates, trains, model, shared.learning_rate) | server_metrics
         after = state._replace(
             model=model, optimizer=optimizer, control=control, round=state.round + 1

@@ -32,6 +32,8 @@ class ServerState(NamedTuple):
         memory: the server's store of its clients' uploads (ProtoFSSL's prototypes); ().
         client_optimizers: states of clients' optimizers if they are kept, stacked [M, ...]; ().
         round: int32, rounds done.
+        num_training: float32 [2], the numbers of clients that can train in the two stages of a run, by which
+            sums of `control` are divided; ().
         stored: models of earlier rounds that clients train from in asynchronous rounds (`stored_models`); ().
     """
 
@@ -44,6 +46,7 @@ class ServerState(NamedTuple):
     round: jax.Array
     memory: Any = ()
     client_optimizers: Any = ()
+    num_training: Any = ()
     stored: Any = ()
 
 

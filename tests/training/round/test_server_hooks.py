@@ -103,7 +103,7 @@ def test_control_that_is_not_sent_costs_no_bytes():
         algorithm = federated_training(training, update, pseudo_label="none", control=part)
         state = algorithm.init(KEY, FEDERATION)
         after, metrics = algorithm.round(state, FEDERATION.cohort(), KEY)
-        np.testing.assert_array_equal(after.control, np.full(7, 3.0))  # no client has a state
+        np.testing.assert_array_equal(after.control, np.ones(7))
         told = metrics["communication"]
         assert told["upload"].get("control", 0) == told["download"].get("control", 0)
         assert told["upload"].get("control", 0) == (3 * 4 * 7 if is_sent else 0)

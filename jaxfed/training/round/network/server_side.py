@@ -70,16 +70,14 @@ class ServerStage:
             )
         self.source, self._stage, self._ask, self._label = stage.source, stage, ask, label
         self._example = federation.x.shape[1:], federation.x.dtype
-        program, num_clients = stage.program, federation.num_clients
+        program = stage.program
 
         @jax.jit
         def serve(
             state: ServerState, updates: ClientUpdate, trains: jax.Array, own: Any, key: jax.Array
         ) -> tuple[ServerState, dict[str, jax.Array]]:
             shared = program.step.shared(state)
-            return program.server_part(
-                state, updates, trains, own, key, shared=shared, num_clients=num_clients
-            )
+            return program.server_part(state, updates, trains, own, key, shared=shared)
 
         self._serve, self._with_measured = serve, jax.jit(program.with_measured)
 
