@@ -227,11 +227,7 @@ class Federation:
         return np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
 
     def num_training(self, *, needs_labels: bool) -> int:
-        """M of a method's sums over clients: the number that can train.
-
-        Args:
-            needs_labels: True counts clients with a label, False those with an example.
-        """
+        """Number of clients with a label if `needs_labels`, else with an example: M of sums over clients."""
         if needs_labels:
             return len(self.by_labels[0])
         return int(np.count_nonzero(self.sizes if self.census is None else self.census.examples))

@@ -123,8 +123,7 @@ def federated_training(
             given labels alone they take part, with a placeholder label of weight 0.
 
     Raises:
-        UsageError: unknown pseudo-labels, labels at a place where the method cannot use them; in `init`, new
-            points at clients, or labels of a server that `training` does not have.
+        UsageError: pseudo-labels or a place of labels that does not suit; in `init`, a federation likewise.
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)
@@ -151,8 +150,7 @@ def federated_training(
         stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
     ) -> tuple[ServerState, Metrics]:
         stage = stages[int(state.round) >= training.labeled_only_rounds]
-        if int(state.round) == training.labeled_only_rounds:
-            state = control.in_stage_2(state)
+        state = control.scaled(state, training.labeled_only_rounds)
         label_key, train_key = jax.random.split(key)
         communication = Communication()
         # 1. A server that has labels trains on them.

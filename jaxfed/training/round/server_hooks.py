@@ -155,9 +155,9 @@ class Control(NamedTuple):
         )
         return nnx.merge_state(parameters, statistics), control
 
-    def in_stage_2(self, state: ServerState) -> ServerState:
-        """Return the state at the start of stage 2: the clients' sum over the number that can train there."""
-        if not jax.tree.leaves(state.control):
+    def scaled(self, state: ServerState, first_of_stage_2: int) -> ServerState:
+        """Return the state that a round begins with: in stage 2 the same sum is over its own M."""
+        if int(state.round) != first_of_stage_2 or not jax.tree.leaves(state.control):
             return state
         first, second = state.num_training
         control = jax.tree.map(lambda leaf: leaf * (first / second), state.control)

@@ -3,9 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small_training import KEY, assert_same, federation_of, rounds_of, training_of, with_sources
+from small_training import (
+    KEY,
+    assert_same,
+    federation_of,
+    federation_with,
+    rounds_of,
+    training_of,
+    with_sources,
+)
 
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.client_data import usable
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control, Hook, UploadStore
@@ -107,3 +117,32 @@ def test_control_that_is_not_sent_costs_no_bytes():
         told = metrics["communication"]
         assert told["upload"].get("control", 0) == told["download"].get("control", 0)
         assert told["upload"].get("control", 0) == (3 * 4 * 7 if is_sent else 0)
+
+
+def test_control_is_over_the_clients_that_can_train_in_each_stage(tmp_path):
+    """Two of four clients have labels, one has nothing; from stage 2 on all three with examples train."""
+    training = training_of(Batches("joint", 4, 1), labeled_only_rounds=2)
+    plain = plain_update(training, training.loss)
+
+    def update(shared, client, key, *, batches):
+        own = plain(shared, client, key, batches=batches)
+        trains = jnp.any(usable(client.data))
+        change = jnp.where(trains, 6.0, 0) * jnp.ones(7)
+        return own._replace(client_state=client.state + change, correction=change)
+
+    algorithm = federated_training(
+        training,
+        update,
+        pseudo_label="unlabeled",
+        init_client=lambda model, federation: jnp.zeros(7),
+        control=Control(lambda parameters: jnp.zeros(7)),
+    )
+    _, federation = federation_with([([0, 1], 2), ([2], 0), ([], 5), ([], 0)])
+    state = algorithm.init(KEY, federation)
+    for number, (cohort, able) in enumerate([([0, 2], 2), ([1, 3], 2), ([0, 1, 3], 3), ([2], 3)]):
+        if number == 2:
+            Checkpoints(tmp_path).save(2, state, {})
+            state = Checkpoints(tmp_path).latest().state(template=state)
+        state, _ = algorithm.round(state, federation.cohort(cohort), KEY)
+        mean = np.asarray(state.clients).sum(axis=0) / able
+        np.testing.assert_allclose(state.control, mean, rtol=1e-6)
