@@ -50,12 +50,11 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
 from jaxfed.training.local.similarity import unit
 from jaxfed.training.mean_teacher import followed, online_only, ramp_up, siamese
 from jaxfed.training.needs import needs
@@ -234,8 +233,7 @@ def _with_target(network: nnx.State) -> nnx.State:
 def _views(batch: Batch, augment: Augment | None, key: jax.Array) -> jax.Array:
     """Both views of a batch, [2 B, ...]."""
     keys = jax.random.split(key)
-    views = [batch.x if augment is None else augment(own, batch.x) for own in keys]
-    return as_float(jnp.concatenate(views))
+    return jnp.concatenate([view(augment, own, batch.x) for own in keys])
 
 
 def _swapped(views: jax.Array) -> jax.Array:

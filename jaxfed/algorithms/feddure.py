@@ -55,11 +55,10 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches, plan_of
 from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
-from jaxfed.training.local.losses import Batch, Pointwise, labeled_mean, unlabeled_mean
+from jaxfed.training.local.losses import Batch, Pointwise, labeled_mean, unlabeled_mean, view
 from jaxfed.training.local.plan import BatchPlan, Step, after_steps
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, at_rate, finished
@@ -172,8 +171,8 @@ def feddure(
                 local, state, regulators, total = carry
                 keys = jax.random.split(jax.random.fold_in(step_key, number), 4)
                 batch = batch_of(client.data, *plan.rows(number))
-                weak_x = as_float(batch.x if weak is None else weak(keys[0], batch.x))
-                both = jnp.concatenate([weak_x, strong(keys[1], batch.x)])
+                weak_x = view(weak, keys[0], batch.x)
+                both = jnp.concatenate([weak_x, view(strong, keys[1], batch.x)])
                 logits, pull, local = _derived(model, local, both, keys[2])
                 p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
                 seen = Seen(weak_x, p, batch, keys[3])

@@ -49,7 +49,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
@@ -63,6 +62,7 @@ from jaxfed.training.local.losses import (
     labeled_mean,
     mean_where,
     unlabeled_mean,
+    view,
 )
 from jaxfed.training.mean_teacher import followed, online_only, ramp_up
 from jaxfed.training.needs import needs
@@ -216,12 +216,10 @@ def relation_loss(
         del anchor
         first_key, second_key, online_key, target_key, passes_key = jax.random.split(key, 5)
 
-        def view(key: jax.Array) -> jax.Array:
-            return as_float(batch.x if augment is None else augment(key, batch.x))
-
-        x = view(first_key)
+        x = view(augment, first_key, batch.x)
+        other = view(augment, second_key, batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
-        taught, target = model.train_apply(state["target"], view(second_key), target_key)
+        taught, target = model.train_apply(state["target"], other, target_key)
         logits, taught = logits.astype(jnp.float32), taught.astype(jnp.float32)
         difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
         consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)

@@ -32,7 +32,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
@@ -44,6 +43,7 @@ from jaxfed.training.local.losses import (
     Pointwise,
     labeled_mean,
     unlabeled_mean,
+    view,
 )
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -134,8 +134,8 @@ def mutual_loss(
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
         weak_key, strong_key, *model_keys = jax.random.split(key, 4)
-        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
-        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        weak_x = view(weak, weak_key, batch.x)
+        inputs = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
         travels, received = model.train_apply(state["received"], inputs, model_keys[0])
         stays, resident = model.train_apply(state["resident"], inputs, model_keys[1])
         (own_weak, own_strong), (weak_logits, strong_logits) = (

@@ -62,7 +62,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, view
 from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
@@ -223,7 +223,7 @@ def prototype_loss(
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
         augment_key, model_key = jax.random.split(key)
-        x = batch.x if augment is None else augment(augment_key, batch.x)
+        x = view(augment, augment_key, batch.x)
         features, moved = model.train_features(state, x, model_key)
         value = pointwise(model.head(state, features), batch.label)
         difference = features.astype(jnp.float32) - prototypes.center[batch.label]

@@ -49,7 +49,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate, rebuilt
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
 from jaxfed.training.local.thresholds import freematch
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -151,7 +151,7 @@ def sharpness_aware(
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
         strong_key, model_key = jax.random.split(key)
-        x = strong(strong_key, batch.x)
+        x = view(strong, strong_key, batch.x)
         parameters, statistics = nnx.split_state(state, nnx.Param, ...)
 
         def logits_at(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:

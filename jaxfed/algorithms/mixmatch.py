@@ -28,11 +28,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal
+from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal, view
 from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import sharpened
 from jaxfed.training.round.client_round import Client, Shared, plain_update
@@ -117,8 +116,7 @@ def mixmatch_loss(
         del anchor
         views_key, guess_key, mix_key, model_key = jax.random.split(key, 4)
         keys = jax.random.split(views_key, num_augmentations)
-        views = [batch.x if augment is None else augment(k, batch.x) for k in keys]
-        x = as_float(jnp.concatenate(views))
+        x = jnp.concatenate([view(augment, k, batch.x) for k in keys])
         guesses = jax.nn.softmax(model.train_apply(state, x, guess_key)[0].astype(jnp.float32))
         num_classes = guesses.shape[-1]
         guess = jnp.mean(guesses.reshape(num_augmentations, -1, num_classes), axis=0)

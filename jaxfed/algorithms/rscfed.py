@@ -45,7 +45,6 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.models.wrapping import as_float
 from jaxfed.random_streams import Stream
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
@@ -58,6 +57,7 @@ from jaxfed.training.local.losses import (
     augmented_logits,
     labeled_mean,
     unlabeled_mean,
+    view,
 )
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -181,7 +181,7 @@ def mean_teacher(
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
         teacher_key, student_key = jax.random.split(key)
-        seen = as_float(batch.x) if augment is None else augment(teacher_key, batch.x)
+        seen = view(augment, teacher_key, batch.x)
         guess = model.apply(jax.lax.stop_gradient(state["teacher"]), seen).astype(jnp.float32)
         logits, student = augmented_logits(model, state["student"], batch.x, student_key, augment)
         p = jax.nn.softmax(logits.astype(jnp.float32))

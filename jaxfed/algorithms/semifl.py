@@ -45,7 +45,6 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
@@ -58,6 +57,7 @@ from jaxfed.training.local.losses import (
     Pointwise,
     augmented_logits,
     mean_where,
+    view,
 )
 from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -175,8 +175,7 @@ def semifl_loss(
         logits, state = augmented_logits(model, state, x, strong_key, strong)
         fixed = mean_where(pointwise(logits, y), used)
         share = jax.random.beta(share_key, mix_alpha, mix_alpha)
-        views = as_float(batch.x) if weak is None else weak(weak_key, batch.x)
-        first, second = jnp.split(views, 2)
+        first, second = jnp.split(view(weak, weak_key, batch.x), 2)
         mixed = share * first + (1 - share) * second
         logits, state = model.train_apply(state, mixed, model_key)
         both = share * pointwise(logits, y) + (1 - share) * pointwise(logits, y_m)

@@ -44,7 +44,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import compose
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views, confident
@@ -56,6 +55,7 @@ from jaxfed.training.local.losses import (
     Pointwise,
     labeled_mean,
     unlabeled_mean,
+    view,
 )
 from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
 from jaxfed.training.local.thresholds import freematch
@@ -215,8 +215,8 @@ def twin_loss(
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
         weak_key, strong_key, own_key, other_key = jax.random.split(key, 4)
-        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
-        x = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        weak_x = view(weak, weak_key, batch.x)
+        x = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
         h, supervised = twins.plain.train_features(state["supervised"], x, own_key)
         logits, strong_logits = jnp.split(twins.plain.head(state["supervised"], h), 2)
         g, z, encoder = twins.projected(state, x, other_key)

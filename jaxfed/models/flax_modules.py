@@ -29,7 +29,6 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.models.model import Model, compose
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import at_least
 
 # Arguments for the mode -> their values in training.
@@ -108,7 +107,7 @@ def _model(parts: _Parts) -> Model:
     whole, last = ("features", "head") if parts.has_features else ("__call__", "")
 
     def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return parts.call(whole, state, as_float(x), None)[0]
+        return parts.call(whole, state, x, None)[0]
 
     def head(state: nnx.State, features: jax.Array) -> jax.Array:
         return parts.call(last, state, features, None)[0] if last else features
@@ -116,7 +115,7 @@ def _model(parts: _Parts) -> Model:
     def train_features(
         state: nnx.State, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
-        return parts.call(whole, state, as_float(x), key)
+        return parts.call(whole, state, x, key)
 
     return compose(init=parts.init, features=features, head=head, train_features=train_features)
 

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 
@@ -29,7 +30,7 @@ class InTraining(Protocol):
 class Model(NamedTuple):
     """A network as pure functions of its state, for plain `jax.jit`, `grad` and `vmap`.
 
-    x is float32 [n, ...]: images [n, H, W, c], or vectors.
+    x is float32 [n, ...]: images [n, H, W, c], or vectors. Bytes are read as [0, 1].
 
     init: key -> state, with random weights.
     features: state, x -> float32 [n, D], the input of the last layer; running statistics, no dropout.
@@ -65,6 +66,11 @@ class Network(Protocol):
         ...
 
 
+def as_float(x: jax.Array) -> jax.Array:
+    """Bytes 0..255 as float32 in [0, 1]; floats as they are."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+
+
 def compose(
     *,
     init: Callable[[jax.Array], nnx.State],
@@ -73,16 +79,22 @@ def compose(
     train_features: InTraining,
     by_example: bool = False,
 ) -> Model:
-    """Build a model from these parts, with `apply` and `train_apply` composed of them."""
+    """Build a model from these parts, whose x are floats, with `apply` and `train_apply` composed of them."""
+
+    def evaluated(state: nnx.State, x: jax.Array) -> jax.Array:
+        return features(state, as_float(x))
+
+    def trained(state: nnx.State, x: jax.Array, key: jax.Array) -> tuple[jax.Array, nnx.State]:
+        return train_features(state, as_float(x), key)
 
     def apply(state: nnx.State, x: jax.Array) -> jax.Array:
-        return head(state, features(state, x))
+        return head(state, evaluated(state, x))
 
     def train_apply(state: nnx.State, x: jax.Array, key: jax.Array) -> tuple[jax.Array, nnx.State]:
-        trained, moved = train_features(state, x, key)
-        return head(state, trained), moved
+        found, moved = trained(state, x, key)
+        return head(state, found), moved
 
-    return Model(init, features, head, apply, train_features, train_apply, by_example)
+    return Model(init, evaluated, head, apply, trained, train_apply, by_example)
 
 
 def without_head(factory: Callable[..., Model]) -> Callable[..., Model]:

@@ -15,11 +15,6 @@ from jaxfed.models.model import InTraining, Model, compose
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def as_float(x: jax.Array) -> jax.Array:
-    """Bytes 0..255 as float32 in [0, 1]; floats as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
-
-
 def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
     """The model of (x - mean) / deviation, where x are floats, or bytes read as [0, 1].
 
@@ -29,7 +24,6 @@ def normalized(model: Model, mean: np.ndarray, deviation: np.ndarray) -> Model:
     mean, scale = np.asarray(mean, np.float32), 1 / np.asarray(deviation, np.float32)
 
     def prepare(x: jax.Array) -> jax.Array:
-        x = as_float(x)
         shape = (1,) * (x.ndim - 1) + (-1,)
         return (x - mean.reshape(shape)) * scale.reshape(shape)
 

@@ -3,15 +3,18 @@
 import io
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from on_demand import on_demand
 from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config.build import assembly
 from jaxfed.data import Partition
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.progress import RunProgress
@@ -86,6 +89,42 @@ del checks  # or it is collected once more
 
 TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
+
+
+def rolled(key, x):
+    """A user's own augmentation, which returns what it is given: bytes of bytes."""
+    return jnp.roll(x, jax.random.randint(key, (), 0, 3), axis=1)
+
+
+def flipped(key, x):
+    return jnp.where(jax.random.bernoulli(key, 0.5, (len(x), 1, 1, 1)), x[:, ::-1], x)
+
+
+def as_bytes(x):
+    return np.rint(x * 255).astype(np.uint8)
+
+
+def as_shares(x):
+    return as_bytes(x) / np.float32(255)
+
+
+SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.num_labeled=80")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in ON_DEMAND else ()) for n in TRAIN]
+)
+def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(name, monkeypatch):
+    """A method that trained on views of 0..255, or mixed them with others, would have another model."""
+    own = {"augmentation": rolled, "strong_augmentation": flipped}
+    monkeypatch.setattr(assembly, "change_of", lambda config, key: own[key])
+    config, federation, _ = arranged(name, settings=(*SETTINGS.get(name, ()), *SEEN))
+    states = []
+    for kind in (as_bytes, as_shares):
+        seen = replace(federation, x=kind(federation.x))
+        algorithm = assembly.make_algorithm(config, name, seen)
+        states.append(played(algorithm, config, seen, started(algorithm, seen), 1, 1))
+    assert_equal(*states, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow  # training/round/test_round and training/server/test_stored_models spread smaller rounds

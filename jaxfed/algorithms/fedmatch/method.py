@@ -55,7 +55,6 @@ from jaxfed.algorithms.fedmatch.two_part_model import (
     with_statistics_of,
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -247,8 +246,8 @@ def psi_loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         augment_key, model_key = jax.random.split(key)
-        views = jnp.concatenate([as_float(batch.x), strong(augment_key, batch.x)])
-        logits, moved = model.train_apply(composed(state), views, model_key)
+        views = [losses.view(augment, augment_key, batch.x) for augment in (None, strong)]
+        logits, moved = model.train_apply(composed(state), jnp.concatenate(views), model_key)
         logits, strong_logits = jnp.split(logits.astype(jnp.float32), 2)
         log_p = jax.nn.log_softmax(logits)
         log_p_j = two_part_model.log_probabilities(model, anchor["sigma"], helpers.psi, batch.x)

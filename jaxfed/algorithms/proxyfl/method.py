@@ -55,7 +55,6 @@ from jaxfed.algorithms.proxyfl.proxy_pool import class_sets, contrast
 from jaxfed.algorithms.proxyfl.proxy_tuning import with_tuned_proxies
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.head import Path, dense_head, leaf_of
-from jaxfed.models.wrapping import as_float
 from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
@@ -66,6 +65,7 @@ from jaxfed.training.local.losses import (
     Pointwise,
     labeled_mean,
     mean_where,
+    view,
 )
 from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
@@ -169,8 +169,8 @@ def proxy_loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         weak_key, strong_key, model_key = jax.random.split(key, 3)
-        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
-        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        weak_x = view(weak, weak_key, batch.x)
+        inputs = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
         features, moved = model.train_features(state, inputs, model_key)
         weak_logits, strong_logits = jnp.split(model.head(state, features), 2)
         received = jax.nn.softmax(model.apply(anchor, weak_x).astype(jnp.float32))

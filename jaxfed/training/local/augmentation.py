@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
-from jaxfed.models.wrapping import as_float
+from jaxfed.models.model import as_float
 from jaxfed.rules import choose_one_of
 from jaxfed.training.local.losses import Augment
 

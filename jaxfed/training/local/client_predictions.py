@@ -16,7 +16,7 @@ from flax import nnx
 
 from jaxfed.federation.ragged import by_extent
 from jaxfed.training.local.client_data import ClientData, extent, usable
-from jaxfed.training.local.losses import Augment, taken
+from jaxfed.training.local.losses import Augment, taken, view
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -33,8 +33,7 @@ def client_logits(
     """
 
     def classify(number: jax.Array) -> jax.Array:
-        x = taken(data.x, number[None])
-        x = x if weak is None else weak(jax.random.fold_in(key, number), x)
+        x = view(weak, jax.random.fold_in(key, number), taken(data.x, number[None]))
         return model.apply(state, x)[0].astype(jnp.float32)
 
     def of_length(length: int) -> jax.Array:

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.models.wrapping import as_float
 from jaxfed.training.local.losses import (
     Augment,
     Batch,
@@ -28,6 +27,7 @@ from jaxfed.training.local.losses import (
     labeled_mean,
     softmax_cross_entropy,
     unlabeled_mean,
+    view,
 )
 from jaxfed.xclp.steps.prediction import entropy
 
@@ -84,8 +84,8 @@ def consistency(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         weak_key, strong_key, model_key = jax.random.split(key, 3)
-        weak_x = as_float(batch.x if weak is None else weak(weak_key, batch.x))
-        inputs = jnp.concatenate([weak_x, strong(strong_key, batch.x)])
+        weak_x = view(weak, weak_key, batch.x)
+        inputs = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
         logits, state = model.train_apply(state, inputs, model_key)
         weak_logits, strong_logits = jnp.split(logits, 2)
         own = received = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))

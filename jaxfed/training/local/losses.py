@@ -19,13 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.ragged import Ragged
+from jaxfed.models.model import as_float
 from jaxfed.training.local.microbatching import examples_at_once, few_at_a_time
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
-Augment = Callable[[jax.Array, jax.Array], jax.Array]  # (key, x [B, ...]) -> x [B, ...]
+# (key, x [B, ...]) -> x [B, ...]. Bytes may come back as bytes or as floats in [0, 1]; methods see a `view`.
+Augment = Callable[[jax.Array, jax.Array], jax.Array]
 Pointwise = Callable[[jax.Array, jax.Array], jax.Array]  # logits [..., C], label [...] -> [...]
 
 
@@ -58,6 +61,24 @@ def taken(x: jax.Array | Ragged, index: jax.Array) -> jax.Array:
     if isinstance(x, Ragged):
         return taken(x.rows, jnp.clip(x.start + index, 0, len(x.rows) - 1))
     return x.reshape(len(x), math.prod(x.shape[1:]))[index].reshape(len(index), *x.shape[1:])
+
+
+def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
+    """One view of a batch, as every method and network takes it: augment(x), or x, in floats.
+
+    Bytes are read as [0, 1], also those that an augmentation returns.
+
+    Raises:
+        UsageError: the augmentation returns integers that are no bytes, or another number of examples.
+    """
+    seen = x if augment is None else augment(key, x)
+    is_number = seen.dtype == jnp.uint8 or jnp.issubdtype(seen.dtype, jnp.floating)
+    if not is_number or len(seen) != len(x):
+        raise UsageError(
+            f"augmentation: returns {seen.dtype}{list(seen.shape)} for {x.dtype}{list(x.shape)}; return as "
+            "many examples, of uint8 or of floats (in [0, 1] where examples are uint8)"
+        )
+    return as_float(seen)
 
 
 class Loss(Protocol):
@@ -120,7 +141,8 @@ def weighted_loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         del anchor
-        x, model_key = _augmented(batch.x, key, augment)
+        augment_key, model_key = jax.random.split(key)
+        x = view(augment, augment_key, batch.x)
 
         def summed(
             state: nnx.State, x: jax.Array, label: jax.Array, weight: jax.Array
@@ -143,16 +165,8 @@ def augmented_logits(
     model: Model, state: nnx.State, x: jax.Array, key: jax.Array, augment: Augment | None
 ) -> tuple[jax.Array, nnx.State]:
     """f(augment(x)) in training mode, [B, C], and the state with its running statistics moved on."""
-    x, model_key = _augmented(x, key, augment)
-    return model.train_apply(state, x, model_key)
-
-
-def _augmented(
-    x: jax.Array, key: jax.Array, augment: Augment | None
-) -> tuple[jax.Array, jax.Array]:
-    """Return augment(x), and the key for the network's own draws."""
     augment_key, model_key = jax.random.split(key)
-    return (x if augment is None else augment(augment_key, x)), model_key
+    return model.train_apply(state, view(augment, augment_key, x), model_key)
 
 
 def labeled_mean(value: jax.Array, batch: Batch) -> jax.Array:

@@ -21,7 +21,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.chunk_size import MapClients
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
-from jaxfed.training.local.losses import Augment
+from jaxfed.training.local.losses import Augment, view
 from jaxfed.training.server.server_state import (
     ServerState,
     client_keys,
@@ -62,9 +62,8 @@ def embedding(
 
         def embed_one(example: tuple[jax.Array, jax.Array]) -> jax.Array:
             number, one = example
-            if augment is not None:
-                one = augment(jax.random.fold_in(key, number), one[None])[0]
-            return model.features(state, one[None])[0]
+            seen = view(augment, jax.random.fold_in(key, number), one[None])
+            return model.features(state, seen)[0]
 
         numbers = jnp.arange(x.shape[0])
         return jax.lax.map(embed_one, (numbers, x), batch_size=min(ROWS_AT_ONCE, x.shape[0]))
@@ -79,9 +78,8 @@ def embedding(
                 own = with_statistics(
                     state, jax.tree.map(lambda leaf: leaf[client], own_statistics)
                 )
-            if augment is not None:
-                one = augment(jax.random.fold_in(keys[client], number), one)
-            return model.features(own, one)[0]
+            seen = view(augment, jax.random.fold_in(keys[client], number), one)
+            return model.features(own, seen)[0]
 
         return jax.vmap(embed_one)(part)
 
