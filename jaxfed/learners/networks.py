@@ -141,6 +141,7 @@ class _Networks:
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
         """Return all clients' networks before their first step."""
+        self.training.local.check_examples(federation.x)
         state: NetworkState = rows_of_clients(
             federation.num_clients,
             lambda numbers: self.of_clients(key, numbers),

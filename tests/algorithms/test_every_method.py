@@ -16,6 +16,7 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build import assembly
 from jaxfed.data import Partition
+from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import simulate
@@ -24,6 +25,7 @@ from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, started, trains
+from jaxfed.training.local.augmentation import compose
 from jaxfed.training.server import client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
@@ -112,19 +114,35 @@ SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in ON_DEMAND else ()) for n in TRAIN]
+    "case", [pytest.param(c, marks=pytest.mark.slow if c in ON_DEMAND else ()) for c in LEARN]
 )
-def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(name, monkeypatch):
+def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatch):
     """A method that trained on views of 0..255, or mixed them with others, would have another model."""
     own = {"augmentation": rolled, "strong_augmentation": flipped}
     monkeypatch.setattr(assembly, "change_of", lambda config, key: own[key])
-    config, federation, _ = arranged(name, settings=(*SETTINGS.get(name, ()), *SEEN))
+    name, settings = CASES[case]
+    config, federation, _ = arranged(name, settings=(*settings, *SEEN))
     states = []
     for kind in (as_bytes, as_shares):
         seen = replace(federation, x=kind(federation.x))
         algorithm = assembly.make_algorithm(config, name, seen)
         states.append(played(algorithm, config, seen, started(algorithm, seen), 1, 1))
     assert_equal(*states, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [c for c in LEARN if ESTIMATORS not in CASES[c][1]])
+def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
+    """As a library's user has them, whose examples no config has checked."""
+    name, settings = CASES[case]
+    config, federation, _ = arranged(name, settings=(*settings, *SEEN))
+    for key, augment in (("augmentation", "randaugment"), ("strong_augmentation", "cutout:3")):
+        own = {"strong_augmentation": compose(("flip",)), key: compose(("flip", augment))}
+        monkeypatch.setattr(assembly, "change_of", lambda config, key, own=own: own.get(key))
+        algorithm = assembly.make_algorithm(config, name, federation)
+        started(algorithm, federation)
+        for scaled in (16, -1):
+            with pytest.raises(UsageError, match=f"augmentation='{augment}': changes images by"):
+                started(algorithm, replace(federation, x=scaled * federation.x))
 
 
 @pytest.mark.slow  # training/round/test_round and training/server/test_stored_models spread smaller rounds

@@ -36,7 +36,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
         UsageError: the model is too large or does not take such examples, or examples are augmented that are
             no images.
     """
-    check_augmentation(config, "augmentation", federation.x.shape[1:])
+    check_augmentation(config, "augmentation", federation.x)
     model = make_model(config, federation)
     parameters = jax.eval_shape(model.init, jax.random.key(0))
     num_bytes = num_bytes_of(parameters)
@@ -47,8 +47,8 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     return model
 
 
-def check_augmentation(config: ConfigDict, key: str, shape: tuple[int, ...]) -> None:
-    """Check that examples of this shape can be changed as `training.KEY` says; nothing is computed.
+def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
+    """Check that examples [n, ...] can be changed as `training.KEY` says; their shape and values count.
 
     Of examples with views the images are changed, before features are computed.
     """
@@ -56,8 +56,9 @@ def check_augmentation(config: ConfigDict, key: str, shape: tuple[int, ...]) -> 
         return
     augment = augmentation.compose(config.training[key])
     if augment:
-        examples = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+        examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
         with section("config.training", {"augmentation": key}):
+            augmentation.check_levels(augment, x)
             jax.eval_shape(augment, jax.random.key(0), examples)
 
 

@@ -31,6 +31,7 @@ from jaxfed.config.methods import (
     needs,
     training_key,
     trains,
+    uses_training,
     with_own_training,
 )
 from jaxfed.data import SCHEMES, Dataset
@@ -114,12 +115,15 @@ def check_methods(dataset: Dataset, config: ConfigDict, dealt: Federation) -> No
         shape, x = feature_shape(config, shape, dataset.num_classes), x.astype(np.float32)
     given = {field.name: getattr(dealt, field.name) for field in fields(dealt)}
     given["x"] = np.broadcast_to(x.dtype.type(0), (len(dealt.x), *shape))
+    images = dataset.x if config.preprocessing.kind == "images" else given["x"]
     for name in names:
         seen = with_own_training(config, name).copy_and_resolve_references()
         seen.training.initial_model = ""  # `check_models` has read it
         with naming_own_training(config, name):
+            if uses_training(config, name):
+                check_augmentation(seen, "augmentation", images)
             if needs(config, name).two_views:
-                check_augmentation(seen, "strong_augmentation", shape)
+                check_augmentation(seen, "strong_augmentation", images)
             algorithm = make_algorithm(seen, name, _Shapes(**given))
         if not isinstance(algorithm, FederatedAlgorithm):
             raise UsageError(

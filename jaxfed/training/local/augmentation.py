@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.models.model import as_float
 from jaxfed.rules import choose_one_of
@@ -21,6 +23,7 @@ from jaxfed.training.local.losses import Augment
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
+_OF_LEVELS = ("cutout", "randaugment")
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
 
@@ -53,7 +56,28 @@ def compose(names: Sequence[str]) -> Augment | None:
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
+    augment.of_levels = next((n for n in names if n.partition(":")[0] in _OF_LEVELS), None)  # type: ignore[attr-defined]
     return augment
+
+
+def check_levels(augment: Augment | None, x: np.ndarray) -> None:
+    """Check that images are bytes or from 0 to 1, if the augmentation depends on the levels of their pixels.
+
+    Raises:
+        UsageError: other values, of which `cutout`'s gray and most changes of `randaugment` make nonsense.
+    """
+    text = getattr(augment, "of_levels", None)
+    if text is None or x.dtype == np.uint8 or not x.size:
+        return
+    least = min(float(part.min()) for part in parts(x))
+    most = max(float(part.max()) for part in parts(x))
+    if not 0 <= least <= most <= 1:
+        raise UsageError(
+            f"changes images by their pixels' levels, 0 to 1; here they are {least:g} to {most:g}",
+            key="augmentation",
+            value=text,
+            allowed="give images as uint8, or as floats from 0 to 1",
+        )
 
 
 def _find(text: str) -> Change:

@@ -17,6 +17,7 @@ import optax
 
 from jaxfed.errors import UsageError
 from jaxfed.rules import check_values, function, instance_of, one_of, optional
+from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer
 from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy
@@ -122,6 +123,15 @@ class LocalTraining:
     @cached_property
     def _rate(self) -> Callable[[int], jax.Array]:
         return jax.jit(self.rate_in)
+
+    def check_examples(self, x: np.ndarray) -> None:
+        """Check that both augmentations can change these examples, [n, ...].
+
+        Raises:
+            UsageError: images of other levels than theirs.
+        """
+        for augment in (self.augment, self.strong_augment):
+            check_levels(augment, x)
 
     def strong_augment_for(self, method: str) -> Augment:
         """Return the strong augmentation, which this method requires.

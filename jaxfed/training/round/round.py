@@ -323,6 +323,7 @@ def _first_state(
 
     A client's optimizer state is there if it is kept; each round sets its learning rate.
     """
+    training.local.check_examples(federation.x)
     given = training.initial_model
     model = training.model.init(key) if given is None else given
     parameters, statistics = nnx.split_state(model, nnx.Param, ...)

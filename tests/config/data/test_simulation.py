@@ -1,5 +1,7 @@
 """What is held out, and of which examples: by config.seed or by the repeat's, stratified by class."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from absl import logging
@@ -237,6 +239,23 @@ def test_rows_of_features_are_no_images(tmp_path):
     words = r"kind='images': .*set.npz has rows of 1 features, no images; use 'standardized'"
     with pytest.raises(UsageError, match=rf"^config\.preprocessing\.{words}"):
         simulation(tmp_path, 0, **{"preprocessing.kind": "images"}).check()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fixmatch"])
+def test_levels_of_images_are_those_of_their_augmentation(tmp_path, method):
+    """Before anything is computed; levels of other augmentations do not count."""
+    config = base.get_config()
+    config.algorithm, config.federation.num_clients, config.cohort_size = method, 2, 2
+    config.dataset.name, config.preprocessing.kind = str(tmp_path / "set.npz"), "images"
+    config.federation.test = "central"
+    keys = {"fedavg": "augmentation", "fixmatch": "strong_augmentation"}
+    x = np.random.default_rng(0).uniform(size=(60, 4, 4, 1)).astype(np.float32)
+    for factor, name, is_refused in ((1, "cutout:2", 0), (255, "flip", 0), (255, "cutout:2", 1)):
+        np.savez(tmp_path / "set.npz", x=factor * x, y=np.arange(60) % 2)
+        config.training[keys[method]] = (name,)
+        words = rf"^config\.training\.{keys[method]}='cutout:2': changes .* 0 to 1; here .* uint8, or as"
+        with pytest.raises(UsageError, match=words) if is_refused else nullcontext():
+            Simulation(config).check()
 
 
 @pytest.mark.parametrize("kind", ["identity", "standardized"])
