@@ -169,14 +169,18 @@ class _FedMD:
     def init(self, key: jax.Array, federation: Federation) -> FedMDState:
         """Return the state before the first round."""
         check_clients(federation, self.public)
-        of_others = federation.y[federation.public] != self.public_labels
-        if self.public_labels is not None and np.any(of_others):
+        known = federation.y[federation.public]
+        if self.public_labels is None:
+            pass
+        elif len(known) and not np.array_equal(known, self.public_labels):
             raise UsageError(
                 "the public examples' classes are not the clients'",
                 key="public_labeled",
                 value=True,
                 allowed="use False, or public examples of the same classes",
             )
+        else:
+            federation.check_like_these(self.public, "public_labels", self.public_labels)
         return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
 
     def round(

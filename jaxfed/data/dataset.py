@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from jaxfed.data.given_examples import without_wide_integers
+from jaxfed.data.labels import UNLABELED as UNLABELED
+from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
-
-UNLABELED = -1
 
 
 class Gaps(NamedTuple):
@@ -194,6 +194,8 @@ class Dataset:
                     f"data set {self.name!r}: {field} is of type {type(value).__name__}; use an array, "
                     "with 0 rows where there is no such split"
                 )
+        for field in ("x", "x_test"):
+            object.__setattr__(self, field, without_wide_integers(getattr(self, field)))
         for field in ("y", "y_test"):
             dtype = getattr(self, field).dtype
             if not np.issubdtype(dtype, np.integer):
@@ -276,23 +278,7 @@ def has_gaps(*splits: np.ndarray) -> bool:
 
 def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
     """True if a value of x is one, looked for in some rows at a time."""
-    from jaxfed.data.mapped_rows import parts
-
     return any(is_one(part).any() for part in parts(x))
-
-
-def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
-    """Return an array, or nested lists as one; errors call it `name`.
-
-    Raises:
-        UsageError: lists of unequal lengths.
-    """
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise UsageError(
-            f"{name} are lists of unequal lengths; use an array, or lists of one length"
-        ) from error
 
 
 def client_numbers(

@@ -65,7 +65,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 def encoder_of(dataset: Dataset) -> Encoder:
     """Return the data set's encoder; examples of a reader without one are arrays."""
-    return dataset.encoder or ArrayEncoder(dataset.x.shape[1:], dataset.x.dtype == np.uint8)
+    return dataset.encoder or ArrayEncoder.of(dataset.x)
 
 
 def encoder_from(described: Mapping[str, Any]) -> Encoder:

@@ -1,28 +1,42 @@
-"""Examples and labels that a caller gives client by client: checks them and joins them to arrays.
+"""The one gate for examples and labels that a caller gives, to train, to measure and to predict.
 
-    examples = GivenExamples("from_clients")
-    for x, y in clients:
-        examples.add(x, y, "a client")
+    x = examples_of(given, "predict", like=federation.x)         # one array
+    x, y = pair_of(given, "ServerTraining.examples", is_labeled=True)
+
+    examples = GivenExamples("from_clients", num_classes)        # client by client
+    for pair in clients:
+        examples.add(pair, "clients[{}]")
     x, y, sizes = examples.joined()
 
-For an array like earlier ones `add` checks only type and shape; `joined` checks all values together.
+Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
+
+* Bytes (uint8) are images, 0 to 255. Other integers from 0 to 255 become bytes where bytes are expected.
+* All other types are numbers, which stay as they are. Integers of 64 bits become float64, since a device
+  would wrap them.
+* Numbers that all lie in [0, 1], some with fractions, are shares of 1. With these whole numbers beyond 1 do
+  not mix, nor do images outside [-1, 2] (`Range`).
+
+Labels are whole numbers from -1 (unlabeled) to C - 1, by the rule of `jaxfed.data.labels`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data.dataset import UNLABELED, as_array
-from jaxfed.data.labels import read_labels
+from jaxfed.data.labels import UNLABELED, read_labels
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
-from jaxfed.rules import at_least
+from jaxfed.rules import PAIR, at_least
 
 Each = TypeVar("Each")
+
+_MOST_CLASSES = 2**31 - 1  # of int32
+_LOOKED_AT = 2**24  # values that show a scale
 
 
 class Joined(NamedTuple):
@@ -31,6 +45,203 @@ class Joined(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     sizes: np.ndarray
+
+
+def as_array(given: npt.ArrayLike, name: str) -> np.ndarray:
+    """Return an array, or nested lists as one; errors call it `name`.
+
+    Raises:
+        UsageError: lists of unequal lengths.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} are lists of unequal lengths; use an array, or lists of one length"
+        ) from error
+
+
+def without_wide_integers(x: np.ndarray) -> np.ndarray:
+    """Return integers of 64 bits as float64, and anything else as it is."""
+    is_wide = x.dtype.kind in "iu" and x.dtype.itemsize > 4
+    return x.astype(np.float64) if is_wide else x
+
+
+def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.ndarray:
+    """Return examples as an array [n, ...], by the rules above.
+
+    Args:
+        given: an array, a data frame, or nested lists.
+        where: the argument, for errors.
+        like: examples whose shape and kind these must have.
+
+    Raises:
+        UsageError: no numbers, another shape or kind, values that are not finite in float32.
+    """
+    if np.ma.is_masked(given):
+        raise UsageError(
+            f"{where}: examples are a masked array; fill its gaps first, x.filled(VALUE)"
+        )
+    x = as_array(given, f"{where}: examples")
+    if not np.can_cast(x.dtype, np.float32, "same_kind"):
+        raise UsageError(
+            f"{where}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
+            "x.astype(float), a sparse matrix: x.toarray())"
+        )
+    shape = x.shape[1:] if like is None else like.shape[1:]
+    if x.ndim < 2 or x.shape[1:] != shape or 0 in shape:
+        wanted = "..." if like is None else ", ".join(map(str, shape))
+        raise UsageError(
+            f"{where}: examples are an array {list(x.shape)}; use [n, {wanted}], a row for each example"
+            + ", of the same shape as all others" * (like is not None)
+        )
+    if like is not None and (x.dtype == np.uint8) != (like.dtype == np.uint8):
+        x = _as_bytes(x, like, where)
+    _check_finite(x, f"{where}: examples")
+    return without_wide_integers(x)
+
+
+def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
+    """Whole numbers from 0 to 255 as bytes, where bytes are expected."""
+    if like.dtype == np.uint8 and x.dtype.kind in "iu":
+        if x.size and not 0 <= x.min() <= x.max() <= 255:
+            raise UsageError(
+                f"{where}: examples have values {x.min()} to {x.max()}; bytes are needed, 0 to 255"
+            )
+        return x.astype(np.uint8)
+    raise UsageError(
+        f"{where}: some examples are {like.dtype} and some {x.dtype}; bytes 0..255 and numbers of another "
+        "scale do not go together: give all of them the same type"
+    )
+
+
+def _check_finite(x: np.ndarray, what: str) -> None:
+    if not _is_finite(x):
+        raise UsageError(
+            f"{what} have values that are nan or infinite in float32; every value must be finite"
+        )
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    if x.dtype.kind in "biu":
+        return True
+    with np.errstate(over="ignore"):  # to inf
+        return all(np.isfinite(part.astype(np.float32, copy=False)).all() for part in parts(x))
+
+
+class Range(NamedTuple):
+    """Values of numbers to train on: the smallest, the largest, and whether all are whole numbers."""
+
+    low: float
+    high: float
+    are_whole: bool
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> Range:
+        """The range of the first values; that of bytes, and of no values, is compared with nothing."""
+        if not x.size or x.dtype == np.uint8:
+            return cls(0.0, 0.0, are_whole=True)
+        x = x[: max(1, _LOOKED_AT // x[0].size)]
+        blocks = [(part.min(), part.max(), (part == np.rint(part)).all()) for part in parts(x)]
+        lows, highs, whole = zip(*blocks, strict=True)
+        return cls(float(min(lows)), float(max(highs)), are_whole=all(map(bool, whole)))
+
+    def check(self, x: np.ndarray, where: str) -> None:
+        """Check that numbers x have this scale, by the rule for shares of 1 above.
+
+        Raises:
+            UsageError: these or those are shares of 1, and the others are not.
+        """
+        here = Range.of(x)
+        if (
+            (self._are_shares and here._are_beyond)
+            or (here._are_shares and self._are_beyond)
+            or (self._are_shares and x.ndim > 2 and not -1 <= here.low <= here.high <= 2)
+        ):
+            raise UsageError(
+                f"{where}: examples have values {here.low:g} to {here.high:g}, and those to train on "
+                f"{self.low:g} to {self.high:g}; give all of them one scale"
+            )
+
+    @property
+    def _are_shares(self) -> bool:
+        return 0 <= self.low <= self.high <= 1 and not self.are_whole
+
+    @property
+    def _are_beyond(self) -> bool:
+        return self.are_whole and self.high > 1
+
+
+def labels_of(given: Any, where: str, number: int, num_classes: int | None = None) -> np.ndarray:
+    """Return labels as int32 [number], -1 where there is none.
+
+    Args:
+        given: an array, masked or not, a column of a data frame, or a list.
+        where: the argument, for errors.
+        number: of examples.
+        num_classes: C; None: not known yet.
+
+    Raises:
+        UsageError: names, fractions, another length, a label outside the classes.
+    """
+    y = np.ma.asarray(given) if np.ma.isMaskedArray(given) else as_array(given, f"{where}: labels")
+    if y.shape != (number,):
+        raise UsageError(
+            f"{where}: labels of shape {y.shape}, {y.dtype}, for {number} examples; one integer "
+            "each is needed, -1 for unlabeled"
+        )
+    if y.dtype.kind not in "iu" or np.ma.isMaskedArray(y):
+        (labels,) = read_labels([y], where, are_known=True)
+        if labels.values.dtype.kind not in "biu":
+            name = str(labels.values[labels.is_labeled][0])
+            raise UsageError(
+                f"{where}: label {name!r} is a name; number the classes from 0, -1 is unlabeled"
+            )
+        y = np.where(labels.is_labeled, labels.values, UNLABELED)
+    is_wrong = _are_wrong(y, num_classes)
+    if is_wrong is not None:
+        raise _no_class(where, y[is_wrong][0], num_classes)
+    return y.astype(np.int32, copy=False)
+
+
+def _are_wrong(y: np.ndarray, num_classes: int | None) -> np.ndarray | None:
+    """Return bool [n], True for labels outside the classes; None if there are none."""
+    last = (num_classes or _MOST_CLASSES) - 1
+    if y.min(initial=0) >= UNLABELED and y.max(initial=0) <= last:
+        return None
+    return (y < UNLABELED) | (y > last)
+
+
+def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
+    last = "num_classes-1" if num_classes is None else num_classes - 1
+    return UsageError(f"{where}: label {label} is no class; use 0 to {last}, and -1 for unlabeled")
+
+
+def pair_of(
+    given: Any,
+    where: str,
+    *,
+    num_classes: int | None = None,
+    like: np.ndarray | None = None,
+    is_labeled: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a pair of examples and labels as arrays, by `examples_of` and `labels_of`.
+
+    With `is_labeled` there must be examples, each with a label.
+
+    Raises:
+        UsageError: no pair, or what these two refuse.
+    """
+    if not PAIR.is_met(given):
+        raise UsageError(f"{where} is {type(given).__name__}; use a pair (examples, labels)")
+    x = examples_of(given[0], where, like)
+    y = labels_of(given[1], where, len(x), num_classes)
+    if is_labeled and not (len(y) and y.min() >= 0):
+        raise UsageError(
+            f"{where}: {len(y)} examples, {np.count_nonzero(y < 0)} without a label; every example needs "
+            "one, from 0 on, and one example at least there must be"
+        )
+    return x, y
 
 
 def each_of(given: Iterable[Each], name: str) -> Iterator[Each]:
@@ -59,21 +270,17 @@ def with_unknown_classes(x: object, name: str) -> object:
     return examples, np.full(examples.shape[:1], UNLABELED)
 
 
-def num_classes_of(asked: str, lowest: int, highest: int, num_classes: int | None) -> int:
+def num_classes_of(asked: str, highest: int, num_classes: int | None) -> int:
     """Return C, by default one more than the highest label.
 
     Raises:
-        UsageError: a label outside the classes, a single class, or a number of classes that is no integer.
+        UsageError: a single class.
     """
-    if not (num_classes is None or at_least(2).is_met(num_classes)):
-        raise UsageError(
-            key="num_classes", owner=asked, value=num_classes, allowed=at_least(2).advice
-        )
     classes = highest + 1 if num_classes is None else num_classes
-    if highest >= classes or lowest < UNLABELED or classes < 2:
+    if classes < 2:
         raise UsageError(
-            f"{asked}: labels {lowest}..{highest} with num_classes={classes}; "
-            "use 0..num_classes-1, of two classes or more, and -1 for unlabeled"
+            f"{asked}: the highest label is {highest}; use labels 0..C-1 of two classes or more, -1 for "
+            "unlabeled, or give num_classes"
         )
     return classes
 
@@ -94,111 +301,96 @@ def check_labels_of(asked: str, server: np.ndarray, public: np.ndarray, is_label
 
 
 class GivenExamples:
-    """Examples that were added since the last `joined`."""
+    """Examples that were added since the last `joined`.
 
-    def __init__(self, asked: str) -> None:
-        """`asked` is the name of the caller's function in errors."""
-        self._asked = asked
-        self._x: list[np.ndarray] = []
-        self._y: list[np.ndarray] = []
-        self._first: np.ndarray | None = None
-        self._kinds: set[tuple[np.dtype, np.dtype]] = set()
-        self._shape: tuple[int, ...] = ()
-        self.num_bytes = 0
+    For an array like earlier ones `add` checks only type and shape; `joined` checks all values together.
+    """
 
-    def add(self, part: object, name: str) -> None:
-        """Add a pair of examples [n, ...] and labels [n]; errors call it `name`.
+    def __init__(self, asked: str, num_classes: int | None = None) -> None:
+        """`asked` is the name of the caller's function in errors, `num_classes` its argument.
 
         Raises:
-            UsageError: not a pair; examples that are not finite numbers, or have another shape than earlier
-                ones; labels that are not classes.
+            UsageError: `num_classes` is no integer from 2 on.
         """
-        if not (isinstance(part, tuple | list) and len(part) == 2):
-            raise UsageError(
-                f"{self._asked}: {name} is {type(part).__name__}; use a pair (examples, labels)"
-            )
-        x, y = part
-        if not (
+        rule = at_least(2)
+        if not (num_classes is None or rule.is_met(num_classes)):
+            raise UsageError(key="num_classes", owner=asked, value=num_classes, allowed=rule.advice)
+        self._asked, self._num_classes = asked, num_classes
+        self._x: list[np.ndarray] = []
+        self._y: list[np.ndarray] = []
+        self._names: list[str] = []
+        self._added: Counter[str] = Counter()
+        self._first: np.ndarray | None = None
+        self._scale: Range | None = None
+        self._kinds: set[tuple[Any, Any]] = set()
+        self.num_bytes = 0
+
+    def add(self, part: Any, name: str) -> None:
+        """Add a pair of examples [n, ...] and labels [n]; errors call it `name`, {} is the client's number.
+
+        Raises:
+            UsageError: what `pair_of` refuses at once.
+        """
+        if PAIR.is_met(part) and self._is_like_earlier(*part):
+            x, y = part
+        else:
+            where = f"{self._asked}: {name.format(self._added[name])}"
+            x, y = pair_of(part, where, num_classes=self._num_classes, like=self._first)
+            self._first = x[:0] if self._first is None else self._first
+            kinds = [getattr(each, "dtype", None) for each in part]
+            if x.dtype == kinds[0] and kinds[1] in ("i4", "i8", "u1"):
+                self._kinds.add((kinds[0], kinds[1]))
+        self._x.append(x)
+        self._y.append(y)
+        self._names.append(name)
+        self._added[name] += 1
+        self.num_bytes += x.nbytes
+
+    def _is_like_earlier(self, x: Any, y: Any) -> bool:
+        """True for arrays of types and shapes that were added before."""
+        return (
             type(x) is np.ndarray
             and type(y) is np.ndarray
             and (x.dtype, y.dtype) in self._kinds
-            and x.shape[1:] == self._shape
+            and self._first is not None
+            and x.shape[1:] == self._first.shape[1:]
             and x.ndim > 1
             and y.shape == x.shape[:1]
-        ):
-            x, y = self._checked(x, y)
-        self._x.append(x)
-        self._y.append(y)
-        self.num_bytes += x.nbytes
+        )
 
     def joined(self) -> Joined:
         """Return all examples added since the last call, and clear them.
 
         Raises:
-            UsageError: nan or infinite values; nothing has ever been added.
+            UsageError: nan or infinite values, labels outside the classes, examples of no client that have
+                another scale; nothing has ever been added.
         """
         if self._first is None:
             raise UsageError(f"{self._asked}: no examples; one client is needed at least")
-        x = np.concatenate(self._x or [self._first[:0]])
-        labels = self._y or [np.zeros(0, np.int32)]
-        if len({each.dtype for each in labels}) > 1:
-            labels = [each.astype(np.int32) for each in labels]
-        y = np.concatenate(labels).astype(np.int32)
+        x = np.concatenate(self._x or [self._first])
+        y = np.concatenate(self._y or [np.zeros(0, np.int32)])
         sizes = np.fromiter(map(len, self._x), np.int64, len(self._x))
-        with np.errstate(over="ignore"):  # to inf
-            if x.dtype.kind == "f" and not all(
-                np.isfinite(part.astype(np.float32, copy=False)).all() for part in parts(x)
-            ):
-                raise UsageError(
-                    f"{self._asked}: examples have values that are nan or infinite in float32; every value "
-                    "must be finite"
-                )
-        self._x, self._y, self.num_bytes = [], [], 0
-        return Joined(x, y, sizes)
+        is_wrong = _are_wrong(y, self._num_classes)
+        if is_wrong is not None:
+            row = int(is_wrong.argmax())
+            part = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+            raise _no_class(self._where(part), y[row], self._num_classes)
+        if not _is_finite(x):
+            part = next(part for part, each in enumerate(self._x) if not _is_finite(each))
+            _check_finite(self._x[part], f"{self._where(part)}: examples")
+        self._check_scales(x, sizes)
+        self._x, self._y, self._names, self.num_bytes = [], [], [], 0
+        return Joined(x, y.astype(np.int32, copy=False), sizes)
 
-    def _checked(self, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Return both as arrays; store their types if arrays like them need no check."""
-        if np.ma.is_masked(x):
-            raise UsageError(
-                f"{self._asked}: examples are a masked array; fill its gaps first, x.filled(VALUE)"
-            )
-        x = as_array(x, f"{self._asked}: examples")
-        y = np.ma.asarray(y) if np.ma.isMaskedArray(y) else as_array(y, f"{self._asked}: labels")
-        if x.dtype.kind not in "biuf":
-            raise UsageError(
-                f"{self._asked}: examples of type {x.dtype}; numbers are needed (numbers as objects: "
-                "x.astype(float), a sparse matrix: x.toarray())"
-            )
-        first = x if self._first is None else self._first
-        if (x.dtype == np.uint8) != (first.dtype == np.uint8):
-            raise UsageError(
-                f"{self._asked}: some examples are {first.dtype} and some {x.dtype}; bytes 0..255 and "
-                "numbers of another scale do not go together: give all parts the same type"
-            )
-        shape = first.shape[1:]
-        if x.ndim < 2:
-            raise UsageError(
-                f"{self._asked}: examples are an array {list(x.shape)}; use [n, ...], a row for each example"
-            )
-        if x.shape[1:] != shape:
-            raise UsageError(
-                f"{self._asked}: examples [n, ...] of one shape are needed; here are {x.shape[1:]} "
-                f"and {shape}"
-            )
-        if y.shape != x.shape[:1]:
-            raise UsageError(
-                f"{self._asked}: labels of shape {y.shape}, {y.dtype}, for {len(x)} examples; one integer "
-                "each is needed, -1 for unlabeled"
-            )
-        (labels,) = read_labels([y], self._asked, are_known=True)
-        if labels.values.dtype.kind not in "biu":
-            name = str(labels.values[labels.is_labeled][0])
-            raise UsageError(
-                f"{self._asked}: label {name!r} is a name; number the classes from 0, -1 is unlabeled"
-            )
-        if self._first is None:
-            self._first, self._shape = x[:0], x.shape[1:]
-        if type(y) is np.ndarray and y.dtype.kind in "iu":
-            self._kinds.add((x.dtype, y.dtype))
-            return x, y
-        return x, np.where(labels.is_labeled, labels.values, UNLABELED).astype(np.int32)
+    def _check_scales(self, x: np.ndarray, sizes: np.ndarray) -> None:
+        """Check that examples of no client have the scale of the clients', which were added first."""
+        are_clients = np.array(["{" in name for name in self._names], bool)
+        if self._scale is None:
+            self._scale = Range.of(x[: sizes[are_clients].sum()])
+        for part in np.flatnonzero(~are_clients).tolist():
+            self._scale.check(self._x[part], self._where(part))
+
+    def _where(self, part: int) -> str:
+        """Words for a part that was added."""
+        name = self._names[part]
+        return f"{self._asked}: {name.format(self._added[name] - self._names[part:].count(name))}"

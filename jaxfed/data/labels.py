@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 
+UNLABELED = -1
 NOTHING = frozenset({"", "na", "n/a", "<na>", "nan", "none", "null", "?"})
 
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})(\.0*)?")  # of 64 bits, written in one way

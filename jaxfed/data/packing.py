@@ -153,7 +153,7 @@ class _Writer:
         self._x: _Column | None = None
         self._y = _Column(folder / "y.npy", np.zeros(0, np.int32), stack)
         self.rows = dict.fromkeys(("own", "new", *APART), 0)
-        self.lowest, self.highest = 0, -1
+        self.highest = -1
         self.class_names: Sequence[str] = ()
         self.client_names: Sequence[str] = ()
         self.num_classes = self.num_public_classes = 0
@@ -170,7 +170,6 @@ class _Writer:
         with storage.naming(self._folder / EXAMPLES):
             self._x.append(x)
             self._y.append(y)
-        self.lowest = min(self.lowest, int(y.min(initial=self.lowest)))
         self.highest = max(self.highest, int(y.max(initial=self.highest)))
         self.rows[section] += len(y)
 
@@ -217,11 +216,11 @@ def _write_clients(
     public_labeled: bool,
     num_classes: int | None,
 ) -> None:
-    examples = GivenExamples("pack")
+    examples = GivenExamples("pack", num_classes)
     clients = each_of(clients, "pack: `clients`")
     later_clients = each_of(() if given["new"] is None else given["new"], "pack: `new`")
-    own = list(_written(writer, examples, "own", clients, "a client"))
-    later = list(_written(writer, examples, "new", later_clients, "a client's `new`"))
+    own = list(_written(writer, examples, "own", clients, "clients[{}]"))
+    later = list(_written(writer, examples, "new", later_clients, "new[{}]"))
     labeled, unlabeled = map(np.concatenate, zip(*own, strict=True))
     new = np.concatenate([np.zeros(0, np.int64), *(a + b for a, b in later)])
     if given["new"] is None:
@@ -234,11 +233,11 @@ def _write_clients(
     classes = {name: np.zeros(0, np.int32) for name in APART}
     for name in APART:
         if given[name] is not None:
-            examples.add(given[name], f"`{name}`")
+            examples.add(given[name], name)
             x, classes[name], _ = examples.joined()
             writer.append(name, x, classes[name])
     writer.columns["counts"] = np.stack([labeled, unlabeled, new])
-    writer.num_classes = num_classes_of("pack", writer.lowest, writer.highest, num_classes)
+    writer.num_classes = num_classes_of("pack", writer.highest, num_classes)
     check_labels_of("pack", classes["server"], classes["public"], public_labeled)
     if public_labeled:
         writer.columns["public_labels"] = classes["public"]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jaxfed.data import given_examples
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
-from jaxfed.data.dataset import as_array
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census, census_of, counts_of, most_of_a_class
@@ -103,21 +103,13 @@ class Federation:
             UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
                 of clients, an argument that is no pair of examples and labels.
         """
-        from jaxfed.data.given_examples import (
-            GivenExamples,
-            check_labels_of,
-            each_of,
-            num_classes_of,
-            with_unknown_classes,
-        )
-
-        examples = GivenExamples("from_clients")
+        examples = given_examples.GivenExamples("from_clients", num_classes)
         num_clients, num_new = 0, 0
-        for part in each_of(clients, "from_clients: `clients`"):
-            examples.add(part, "a client")
+        for part in given_examples.each_of(clients, "from_clients: `clients`"):
+            examples.add(part, "clients[{}]")
             num_clients += 1
-        for part in each_of(() if new is None else new, "from_clients: `new`"):
-            examples.add(part, "a client's `new`")
+        for part in given_examples.each_of(() if new is None else new, "from_clients: `new`"):
+            examples.add(part, "new[{}]")
             num_new += 1
         if num_new != (0 if new is None else num_clients) or not num_clients:
             num_new = num_clients if new is None else num_new
@@ -129,11 +121,11 @@ class Federation:
             "validation": validation,
             "test": test,
             "server": server,
-            "public": with_unknown_classes(public, "from_clients: `public`"),
+            "public": given_examples.with_unknown_classes(public, "from_clients: `public`"),
         }
         for name, part in others.items():
             if part is not None:
-                examples.add(part, f"`{name}`")
+                examples.add(part, name)
         x, y, sizes = examples.joined()
         held, sizes = np.split(sizes, [num_clients + num_new])
         ends = iter(len(x) - sizes.sum() + np.cumsum(sizes))
@@ -142,10 +134,11 @@ class Federation:
             name: _no_points() if part is None else np.arange(-next(counts), 0) + next(ends)
             for name, part in others.items()
         }
-        lowest, highest = int(y.min(initial=0)), int(y.max(initial=-1))
-        classes = num_classes_of("from_clients", lowest, highest, num_classes)
+        classes = given_examples.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
         known_to_all = y[apart["public"]]
-        check_labels_of("from_clients", y[apart["server"]], known_to_all, public_labeled)
+        given_examples.check_labels_of(
+            "from_clients", y[apart["server"]], known_to_all, public_labeled
+        )
         own = ClientRows.contiguous(held[:num_clients])
         is_labeled = y[: own.sizes.sum()] >= 0
         later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
@@ -276,20 +269,33 @@ class Federation:
         return census_of([counts_of(self.x[all_], self.y[labels]) for all_, labels in own])
 
     def examples_like_these(self, x: npt.ArrayLike, asked: str) -> np.ndarray:
-        """Return examples [n, ...] as an array, checked to have the clients' shape; `asked` names the caller.
+        """Return examples [n, ...] as an array of the clients' shape, kind and scale; errors name `asked`.
 
         Raises:
-            UsageError: another shape, lists of unequal lengths, or no numbers.
+            UsageError: others (`jaxfed.data.given_examples`).
         """
-        given = as_array(x, f"{asked}: examples")
-        if given.dtype.kind in "OSUMmc":
-            raise UsageError(f"{asked}: examples of type {given.dtype}; numbers are needed")
-        if given.ndim < 1 or given.shape[1:] != self.x.shape[1:]:
-            wanted = ", ".join(["n", *map(str, self.x.shape[1:])])
-            raise UsageError(
-                f"{asked}: examples are an array {list(given.shape)}; use [{wanted}], as clients' are"
-            )
+        given = given_examples.examples_of(x, asked, like=self.x)
+        self._scale.check(given, asked)
         return given
+
+    @cached_property
+    def _scale(self) -> given_examples.Range:
+        return given_examples.Range.of(self.x)
+
+    def check_like_these(self, x: Any, asked: str, y: Any = None) -> None:
+        """Check arrays that a method has been given: their examples, and their labels if there are some.
+
+        Raises:
+            UsageError: the examples are not as the clients', or labels beyond the classes.
+        """
+        like_these = self.examples_like_these(x, asked)
+        if like_these.dtype != getattr(x, "dtype", None):
+            kind = getattr(x, "dtype", type(x).__name__)
+            raise UsageError(
+                f"{asked}: examples are {kind}; use an array of {self.x.dtype}, as clients' are"
+            )
+        if y is not None:
+            given_examples.labels_of(y, asked, len(x), self.num_classes)
 
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""

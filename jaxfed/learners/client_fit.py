@@ -166,6 +166,8 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
         raise UsageError(
             "this method learns from public examples, and there are none: set federation.public_size"
         )
+    if public is not None:
+        federation.check_like_these(public, "public")
 
 
 def count(number: int) -> np.ndarray:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxfed.data.dataset import UNLABELED, as_array
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
@@ -55,40 +56,21 @@ def checked(
         if not _is_list(given):
             kind = type(given).__name__
             raise UsageError(f"xclp: {name} are a {kind}: use lists of one array a client")
-    vectors = [as_array(v, f"xclp: client {k}'s vectors") for k, v in enumerate(vectors)]
-    if labels is None:
-        labels = [np.full(v.shape[:1], UNLABELED) for v in vectors]
-    if len(vectors) != len(labels) or len(vectors) == 0:
+    given_labels = len(vectors) if labels is None else len(labels)
+    if len(vectors) != given_labels or not len(vectors):
         raise UsageError(
-            f"xclp: {len(vectors)} clients' vectors and {len(labels)} clients' labels: "
+            f"xclp: {len(vectors)} clients' vectors and {given_labels} clients' labels: "
             "give one array of each for every client, one client at least"
         )
-    labels = [as_array(y, f"xclp: client {k}'s labels") for k, y in enumerate(labels)]
-    sizes = []
-    dim = vectors[0].shape[1] if vectors[0].ndim == 2 else "d"
-    for client, (v, y) in enumerate(zip(vectors, labels, strict=True)):
-        if v.ndim != 2 or v.shape[1] != dim or y.shape != v.shape[:1]:
-            raise UsageError(
-                f"xclp: client {client} has vectors {list(v.shape)} and labels {list(y.shape)}: "
-                f"use [n, {dim}] and [n]"
-            )
-        if not v.shape[1]:
-            raise UsageError(
-                f"xclp: client {client} has vectors {list(v.shape)}: use [n, d], d > 0"
-            )
-        if not np.can_cast(v.dtype, np.float32, "same_kind"):
-            raise UsageError(f"xclp: client {client} has vectors of dtype {v.dtype}: use numbers")
-        if y.size and not np.issubdtype(y.dtype, np.integer):
-            raise UsageError(f"xclp: client {client} has labels of dtype {y.dtype}: use ints")
-        sizes.append(_largest_entries(v))
-        if not _is_finite(sizes[-1]):
-            raise UsageError(f"xclp: client {client} has vectors that are not finite in float32")
-        if y.size and not (y.min() >= UNLABELED and y.max() < num_classes):
-            raise UsageError(
-                f"xclp: client {client} has labels from {y.min()} to {y.max()}: use -1 "
-                f"(unlabeled) to {num_classes - 1}"
-            )
-    return [_above_subnormal(v, size) for v, size in zip(vectors, sizes, strict=True)], labels
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for client, own in enumerate(vectors):
+        where = f"xclp: client {client}"
+        v = examples_of(own, where, found[0][0] if found else None)
+        if v.ndim > 2:
+            raise UsageError(f"{where}: examples are an array {list(v.shape)}; use [n, d], vectors")
+        y = np.full(len(v), UNLABELED) if labels is None else labels[client]
+        found.append((_above_subnormal(v), labels_of(y, where, len(v), num_classes)))
+    return [v for v, _ in found], [y for _, y in found]
 
 
 def _is_list(given: object) -> bool:
@@ -100,8 +82,8 @@ def _is_list(given: object) -> bool:
     return not isinstance(given, str | bytes | Mapping)
 
 
-def _largest_entries(vectors: np.ndarray) -> np.ndarray:
-    """float64 [n]: the largest absolute entry of each row; NaN where it has one.
+def _above_subnormal(vectors: np.ndarray) -> np.ndarray:
+    """The same directions, scaled up where rows are so close to float32's minimum that devices flush to 0.
 
     It reads a few rows at a time, so the vectors of a file do not stay in memory.
     """
@@ -110,16 +92,6 @@ def _largest_entries(vectors: np.ndarray) -> np.ndarray:
         rows = vectors[start : start + _ROWS_AT_ONCE]
         ends = (end.astype(np.float64) for end in (rows.max(axis=1), rows.min(axis=1)))
         largest[start : start + _ROWS_AT_ONCE] = np.abs(list(ends)).max(axis=0)
-    return largest
-
-
-def _is_finite(largest: np.ndarray) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(largest.astype(np.float32)).all())
-
-
-def _above_subnormal(vectors: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """The same directions, scaled up where rows are so close to float32's minimum that devices flush to 0."""
     _, exponents = np.frexp(largest)  # 0 of a row of zeros
     if not (exponents < _SMALLEST_EXPONENT).any():
         return vectors

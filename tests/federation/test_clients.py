@@ -112,10 +112,10 @@ def test_public_examples_are_nobodys_own_and_come_without_labels():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"public": (*arrays(0, 3), 1)}, r"`public` is tuple; use a pair"),
-        ({"test": arrays(0, 2)[0]}, r"`test` is ndarray; use a pair \(examples, labels\)"),
-        ({"clients": [arrays(0, 5)[0]]}, r"a client is ndarray; use a pair"),
-        ({"new": [arrays(0, 5)[0]]}, r"a client's `new` is ndarray"),
+        ({"public": (*arrays(0, 3), 1)}, "public is tuple; use a pair"),
+        ({"test": arrays(0, 2)[0]}, r"test is ndarray; use a pair \(examples, labels\)"),
+        ({"clients": [arrays(0, 5)[0]]}, r"clients\[0\] is ndarray; use a pair"),
+        ({"new": [arrays(0, 5)[0]]}, r"new\[0\] is ndarray"),
         ({"new": 3}, r"`new` is of type int; use a list of pairs"),
         ({"clients": None}, r"`clients` is of type NoneType; use a list of pairs"),
     ],

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxfed.data.client_rows import ClientRows, Partition
-from jaxfed.data.dataset import UNLABELED, as_array
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.given_examples import as_array
 from jaxfed.data.partitioning.class_schemes import Iid
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels

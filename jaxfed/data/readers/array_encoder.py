@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxfed.data.given_examples import Range, examples_of
 from jaxfed.errors import UsageError
 
 _WHITE = 255
@@ -24,11 +25,20 @@ class ArrayEncoder:
         shape: of an example.
         is_bytes: True for uint8, as images are stored; else numbers, which become float32.
         of_shares: bytes are published as shares of white, in 255ths from 0 to 1, and are taken so, too.
+        scale: `Range` of the numbers that were trained on; None if it is not known.
     """
 
     shape: tuple[int, ...]
     is_bytes: bool
     of_shares: bool = False
+    scale: tuple[float, float, bool] | None = None
+
+    @classmethod
+    def of(cls, x: np.ndarray, *, of_shares: bool = False) -> ArrayEncoder:
+        """Return the encoder of rows like these examples."""
+        is_bytes = x.dtype == np.uint8
+        scale = None if is_bytes else Range.of(x)
+        return cls(x.shape[1:], is_bytes, of_shares and is_bytes, scale)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,17 +54,17 @@ class ArrayEncoder:
     def __call__(self, rows: Any) -> np.ndarray:
         """Return the examples [n, *shape]."""
         try:
-            x = np.asarray(rows)
+            x = rows if np.ma.isMaskedArray(rows) else np.asarray(rows)
         except ValueError:  # lists of several lengths
             raise UsageError(f"rows are no array; give {self.accepts}") from None
         if x.dtype.kind not in "biuf":
             raise UsageError(f"rows are {type(rows).__name__} of {x.dtype}; give {self.accepts}")
         for shape in self._shapes():
             if x.shape[1:] == shape and x.ndim:
-                return self._typed(x).reshape(len(x), *self.shape)
+                return self._typed(x.reshape(len(x), *self.shape))
         for shape in self._shapes():
             if x.shape == shape:
-                return self._typed(x).reshape(1, *self.shape)
+                return self._typed(x.reshape(1, *self.shape))
         raise UsageError(f"rows have shape {list(x.shape)}; give {self.accepts}")
 
     def blank(self) -> np.ndarray:
@@ -73,16 +83,10 @@ class ArrayEncoder:
         yield (math.prod(self.shape),)
 
     def _typed(self, x: np.ndarray) -> np.ndarray:
-        if not self.is_bytes:
-            with np.errstate(over="ignore"):
-                numbers = x.astype(np.float32)
-            if not np.isfinite(numbers).all():
-                raise UsageError("rows have values that are nan or infinite; give finite numbers")
-            return numbers
-        if x.dtype.kind == "f":
-            if not self.of_shares:
-                raise UsageError(f"rows are {x.dtype}; give {self.accepts}")
-            x = np.rint(_WHITE * x)
-        if x.size and not 0 <= x.min() <= x.max() <= _WHITE:
-            raise UsageError(f"rows have values {x.min():g} to {x.max():g}; give {self.accepts}")
-        return x.astype(np.uint8)
+        if self.of_shares and x.dtype.kind == "f":
+            shares = np.nan_to_num(x, nan=-1).clip(-1, 2)
+            x = np.rint(_WHITE * shares).astype(np.int16)
+        x = examples_of(x, f"rows ({self.accepts})", like=self.blank())
+        if self.scale is not None:
+            Range(*self.scale).check(x, "rows")
+        return x.astype(self.blank().dtype, copy=False)

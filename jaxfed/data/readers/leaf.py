@@ -109,7 +109,7 @@ def read(folder: Path) -> Dataset:
         class_names=names,
         client_id=client_id,
         client_id_test=client_id_test,
-        encoder=ArrayEncoder(x.shape[1:], x.dtype == np.uint8, of_shares=x.dtype == np.uint8),
+        encoder=ArrayEncoder.of(x, of_shares=True),
         client_names=client_names(arrays["user-train"], arrays["user-test"]),
     )
 

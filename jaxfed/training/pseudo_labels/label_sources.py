@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
+from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
@@ -149,10 +150,11 @@ class LabelSources:
     num_classes: int = 0
 
     def __post_init__(self) -> None:
-        """Check the types.
+        """Check the types, and the validation examples by `jaxfed.data.given_examples`.
 
         Raises:
-            UsageError: the first field of another type, or another confidence.
+            UsageError: the first field of another type, or another confidence; examples that `pair_of`
+                refuses.
         """
         rules = {
             "confidence": one_of(get_args(Confidence)),
@@ -170,6 +172,9 @@ class LabelSources:
                     instance_of(kind, f"jaxfed.xclp.{kind.__name__}(num_classes=...)")
                 )
         check_values("LabelSources", rules, vars(self))
+        if self.validation is not None:
+            pair = pair_of(self.validation, "LabelSources.validation", is_labeled=True)
+            object.__setattr__(self, "validation", pair)
 
     def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""

@@ -307,6 +307,13 @@ def _check(federation: Federation, server: ServerWithoutLabels, training: Traini
             "the server of these clients has labels: use "
             "Training(model, server=ServerTraining(examples=federation.server_examples))"
         )
+    validation = getattr(training.labels, "validation", None)
+    for asked, pair in (
+        ("ServerTraining.examples", training.server.examples),
+        ("LabelSources.validation", validation),
+    ):
+        if pair is not None:
+            federation.check_like_these(pair[0], asked, pair[1])
 
 
 def _first_state(

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.rules import PAIR, check_values, function, instance_of, optional
 from jaxfed.training.local.batches import Batches
@@ -49,12 +50,15 @@ class ServerTraining:
     batches: Batches = _BATCHES_OF_CLIENTS
 
     def __post_init__(self) -> None:
-        """Check the types.
+        """Check the types, and the server's examples by `jaxfed.data.given_examples`.
 
         Raises:
-            UsageError: the first field of another type.
+            UsageError: the first field of another type; examples that `pair_of` refuses.
         """
         check_values("ServerTraining", _RULES, vars(self))
+        if self.examples is not None:
+            pair = pair_of(self.examples, "ServerTraining.examples", is_labeled=True)
+            object.__setattr__(self, "examples", pair)
 
     def require_labels(self) -> None:
         """Check that the server has labels.

@@ -154,7 +154,12 @@ def test_arrays_with_and_without_their_last_axis(shape, dtype):
         ((3,), np.float32, [[1, 2, np.nan]], "nan or infinite"),
         ((3,), np.float32, [[1, 2], [1]], "rows are no array"),
         ((3,), np.float32, "1,2,3", "rows are str of"),
-        ((2, 2, 1), np.uint8, np.zeros((1, 2, 2)), "rows are float64; give an array of uint8"),
+        (
+            (2, 2, 1),
+            np.uint8,
+            np.zeros((1, 2, 2)),
+            "an array of uint8 .*: some examples are uint8 and",
+        ),
         ((2, 2, 1), np.uint8, np.full((1, 2, 2), 256), "values 256 to 256"),
     ],
 )

@@ -1,0 +1,195 @@
+"""One table of wrong examples and labels over all places where a caller gives some."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pandas
+import pytest
+
+from jaxfed import Training
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.data.packing import pack
+from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run.simulate import Simulated
+from jaxfed.federation.clients import Federation
+from jaxfed.learners.networks import network
+from jaxfed.models.mlp import mlp
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
+from jaxfed.training.server.server_training import ServerTraining
+from jaxfed.xclp.inputs import checked
+
+C = 3
+RNG = np.random.default_rng(0)
+Y = np.arange(12) % C
+X = (np.eye(C)[Y] + RNG.normal(size=(12, C))).astype(np.float32)
+SHARES = RNG.random((12, 4, 4, 1), np.float32)  # grey images
+TRAINING = Training(mlp((C,), C, hidden=(4,)))
+FIRST = ("clients", "validation", "test", "new", "server", "public")
+
+
+def federation(x=X):
+    return Federation.from_clients([(x, Y), (x, -np.ones(12, int))], num_classes=C)
+
+
+def given(function, name, x, y, good):
+    """Give the pair as the second client, as its new points, or as an argument."""
+    clients = [(good, Y), (x, y)] if name == "clients" else [(good, Y)]
+    others = {} if name == "clients" else {name: [(x, y)] if name == "new" else (x, y)}
+    return function(clients, num_classes=C, **others)
+
+
+def packed(clients, folder=None, **others):
+    return pack(clients, folder, **others)
+
+
+def of_server(x, y, good):
+    whole = Federation.from_clients([(good, -np.ones(12, int))], server=(good, Y))
+    training = Training(TRAINING.model, server=ServerTraining(examples=(x, y)))
+    return fedavg(training=training, pseudo_label="network").init(jax.random.key(0), whole)
+
+
+def of_validation(x, y, good):
+    training = Training(TRAINING.model, labels=LabelSources(validation=(x, y)))
+    return fedavg(training=training).init(jax.random.key(0), federation(good))
+
+
+def of_public(method, x, y, good):
+    networks = partial(network, training=TRAINING)
+    own = {"fedct": {"learner": networks()}, "pate": {"learner": networks()}}
+    own["pate"]["server_learner"] = networks()
+    own["fedmd"] = {"network": networks, "public_labels": y}
+    made = ALGORITHMS[method](public=x, num_classes=C, **own.get(method, {"network": networks}))
+    return made.init(jax.random.key(0), federation(good))
+
+
+def of_labeling(x, y, good):
+    return checked([good, x], [Y, y], C)
+
+
+def of_prediction(x, y, good):
+    algorithm = fedavg(training=TRAINING)._replace(predict=lambda state, x: x)
+    return Simulated(algorithm, federation(good), None, None, {}, []).predict(x)
+
+
+def of_rows(x, y, good):
+    return ArrayEncoder.of(good)(x)
+
+
+ENTRANCES = {
+    **{f"from_clients: {name}": partial(given, Federation.from_clients, name) for name in FIRST},
+    **{f"pack: {name}": partial(given, pack, name) for name in FIRST},
+    "ServerTraining.examples": of_server,
+    "LabelSources.validation": of_validation,
+    "xclp: client 1": of_labeling,
+    **{
+        f"public of {name}": partial(of_public, name)
+        for name in ("fedct", "dsfl", "pate", "fedmd", "distributed_distillation")
+    },
+    "predict": of_prediction,
+    "rows": of_rows,
+}
+WRONG_EXAMPLES = {
+    "nan": (X + np.float32(np.nan), "nan or infinite"),
+    "beyond float32": (X * np.float64(1e39), "nan or infinite"),
+    "masked": (np.ma.masked_array(X, X > 0), "a masked array"),
+    "texts": (X.astype(str), "rows are|examples of type <U"),
+    "times": (X.astype("datetime64[s]"), "rows are|examples of type datetime64"),
+    "objects": (pandas.DataFrame(X, dtype=object), "rows are|examples of type object"),
+    "bytes among numbers": (X.astype(np.uint8), "float32 and some uint8"),
+    "another width": (X[:, :2], "shape|array"),
+    "one axis": (X[:, 0], "shape|array"),
+    "nothing": (X[:, :0], "shape|array"),
+    "ragged": ([[1.0], [2.0, 3.0]], "unequal lengths|no array"),
+}
+WRONG_LABELS = {
+    "64 bits that wrap": (Y + 2**32, "label 4294967297 is no class|label 4294967296 is no class"),
+    "unsigned": (Y.astype(np.uint64) + 2**63, "is no class"),
+    "fractions": (Y + 0.4, "labels are a quantity"),
+    "beyond the classes": (np.where(Y == 2, C, Y), "label 3 is no class; use 0 to 2"),
+    "below": (np.where(Y == 2, -2, Y), "label -2 is no class"),
+    "names": (Y.astype(str).astype(object) + "a", "is a name"),
+    "another length": (Y[:-1], r"labels of shape \(11,\)"),
+    "columns": (Y[:, None], r"labels of shape \(12, 1\)"),
+}
+
+
+def refused(entrance, words, *arguments, folder):
+    call = ENTRANCES[entrance]
+    if entrance.startswith("pack"):
+        call = partial(given, partial(packed, folder=folder), entrance.removeprefix("pack: "))
+    with pytest.raises(UsageError, match=words) as error:
+        call(*arguments)
+    text = str(error.value)
+    assert "\n" not in text
+    assert entrance.split(" of ")[0] in text.replace("`", "")
+
+
+@pytest.mark.parametrize("wrong", WRONG_EXAMPLES)
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_wrong_examples_are_one_line(entrance, wrong, tmp_path):
+    x, words = WRONG_EXAMPLES[wrong]
+    refused(entrance, words, x, Y, X, folder=tmp_path / "p")
+
+
+WITH_LABELS = [name for name in ENTRANCES if name not in ("predict", "rows")]
+WITH_LABELS = [name for name in WITH_LABELS if not name.startswith("public") or "fedmd" in name]
+
+
+@pytest.mark.parametrize("wrong", WRONG_LABELS)
+@pytest.mark.parametrize("entrance", WITH_LABELS)
+def test_wrong_labels_are_one_line(entrance, wrong, tmp_path):
+    y, words = WRONG_LABELS[wrong]
+    refused(entrance, words, X, y, X, folder=tmp_path / "p")
+
+
+BYTES = np.rint(255 * SHARES).astype(np.uint8)
+BYTES[0, 0, :2, 0] = 0, 255
+SCALES = {  # examples, those to train on
+    "bytes for shares": (BYTES, SHARES, "float32 and some uint8"),
+    "shares for bytes": (SHARES, BYTES, "uint8 and some float32"),
+    "integers for shares": (BYTES.astype(int), SHARES, "values .* 255, and those to train on"),
+    "floats for shares": (BYTES / 1.5, SHARES, "values .*, and those to train on"),
+    "shares for integers": (SHARES, BYTES.astype(int), "0 to 255; give all of them one scale"),
+    "integers that are no bytes": (
+        BYTES.astype(int) + 1,
+        BYTES,
+        "256; bytes are needed|bytes 0..255",
+    ),
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "entrance",
+    [name for name in ENTRANCES if "client" not in name.split(": ")[-1] and "new" not in name],
+)
+def test_another_scale_than_that_to_train_on(entrance, scale, tmp_path):
+    x, good, words = SCALES[scale]
+    refused(entrance, words, x, Y, good, folder=tmp_path / "p")
+
+
+@pytest.mark.parametrize("entrance", [name for name in ENTRANCES if not name.startswith("pack")])
+def test_other_forms_of_the_same_examples(entrance):
+    """Lists, frames and wide integers; methods take arrays of the clients' type."""
+    call = ENTRANCES[entrance]
+    is_as_given = entrance.startswith(("public", "ServerTraining", "LabelSources"))
+    call(X, Y.astype(np.float64), X)
+    call(X.tolist() if not is_as_given else X, Y.tolist(), X)
+    if not is_as_given:
+        call(pandas.DataFrame(X), pandas.Series(Y), X)
+        call(BYTES.reshape(12, -1).astype(int), Y, BYTES.reshape(12, -1))
+
+
+def test_wide_integers_do_not_wrap(tmp_path):
+    x = np.arange(36).reshape(12, 3) + 2**32
+    found = [
+        Federation.from_clients([(x, Y), (x.tolist(), Y)]).x,
+        Federation.open_packed(pack([(x, Y), (x, Y)], tmp_path / "p")).x,
+        np.concatenate(checked([x, x], [Y, Y], C)[0]),
+    ]
+    for each in found:
+        assert each.dtype == np.float64
+        np.testing.assert_array_equal(each, np.concatenate([x, x]))
