@@ -129,7 +129,7 @@ PLAIN = ("jaxfed.secure", "phe", "nacl", "cryptography", "sklearn", "tensorflow_
 USES = [  # code, jaxfed's modules at most, those that are not there
     ("import jaxfed", 1, ("jax", "numpy")),
     ("from jaxfed.algorithms.fedavg import fedavg", 80, PLAIN[1:]),
-    (USE.format(""), 85, PLAIN),
+    (USE.format(""), 88, PLAIN),
     (USE.format("hamming='masked', row_sums='masked'"), 130, ("phe", "gmpy2", "sklearn")),
 ]
 

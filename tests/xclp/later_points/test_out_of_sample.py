@@ -225,7 +225,7 @@ def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
     ("later", "message"),
     [
         ([np.ones((2, 3))], r"vectors have 3 entries; use 16"),
-        ([np.full((2, 16), np.nan)], r"client 0 has vectors that are not finite"),
+        ([np.full((2, 16), np.nan)], r"client 0: examples have values that are nan"),
         ([], r"one client at least"),
         (None, r"vectors are a NoneType: use lists"),
     ],
