@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
 from jaxfed.errors import UsageError
 
 P = ParamSpec("P")
@@ -33,6 +35,10 @@ class Rule(NamedTuple):
     choices: Collection[str] = ()
 
     def is_met(self, value: Any) -> bool:
+        """True for an allowed value that is a number of float32, if it is one."""
+        return self.allows(value) and not beyond_float32(value, self)
+
+    def allows(self, value: Any) -> bool:
         """True for an allowed value; one that cannot be compared, or is no integer as needed, is not."""
         try:
             if self.type is int:
@@ -69,7 +75,7 @@ def between(low: float, high: float, *, closed: bool) -> Rule:
     """A number from low to high, the ends included if `closed`."""
     if closed:
         text = f"numbers from {low} to {high}" if math.isfinite(high) else f"numbers from {low} on"
-        return Rule(float, text, lambda value: low <= value <= high and math.isfinite(value))
+        return Rule(float, text, lambda value: low <= value <= high and value < math.inf)
     text = f"numbers above {low}" + (f" and below {high}" if math.isfinite(high) else "")
     return Rule(float, text, lambda value: low < value < high)
 
@@ -99,20 +105,42 @@ PAIR = Rule(
     lambda value: isinstance(value, tuple | list) and len(value) == 2,
 )
 KEY_BITS = (2048, 3072)  # of Paillier's keys: 112 and 128 bits of security (NIST SP 800-57)
+_FLOAT32 = np.finfo(np.float32)  # devices take what is smaller than `tiny` for 0
+IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in size, or 0"
 POSITIVE = between(0, math.inf, closed=False)
 NOT_NEGATIVE = between(0, math.inf, closed=True)
 SHARE = between(0, 1, closed=True)
 
 
+def beyond_float32(value: Any, rule: Rule | None = None) -> str:
+    """Say what a float, or one of several, becomes in float32 if that is inf, or 0 where it is not 0.
+
+    An integer counts as a float only where the rule is for floats: seeds have up to 256 bits.
+    """
+    if isinstance(value, tuple | list):
+        return next(filter(None, (beyond_float32(each, rule) for each in value)), "")
+    is_number = isinstance(value, float | np.floating) or (
+        rule is not None and rule.type is float and isinstance(value, int)
+    )
+    if not is_number or not -math.inf < value < math.inf:
+        return ""
+    if abs(value) > float(_FLOAT32.max):
+        return "becomes inf in float32"
+    return "becomes 0 in float32" if 0 < abs(value) < float(_FLOAT32.tiny) else ""
+
+
 def check_values(owner: str, rules: Mapping[str, Rule], values: Mapping[str, Any]) -> None:
-    """Check values by the rules of the same name.
+    """Check values by the rules of the same name, and that all numbers are numbers of float32.
 
     Raises:
-        UsageError: the first value that a rule does not allow; its key is the owner's.
+        UsageError: the first value that is not allowed; its key is the owner's.
     """
     for name, rule in rules.items():
-        if not rule.is_met(values[name]):
+        if not rule.allows(values[name]):
             raise UsageError(key=name, owner=owner, value=values[name], allowed=rule.advice)
+    for name, value in values.items():
+        if wrong := beyond_float32(value, rules.get(name)):
+            raise UsageError(wrong, key=name, owner=owner, value=value, allowed=IN_FLOAT32)
 
 
 Check = Callable[[SimpleNamespace], None]

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.errors import UsageError, did_you_mean, nearest
-from jaxfed.rules import Rule, check_values, rules_of
+from jaxfed.rules import IN_FLOAT32, Rule, beyond_float32, check_values, rules_of
 
 TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
 _OF_FILE = "_values_of_file"  # attribute of a config
@@ -142,6 +142,8 @@ def check_value(key: str, value: Any, rule: Rule) -> None:
         elif isinstance(value, str):
             allowed += did_you_mean(meant.get(value, []))
         raise UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)
+    if wrong := beyond_float32(value, rule):
+        raise UsageError(wrong, key=f"config.{key}", value=value, allowed=IN_FLOAT32)
     if rule.type is int and value > _LARGEST:
         raise UsageError(key=f"config.{key}", value=value, allowed=f"use integers up to {_LARGEST}")
 
@@ -156,6 +158,7 @@ def check_own(section: str, given: Mapping[str, Any], factory: Callable[..., Any
     for key, value in given.items():
         kind = type(known[key].default) if key in known else None
         if kind in TYPES:
-            check_value(f"{section}.{key}", value, Rule(kind, TYPES[kind]))
+            is_ruled = kind is float and key in rules
+            check_value(f"{section}.{key}", value, rules[key] if is_ruled else Rule(kind, TYPES[kind]))
         if key in rules:
             check_values(f"config.{section}", {key: rules[key]}, {key: value})

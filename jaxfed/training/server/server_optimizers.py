@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxfed.rules import POSITIVE, keywords
+
 SecondMoment = Callable[[jax.Array, jax.Array, float], jax.Array]  # v, d^2, beta_2 -> v
 
 
@@ -48,6 +50,7 @@ class Moments(NamedTuple):
     second: Any
 
 
+@keywords(learning_rate=POSITIVE, tau=POSITIVE)
 def adaptive(
     name: str, learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
 ) -> optax.GradientTransformation:
@@ -59,6 +62,9 @@ def adaptive(
         beta1: of m; 0 uses d itself.
         beta2: of v; Adagrad has none.
         tau: added to the root of v; v starts at its square; smaller is more adaptive.
+
+    Raises:
+        UsageError: a number that is not positive, or is none in float32.
     """
     second_moment = SECOND_MOMENTS[name]
 
