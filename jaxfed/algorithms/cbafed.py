@@ -28,7 +28,8 @@ Differences from the authors' code, and details that the paper leaves open:
     that of five epochs before. This is not reproduced here.
   * In the code unlabeled clients make one pass over the views that were labeled, at rate 0.02; labeled ones
     have 0.03. Here all clients have the same rate and epochs, and views are drawn at each step.
-  * In the code each client keeps its momentum over rounds: `training.client_optimizer` "kept".
+  * In the code each client keeps its momentum over rounds (`training.client_optimizer` "kept"), and gradients
+    are clipped to norm 5.
 
 Metrics of a round: `selected`, the share of a client's unlabeled examples that get a label.
 

@@ -24,6 +24,7 @@ Differences from the authors' code:
 
   * Its q_v are predictions of the network itself without derivatives: the average is computed, but never
     used. That is `server_average` 0, except in the first step of a round.
+  * The code's script for Section 4.5 leaves the second term of L_S out, by a comment sign.
   * alpha_S follows a cosine in the code, from 0.9996 to 1 in 20 rounds of 1000 steps. Here it is constant.
   * The code keeps h_k and t_k under the number of the last batch, not of the client (its variant for Section
     4.5 does not), and averages the bodies of all local epochs, with equal weights.

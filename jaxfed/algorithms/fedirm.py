@@ -29,7 +29,9 @@ Differences from the authors' code:
     classes the first always holds (log 5 = 1.6). T is 11, and the class is the current prediction's.
   * The code halves L_IRM, and its lambda is 15 times larger. Clients without labels start after 20 rounds
     (`training.labeled_only_rounds`).
-  * The code's cross-entropy has smoothed labels, and is taken over both views.
+  * The code's p is the softmax of the mean logits, not the mean of probabilities.
+  * The code's cross-entropy has smoothed labels, and is taken over both views. Each client keeps its Adam's
+    moments over rounds.
 
 Leaves a client: its model's change, and for each class of its labels a row of C probabilities, with C bits.
 The teacher stays.

@@ -14,6 +14,9 @@ one, its strong augmentation the strong one. In FixMatch, B_U is 7 times as larg
   * `pseudo_label`: a further source labels where no network reaches `threshold` itself. FlexMatch's
     thresholds, which are never above it, then change nothing.
 
+Difference from the authors' code: BatchNorm sees a strong view of labeled examples too; the code's batch has
+their weak view alone.
+
 Labels at the server: the server trains on them, weakly augmented, and clients train on the second term alone.
 
 Leaves a client: its model's change.

@@ -23,7 +23,8 @@ Differences from the authors' code, and details that the paper leaves open:
   * |w_i - u| is one norm over all parameters. In the code it is the sum of the tensors' norms, running
     statistics included.
   * The code multiplies n_i of labeled clients by 6 (SVHN, CIFAR-100) or 200 (skin lesions, where beta is
-    0.01), and gives labeled clients another beta, 100. Neither is reproduced here.
+    0.01); the factor is in u and enters a_i twice. In a group with a labeled client every member has another
+    beta, 100. Neither is reproduced here.
   * A teacher's running statistics are those received in this round; in the code, those that it started with.
   * In the code labeled clients have the rate 0.03 and unlabeled ones 0.021, gradients are clipped to norm 5,
     clients keep momentum over rounds (`training.client_optimizer` "kept"), and labeled clients train alone at

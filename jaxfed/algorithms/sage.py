@@ -16,7 +16,9 @@ Differences from the authors' code:
   * Its option --kappa 0.5 is never read: ln 2 / 0.05 is hard-coded in the step. Here that is the default.
   * One optimizer serves all clients and rounds, so momentum carries over from client to client. Here each
     client starts without (`training.client_optimizer`), as in the paper.
-  * Labeled examples are also in the unlabeled set, and count twice in clients' weights. Not so here.
+  * Labeled examples are also in the unlabeled set, and count twice in clients' weights. Not so here. (The
+    code stores the labeled set 2000 times, so its weights are nearly the numbers of labels.)
+  * BatchNorm here sees a strong view of labeled examples too; the code's batch has their weak view alone.
 
 `sage_xclp` uses XCLP's labels, from the graph of the round's cohort, where neither model is sure
 (`jaxfed.training.local.consistency.graph_where_unsure`). The combination is jaxfed's, from neither paper.

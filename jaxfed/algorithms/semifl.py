@@ -11,10 +11,10 @@ all its data once with w, in evaluation mode, and trains on the examples with a 
     w_k <- w_k - eta clip(grad (l_fix + lambda l_mix))
     v <- beta v + (w - mean_k w_k),   w <- w - v
 
-The mean is over clients with D_fix not empty. Gradients longer than `max_norm` are cut to it, the server's
-too. The last line is `training.server_optimizer` "sgd" with rate 1 and `server_momentum` 0.5; the server's
-epochs are `training.server_epochs`, 5, as the clients'; static BatchNorm is `training.batch_statistics`
-"static" (HeteroFL).
+The mean is over clients with D_fix not empty, with equal weights. Gradients longer than `max_norm` are cut to
+it, the server's too. The last line is `training.server_optimizer` "sgd" with rate 1 and `server_momentum`
+0.5; the server's epochs are `training.server_epochs`, 5, as the clients'; static BatchNorm is
+`training.batch_statistics` "static" (HeteroFL).
 
 Differences from the authors' code, and details that the paper leaves open:
 

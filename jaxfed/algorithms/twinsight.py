@@ -24,7 +24,8 @@ Differences from the authors' code:
   * In the code tau_c follows FreeMatch at each step by moving averages with weight 0.999, which start again
     at 1/C in each epoch. So nearly every label counts. Here the received model makes thresholds once a round
     (`jaxfed.training.local.thresholds.freematch`). For SVHN the code clips them to [0.9, 0.95].
-  * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option.
+  * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option; their views are then
+    exchanged: the strong view labels, and the weak one learns.
   * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and fewer by default.
   * The code has SimSiam and BYOL as other choices for L_u.
 

@@ -159,6 +159,8 @@ def check_own(section: str, given: Mapping[str, Any], factory: Callable[..., Any
         kind = type(known[key].default) if key in known else None
         if kind in TYPES:
             is_ruled = kind is float and key in rules
-            check_value(f"{section}.{key}", value, rules[key] if is_ruled else Rule(kind, TYPES[kind]))
+            check_value(
+                f"{section}.{key}", value, rules[key] if is_ruled else Rule(kind, TYPES[kind])
+            )
         if key in rules:
             check_values(f"config.{section}", {key: rules[key]}, {key: value})

@@ -335,3 +335,20 @@ def test_fed_isic2019_on_its_own_layout(tmp_path):
     )
     assert summary["algorithms"].keys() == {"xclp", "network", "per_client_lp"}
     assert 0 <= summary["test_balanced_accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "images", "steps"),
+    [("cifar10", 50_000, 95), ("cifar100,server", 50_000, 95), ("fashion_mnist", 60_000, 115)],
+)
+def test_paper_size_takes_the_steps_of_sages_code(variant, images, steps):
+    """n // 128 in each of 5 epochs, n a client's examples (SAGE.py, `local_iter`), whoever trains."""
+    config = file.load(f"{FOLDER / 'fssl.py'}:{variant},paper")
+    config_check.check(config)
+    training, federation = config.training, config.federation
+    assert training.local_steps == steps
+    assert steps == 5 * (images // federation.num_clients // training.batch_size)
+    unlabeled = images * (1 - federation.labeled_fraction) / federation.num_clients
+    passes = steps * training.batch_size * training.unlabeled_ratio / unlabeled
+    assert passes < training.epochs  # each in a new order
+    assert file.load(f"{FOLDER / 'fssl.py'}:{variant}").training.local_steps == 0

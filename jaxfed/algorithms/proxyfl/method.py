@@ -34,6 +34,8 @@ Differences from the authors' code:
     mean to its nearest row.
   * (8) has inner products. The code has cosines, of features and rows after two more layers. Here they are
     cosines of features and rows themselves.
+  * In the code a labeled example has the set of its prediction p_G, as unlabeled ones have, and not its
+    label's; it serves as a negative, and has no l_i of its own.
   * The code leaves out negatives with a cosine below 0, treats strong views as further examples, weighs rows
     by p_G, also counts an example as sure if p_L is, and averages over all unlabeled examples.
 

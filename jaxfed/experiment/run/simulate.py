@@ -274,7 +274,7 @@ def _check_curve(
         raise UsageError(
             "simulate: evaluate_test=True: there are no test examples; give test=(x, y) to the federation"
         )
-    if evaluate_every and not start and not len(federation.validation):
+    if evaluate_every and not (evaluate_test or start or len(federation.validation)):
         raise UsageError(
             f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
             "validation=(x, y) to the federation, or use evaluate_test=True"

@@ -235,6 +235,10 @@ def test_rounds_are_evaluated_on_request_or_it_is_an_error():
     for record in (r for r in both.records if "validation_accuracy" in r):
         assert record["round_test_accuracy"] == record["validation_accuracy"]
     assert len(both.records) == 5
+    tree = jaxfed.learners.LEARNERS["decision_tree"](num_classes=3)
+    trees = jaxfed.algorithms.local_learning(num_classes=3, learner=tree)  # no model before round 1
+    of_trees = simulate(trees, alone, evaluate_test=True, **options).records
+    assert [r["round"] for r in of_trees if "round_test_accuracy" in r] == [2, 4]
     with pytest.raises(jaxfed.UsageError, match="evaluate_every=2: there are no validation examp"):
         simulate(fedavg, alone, **options)
     with pytest.raises(jaxfed.UsageError, match="evaluate_test=True: there are no test examples"):
