@@ -117,7 +117,11 @@ def test_roles_and_rows_of_own_clients():
         ([(X[:3], [0, 1])], {}, r"labels of shape \(2,\), int64, for 3 examples"),
         ([(X[:2], [0.0, 1.5])], {}, "labels are a quantity, 1.5"),
         ([(X[:2] * np.nan, [0, 1])], {}, "nan or infinite"),
-        ([(X[:2], [0, 1]), (X[:2, :3], [0, 1])], {}, r"clients\[1\]: examples are an array \[2, 3\]"),
+        (
+            [(X[:2], [0, 1]), (X[:2, :3], [0, 1])],
+            {},
+            r"clients\[1\]: examples are an array \[2, 3\]",
+        ),
         ([(X[:2], [0, 5])], {"num_classes": 3}, r"clients\[0\]: label 5 is no class"),
         ([(X[:2], [0, -2])], {}, "label -2 is no class"),
         ([(X[:2], [0, 0])], {}, "the highest label is 0; use"),
