@@ -39,6 +39,29 @@ CONSISTENT = (
     "feddure",
     "twinsight",
 )
+SECURE = (
+    *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
+    *("xclp.num_bits=256", "training.labeled_only_rounds=0"),
+)
+# Another method is one more line here: name -> (algorithm, settings).
+METHODS = {
+    "fedavg": ("fedavg", ("rounds=1",)),  # its rounds are alike, and all bytes of each are searched
+    **{name: (name, ()) for name in ("scaffold", "feddyn", "fedprox", "fedavg_network")},
+    **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
+    **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam", *CONSISTENT)},
+    "fedct": (
+        "fedct",
+        (
+            *("dataset.train_size=180", "federation.public_size=60"),  # clients of some 40 examples
+            *("learner.name=decision_tree", "fedct.sums=masked_resilient"),
+        ),
+    ),
+    **{name: (name, SECURE) for name in ("xclp", "fedavg_xclp")},
+    "static statistics": (
+        "fedavg",
+        ("model.name=cnn", "model.norm=batch", "training.batch_statistics=static"),
+    ),
+}
 FIRST_NODE = 10  # client j has node 10 + j
 STEPS = ("update", "measure", "show")
 

@@ -35,6 +35,8 @@ class Deployment:
         deadline: seconds that clients have for one stage; later answers are refused.
         retries: number of times that a client whose process crashed receives the same message again.
         wait_for_nodes: seconds that the server waits for all clients before its first round.
+        largest_norm: largest Euclidean norm of what a client's reply adds to the server's means; a reply
+            above it is refused, as one that is not finite.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -43,6 +45,7 @@ class Deployment:
         "deadline": POSITIVE,
         "retries": at_least(0),
         "wait_for_nodes": NOT_NEGATIVE,
+        "largest_norm": POSITIVE,
     }
 
     nodes: int | tuple[str, ...] | None = None
@@ -50,6 +53,7 @@ class Deployment:
     deadline: float = 600.0
     retries: int = 1
     wait_for_nodes: float = 300.0
+    largest_norm: float = 1e6
 
     def __post_init__(self) -> None:
         """Check the fields by `rules`."""

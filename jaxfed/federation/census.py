@@ -52,6 +52,10 @@ class Census(NamedTuple):
     labels: tuple[int, ...] = ()
     examples: tuple[int, ...] = ()
 
+    def shared(self) -> Census:
+        """Return what clients are told: nothing about a single one."""
+        return self._replace(labels=(), examples=())
+
 
 def counts_of(x: np.ndarray, labels: np.ndarray, *, sums: bool = True) -> ClientCounts:
     """Count a client's examples [n, ...] and the labels that it has, int [m]; `sums`: sum its features."""

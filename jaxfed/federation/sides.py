@@ -25,6 +25,11 @@ class Unusable(ValueError):
     """A reply that its client cannot have computed by the method; the text is one line, without its data."""
 
 
+# client, its reply -> the pytree of it that enters a mean, whose norm has a limit; None: nothing does. Raises
+# `Unusable` if a value is out of its range: the client has then left the round.
+Check = Callable[[int, Any], Any]
+
+
 class Ask(Protocol):
     """Sends one request to each client, and returns the replies that come in time."""
 
@@ -35,7 +40,7 @@ class Ask(Protocol):
         reply: Any,
         *,
         round_number: int,
-        check: Callable[[int, Any], None] = lambda client, reply: None,
+        check: Check = lambda client, reply: None,
         in_session: bool = False,
     ) -> Mapping[int, Any]:
         """Return {client: reply}; a client that is missing has left the round.
@@ -45,8 +50,7 @@ class Ask(Protocol):
             requests: {client: pytree of arrays}.
             reply: the form of a reply, a pytree of `jax.ShapeDtypeStruct`.
             round_number: from 1.
-            check: client, its reply -> raises `Unusable` if a value is out of its range; the client has then
-                left the round.
+            check: of each reply.
             in_session: the step is one of a session, whose states serve once. A client that leaves goes on,
                 in its next round, from its state before the session.
         """

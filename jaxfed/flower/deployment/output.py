@@ -15,7 +15,7 @@ METRICS = "metrics.jsonl"
 _COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAISED = "ServerApp raised an exception"
 _FOR_USERS = re.compile(
-    r"jaxfed\.(?:\w+\.)+(?:UsageError|Unresumable|BeyondMemory|TooFewClients): "
+    r"jaxfed\.(?:\w+\.)+(?:UsageError|Unresumable|BeyondMemory|TooFewClients|UnusableModel): "
 )
 _OF_FLOWER = re.compile(r"(INFO|DEBUG) *:|Successfully installed jaxfed-app ")
 

@@ -11,12 +11,13 @@ said of themselves at the run's first start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -27,7 +28,7 @@ from jaxfed.federation.census import Census, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.feature_statistics import FeatureSums
-from jaxfed.federation.sides import Unusable
+from jaxfed.federation.sides import Check, Unusable
 from jaxfed.flower.client.client_run import MESSAGE, REPLY, SECONDS, SETUP
 from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.network import Network
@@ -41,6 +42,12 @@ from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
 
 _THEN = "the run stops; the same command continues it"
+_MOST_LOOKED_AT = 8  # examples that a new model must have predictions for
+_LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
+
+
+class UnusableModel(RuntimeError):
+    """The mean of a round's replies is no model to go on from; the text is one line."""
 
 
 def no_census(data: ServerData) -> Census:
@@ -92,15 +99,9 @@ def connect(
             first_step=max(admitted.last_step, Stages(place).last_step()) + 1,
             **waiting,
         ),
-        Setup(
-            text,
-            config.algorithm,
-            number,
-            data.num_classes,
-            census._replace(labels=(), examples=()),
-        ),
+        Setup(text, config.algorithm, number, data.num_classes, census.shared()),
         data.federation(census, number),
-        limits.quorum,
+        limits,
         place,
         Returning(network, admit, expected, admitted.hellos),
         tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
@@ -115,7 +116,7 @@ class ClientCalls:
         exchange: with their nodes.
         told: everything that a client must know in each request.
         federation: as the server knows it.
-        quorum: smallest share of a stage's clients that must reply.
+        limits: the quorum, and the largest norm of a reply.
         place: the workdir.
         returning: admits clients that come back with another node.
         remarks: lines about nodes that were refused.
@@ -124,11 +125,12 @@ class ClientCalls:
     exchange: Exchange
     told: Setup
     federation: Federation
-    quorum: float
+    limits: Deployment
     place: Path
     returning: Returning
     remarks: tuple[str, ...] = ()
     _of_round: dict[str, Any] = field(default_factory=dict)
+    _norms: dict[int, float] = field(default_factory=dict)  # of a round's replies
 
     def __post_init__(self) -> None:
         self._stages = Stages(self.place)
@@ -150,6 +152,7 @@ class ClientCalls:
             number = int(state.round) + 1
             self._begin(number)
             after, metrics = play(state, cohort, key)
+            self._look_at(algorithm, after, number)
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
@@ -166,7 +169,7 @@ class ClientCalls:
         reply: Any,
         *,
         round_number: int,
-        check: Callable[[int, Any], None] = lambda client, reply: None,
+        check: Check = lambda client, reply: None,
         in_session: bool = False,
     ) -> Mapping[int, Any]:
         """Send each client its message of a step, and return the replies (see `Ask`).
@@ -193,7 +196,7 @@ class ClientCalls:
 
         def read(client: int, content: Record) -> Any:
             seconds[client] = timings.from_record(records.part(content, SECONDS))
-            return _read(reply, check, client, content)
+            return self._read(reply, check, client, content)
 
         if not in_session:
             self._before_session = None
@@ -207,12 +210,12 @@ class ClientCalls:
             continues=self._continues,
         )
         self._count(answers, round_number, seconds)
-        answers.enough(self.quorum, then=_THEN)
+        answers.enough(self.limits.quorum, then=_THEN)
         return answers.replies
 
     def _begin(self, number: int) -> None:
         """Continue clients from their states before round `number`; let them drop those that are obsolete."""
-        self._of_round = {}
+        self._of_round, self._norms = {}, {}
         self.exchange.nodes |= self.returning.nodes(self.exchange.nodes)
         if not self._continues:
             return
@@ -226,6 +229,47 @@ class ClientCalls:
         if (states := self._stages.states().get(saved)) is not None:
             self.exchange.commit(states)
             self._committed = saved
+
+    def _read(self, form: Any, check: Check, client: int, content: Record) -> Any:
+        """Read a client's reply.
+
+        Raises:
+            BadMessage: it has another form, or values out of their range.
+        """
+        found = pytrees.from_record(records.part(content, REPLY), form)
+        try:
+            norm = _norm(check(client, found))
+        except Unusable as error:
+            raise BadMessage(str(error)) from error
+        if norm > self.limits.largest_norm:
+            limit = f"config.deployment.largest_norm={self.limits.largest_norm:g}"
+            raise BadMessage(f"its reply has the norm {norm:.3g}, above {limit}")
+        self._norms[client] = max(norm, self._norms.get(client, 0.0))
+        return found
+
+    def _look_at(self, algorithm: FederatedAlgorithm, state: ServerState, number: int) -> None:
+        """Check that a new state can be trained on, before it is evaluated and saved.
+
+        Its predictions are finite, and so is its squared norm in float32: clients would find other losses and
+        gradients nan, and be taken for the ones at fault.
+
+        Raises:
+            UnusableModel: it is not; the line names the client with the largest change.
+        """
+        x = self.federation.x[:_MOST_LOOKED_AT]
+        if not len(x):  # the server holds no example
+            x = np.ones((1, *x.shape[1:]), x.dtype)
+        seen = () if algorithm.predict is None else algorithm.predict(state, x)
+        if _norm(state) <= _LARGEST_NORM and np.isfinite(_norm(seen)):
+            return
+        first, *others = sorted(self._norms, key=lambda client: -self._norms[client])
+        next_one = f", the next one {self._norms[others[0]]:.3g}" if others else ""
+        raise UnusableModel(
+            f"round {number}: the new model, or what it predicts, is not finite or too large; the largest "
+            f"change is client {first}'s, with the norm {self._norms[first]:.3g}{next_one}; it is not kept: "
+            "lower config.deployment.largest_norm to refuse such replies, and the same command continues "
+            "from the state before"
+        )
 
     def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
         for client, lost in answers.lost.items():
@@ -248,18 +292,11 @@ class ClientCalls:
         self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why)
 
 
-def _read(form: Any, check: Callable[[int, Any], None], client: int, content: Record) -> Any:
-    """Read a client's reply.
-
-    Raises:
-        BadMessage: it has another form, or values out of their range.
-    """
-    found = pytrees.from_record(records.part(content, REPLY), form)
-    try:
-        check(client, found)
-    except Unusable as error:
-        raise BadMessage(str(error)) from error
-    return found
+def _norm(tree: Any) -> float:
+    """Euclidean norm of all fractions of a pytree, in float64: squares of float32 do not overflow."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    squares = (np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in leaves)
+    return float(np.sqrt(sum(squares, np.float64(0))))
 
 
 def _name_of_run(text: str, place: Path) -> str:

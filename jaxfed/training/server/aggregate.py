@@ -137,6 +137,15 @@ def check_weights(weights: jax.Array, client_id: Any) -> None:
             )
 
 
+def largest_weight(weighting: Callable[[ClientData], jax.Array], num_examples: int) -> float:
+    """Return the weight of a client that trains on all its examples; inf for a weighting of one's own."""
+    if weighting not in WEIGHTINGS.values():
+        return np.inf
+    every, ones = jnp.ones(num_examples, bool), jnp.ones(num_examples)
+    label = jnp.zeros(num_examples, jnp.int32)
+    return float(weighting(ClientData(ones, label, ones, every, every)))
+
+
 WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {
     "examples": by_examples,
     "uniform": uniformly,

@@ -26,8 +26,10 @@ import numpy as np
 
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.sides import Unusable
 from jaxfed.secure import cross_steps, largest_value
 from jaxfed.secure.hamming import masked, matrix
 from jaxfed.secure.session.network.exchanges import END
@@ -76,6 +78,17 @@ class NetworkLabeling(NamedTuple):
     clients: list[int]
     accuracy: SolverAccuracy
     communication: Communication
+
+
+def check_points(federation: Federation, client: int, reply: Mapping[str, Any]) -> None:
+    """Check the number of points that a client joins a session with.
+
+    Raises:
+        Unusable: it is below 0, or above the number of examples of the client's hello.
+    """
+    assert federation.census is not None
+    if not 0 <= reply["points"] <= federation.census.examples[client]:
+        raise Unusable(f"{reply['points']} points")
 
 
 def check_network(p: Parameters) -> None:

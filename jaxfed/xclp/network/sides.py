@@ -21,11 +21,11 @@ from jaxfed.federation.algorithm import Init, Metrics, Round, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.federation.sides import Ask, ClientSide, Unusable
+from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import exchanges
 from jaxfed.xclp.network.roles import take_part
-from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
+from jaxfed.xclp.network.server_side import check_network, check_points, labeled_by_clients
 from jaxfed.xclp.one_shot.transduction import client_arrays
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.projection import drawn_seed
@@ -66,7 +66,6 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
 
     def server(ask: Ask, federation: Federation) -> tuple[Init, Round]:
         check_network(parameters)
-        capacity = federation.capacity
 
         def round_(
             state: ServerState, cohort: Cohort, key: jax.Array
@@ -76,8 +75,7 @@ def labeling_sides(parameters: Parameters, execution: Execution, late_fraction: 
             sizes: dict[int, int] = {}  # by address
 
             def check(client: int, reply: Mapping[str, Any]) -> None:
-                if not 0 <= reply["points"] <= capacity:
-                    raise Unusable(f"{reply['points']} points")
+                check_points(federation, client, reply)
                 sizes.setdefault(ids.index(client), reply["points"])
 
             terms = {"round": int(state.round) + 1, "seed": p.seed}

@@ -38,6 +38,6 @@ def test_layers_are_measured_and_selected():
 
 def test_quantiles():
     values = np.array([[1.0, 2.0], [3.0, 4.0]])
-    assert quantile_of(values, 0.0) == quantile_of(values[:0], 0.5) == -np.inf
+    assert quantile_of(values, 0.0) == quantile_of(values[:0], 0.5) < 0
     assert quantile_of(values, 0.5) == 2.5
-    assert quantile_of(values, 1.0) == np.inf
+    assert quantile_of(values, 1.0) > values.max()

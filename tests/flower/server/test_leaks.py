@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from leak_search import LABELS, Listener, Private, has_one, leaks, needles
-from network_deployment import CONSISTENT, VIEWS, Deployment, config_of
+from network_deployment import METHODS, SECURE, Deployment, config_of
 from on_demand import on_demand
 
 from jaxfed.flower.client import client_data, client_run, client_step
@@ -15,29 +15,6 @@ from jaxfed.flower.server.exchange import TooFewClients
 from jaxfed.secure.primitives.blocks import bits_of
 from jaxfed.xclp.network import roles
 
-SECURE = (
-    *("xclp.hamming=masked", "xclp.influence=columns", "xclp.row_sums=masked_resilient"),
-    *("xclp.num_bits=256", "training.labeled_only_rounds=0"),
-)
-# Another method is one more line here: name -> (algorithm, settings).
-METHODS = {
-    "fedavg": ("fedavg", ("rounds=1",)),  # its rounds are alike, and all bytes of each are searched
-    **{name: (name, ()) for name in ("scaffold", "feddyn", "fedprox", "fedavg_network")},
-    **{name: (name, ()) for name in ("fedavg_per_client_lp", "mixmatch", "protofssl")},
-    **{name: (name, VIEWS) for name in ("fixmatch", "fedsiam", *CONSISTENT)},
-    "fedct": (
-        "fedct",
-        (
-            *("dataset.train_size=180", "federation.public_size=60"),  # clients of some 40 examples
-            *("learner.name=decision_tree", "fedct.sums=masked_resilient"),
-        ),
-    ),
-    **{name: (name, SECURE) for name in ("xclp", "fedavg_xclp")},
-    "static statistics": (
-        "fedavg",
-        ("model.norm=batch", "training.batch_statistics=static"),
-    ),
-}
 AT_ONCE = ("fedavg",)
 # Counts or shares of classes are messages of these methods, and in their tables' column of what leaves.
 COUNTS = {"counts of labels, float32", "counts of given labels, float32"}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.row_sums.server_sums import row_client
@@ -169,3 +170,24 @@ def test_an_object_is_used_once_and_never_sums_for_the_server():
     plan["rows"] = {-1: slice(0, 6), **ROWS}
     with pytest.raises(ProtocolError, match="gives rows to the server"):
         fresh.clients[0].party().play(Letter([Call(9, "sums", plan, "upload", [])], []).to_bytes())
+
+
+def test_a_client_that_has_left_sends_nothing_and_is_asked_nothing():
+    network = Network(lambda at, client, answer: None if (at, client) == (1, 1) else answer)
+    session = network.session()
+    sizes = {j: len(own) for j, own in CODES.items()}
+    parties = session.parties(masked.client, NO_CODES, list(CODES), sizes=sizes, run=0)
+    session.exchange("join")
+    stream = parties.stream("send_points", {j: [(0, size)] for j, size in sizes.items()})
+    for client, size in sizes.items():
+        messages = stream(client, 0, size)
+        if client == 1:
+            with pytest.raises(DroppedOut):
+                next(messages)
+        else:
+            next(messages)
+    session.later_all([0, 1])
+    assert session.flush("more") == [0]
+    told = []
+    assert parties("send_points", [0, 1], tell=told.append, quiet=True) == {0: None}
+    assert told == [0]

@@ -24,7 +24,7 @@ from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.ragged import own_examples
-from jaxfed.federation.sides import Ask, ClientSide, Unusable
+from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.network import exchanges
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
@@ -38,7 +38,7 @@ from jaxfed.training.round.network.messages import (
 )
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp.network.roles import take_part
-from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
+from jaxfed.xclp.network.server_side import check_network, check_points, labeled_by_clients
 from jaxfed.xclp.steps.projection import drawn_seed
 
 EMBED = "embed"
@@ -65,12 +65,12 @@ class JointLabels:
     Attributes:
         source: the simulation's.
         ask: reaches the clients.
-        capacity: largest number of examples of a client.
+        federation: as the server knows it.
     """
 
     source: XclpLabels
     ask: Ask
-    capacity: int
+    federation: Federation
 
     def __post_init__(self) -> None:
         check_network(self.source.parameters)
@@ -97,9 +97,7 @@ class JointLabels:
         return LabeledByClients(key, metrics, frozenset(ids[address] for address in found.clients))
 
     def _check(self, client: int, reply: Mapping[str, Any]) -> None:
-        del client
-        if not 0 <= reply["points"] <= self.capacity:
-            raise Unusable(f"{reply['points']} points")
+        check_points(self.federation, client, reply)
 
 
 @dataclass(frozen=True, eq=False)

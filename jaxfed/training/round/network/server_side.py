@@ -18,7 +18,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.sides import Ask, Unusable
+from jaxfed.federation.sides import Ask, Check, Unusable
 from jaxfed.rules import choose_one_of
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
@@ -34,11 +34,14 @@ from jaxfed.training.round.network.messages import (
     row_of,
 )
 from jaxfed.training.round.stage_program import Trained, of_clients
+from jaxfed.training.server.aggregate import largest_weight
 from jaxfed.training.server.server_state import ServerState
 
 # Sources that label a client's examples by themselves and the model: no other client, no teacher.
 AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
 JOINT = ("xclp", "xclp_prototypes")  # `jaxfed.training.round.network.joint_labels`
+
+_ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
 
 # state, cohort, key, where bytes are counted -> what the server has of the labels
 ServerLabeling = Callable[[ServerState, Cohort, jax.Array, Communication], LabeledByClients]
@@ -70,6 +73,7 @@ class ServerStage:
             )
         self.source, self._stage, self._ask, self._label = stage.source, stage, ask, label
         self._example = federation.x.shape[1:], federation.x.dtype
+        self._num_examples = () if federation.census is None else federation.census.examples
         program = stage.program
 
         @jax.jit
@@ -113,7 +117,7 @@ class ServerStage:
         }
         form = self._form_of_reply(state, received, keys)
         number = int(state.round) + 1
-        replies = self._ask(UPDATE, messages, form, round_number=number, check=_check_update)
+        replies = self._ask(UPDATE, messages, form, round_number=number, check=self._check_update)
         ids = _still_there(cohort.client_id, replies)
         reply: Reply = _stacked(ids, replies, form)
         after, metrics = self._serve(state, reply.update, reply.trains, own, key)
@@ -134,10 +138,21 @@ class ServerStage:
         message = message_of(step, self._stage.program, state, (), keys)
         form = self._form_of_reply(state, (), keys, step)
         messages = {int(client): message for client in ids if client >= 0}
-        check = _check_measured if step == MEASURE else _check_nothing
+        check: Check = self._check_measured if step == MEASURE else _whole
         replies = self._ask(step, messages, form, round_number=int(state.round), check=check)
         ids = _still_there(ids, replies)
         return ids, _stacked(ids, replies, form)
+
+    def _check_update(self, client: int, reply: Reply) -> Any:
+        num_examples = self._num_examples[client]
+        weighting = self._stage.program.training.server.weighting
+        _in_range("weight", reply.update.weight, largest_weight(weighting, num_examples))
+        _in_range("unlabeled", reply.unlabeled, num_examples)
+        return reply.update.delta, reply.update.correction, reply.update.upload
+
+    def _check_measured(self, client: int, reply: tuple[Any, jax.Array]) -> Any:
+        _in_range("number of examples", reply[1], self._num_examples[client])
+        return reply[0]
 
     def _form_of_reply(
         self, state: ServerState, received: Any, keys: jax.Array, step: str = UPDATE
@@ -163,31 +178,22 @@ class ServerStage:
         return jax.eval_shape(reply)
 
 
-def _check_update(client: int, reply: Reply) -> None:
-    """Refuse weights and numbers of examples below 0, which would turn a mean into anything.
+def _in_range(name: str, values: Any, most: float) -> None:
+    """Refuse weights and numbers of examples with which one client would make the mean.
 
     Raises:
-        Unusable: there are some.
+        Unusable: one is below 0, or above `most` by more than rounding.
     """
+    if np.any(np.asarray(values) < 0):
+        raise Unusable(f"{name} is below 0")
+    if (largest := np.max(np.asarray(values), initial=0)) > most * _ROUNDED:
+        raise Unusable(f"{name} is {largest:g}; by the client's hello it is at most {most:g}")
+
+
+def _whole(client: int, reply: Any) -> Any:
+    """All of a reply enters a mean, or is stored."""
     del client
-    for name, values in (("weight", reply.update.weight), ("unlabeled", reply.unlabeled)):
-        if any(np.any(np.asarray(leaf) < 0) for leaf in jax.tree.leaves(values)):
-            raise Unusable(f"{name} is below 0")
-
-
-def _check_measured(client: int, reply: tuple[Any, jax.Array]) -> None:
-    """Refuse a number of examples below 0.
-
-    Raises:
-        Unusable: it is.
-    """
-    del client
-    if np.any(np.asarray(reply[1]) < 0):
-        raise Unusable("the number of examples is below 0")
-
-
-def _check_nothing(client: int, reply: Any) -> None:
-    del client, reply
+    return reply
 
 
 def _row(stacked: Any, row: int) -> Any:

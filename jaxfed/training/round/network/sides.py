@@ -74,7 +74,7 @@ def training_sides(
         if joint is not None:
             from jaxfed.training.round.network.joint_labels import JointLabels
 
-            label = JointLabels(joint, ask, federation.capacity)
+            label = JointLabels(joint, ask, federation)
         served = (
             ServerStage(stages[0], ask, federation, None),
             ServerStage(stages[1], ask, federation, label),
