@@ -12,7 +12,7 @@ import os
 from jaxfed.api.result import Result
 from jaxfed.config.stored import restored
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import read_json
+from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.workdir import finished_config
 from jaxfed.host.location import location
 
@@ -37,4 +37,4 @@ def open(workdir: str | os.PathLike[str]) -> Result:
         config = finished_config(place)
     except UsageError as error:
         raise UsageError(f"jaxfed.open({os.fspath(workdir)!r}): {error}") from error
-    return Result(place, restored(config), read_json(place / "summary.json"))
+    return Result(place, restored(config), read_json(place, "summary.json"))

@@ -5,7 +5,10 @@
             N.NAME                          arrays of step N's network
             N.program                       uint8, the step as `jax.export` writes it
 
-Nothing in the file is code of Python.
+Nothing in the file is code of Python, and its programs contain no operation that calls functions of the host
+or talks to other devices. Everything else is checked against `_Header` and the programs' own types. A program
+can still compute for ever or take all memory, and XLA's parser is not made for hostile bytes: read only files
+from people that you trust.
 """
 
 from __future__ import annotations
@@ -22,16 +25,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from jaxfed import __version__
-from jaxfed.api.stages import HostStage, Stage, naming_lowering, without_flatbuffers
+from jaxfed.api.stages import HostStage, Stage, check_program, naming_lowering, without_flatbuffers
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_from
 from jaxfed.data.standardization import Standardization
 from jaxfed.errors import UsageError
-from jaxfed.host import storage
+from jaxfed.host import own_files, storage
 from jaxfed.host.location import file_to_write, location
 
 _VERSION = 1
@@ -94,43 +97,84 @@ def save_predictor(
     return path
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step's entry in the header.
+
+    Attributes:
+        rows: size of a batch.
+        leaves: names of its arrays, in the order of the program's arguments.
+    """
+
+    rows: int
+    leaves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header: as `save_predictor` writes it."""
+
+    version: int
+    jaxfed: str
+    jax: str
+    method: str
+    classes: tuple[str, ...]
+    encoder: dict[str, Any]
+    gaps: Gaps | None
+    is_flat: bool
+    steps: tuple[_Step, ...]
+
+
 def contents_of(file: str | os.PathLike[str]) -> Contents:
     """Read the file; see `jaxfed.load_predictor`."""
     path = location(file, "file")
     asked = f"load_predictor({os.fspath(file)!r})"
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"{asked}: no such file ({path.absolute()})")
     try:
-        with safe_open(path, framework="numpy") as content:
+        with own_files.opened(path), safe_open(path, framework="numpy") as content:
             metadata = content.metadata() or {}
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise UsageError(f"{asked}: is damaged, or no predictor's file ({text})") from error
-    if _ENTRY not in metadata:
-        raise UsageError(
-            f"{asked}: holds no predictor; result.predictor(...).save(FILE) writes one"
-        )
-    header = _header(asked, metadata[_ENTRY], tensors)
-    if header["version"] > _VERSION:
-        raise UsageError(
-            f"{asked}: of jaxfed {header['jaxfed']}, which this version ({__version__}) cannot read; "
-            "install that version or a later one"
-        )
-    gaps, scaling = header["gaps"], None
-    if _SCALING[0] in tensors:
-        scaling = Standardization(*(tensors[name] for name in _SCALING))
-    return Contents(
-        header["method"],
-        tuple(header["classes"]),
-        RowEncoding(
-            encoder_from(header["encoder"]),
-            Gaps(tuple(gaps["columns"]), tuple(gaps["medians"])) if gaps else None,
-            scaling,
-            header["is_flat"],
-        ),
-        tuple(_stage(asked, header, number, tensors) for number in range(len(header["steps"]))),
-    )
+            if _ENTRY not in metadata:
+                wrong = "holds no predictor; result.predictor(...).save(FILE) writes one"
+                raise UsageError(f"{asked}: {wrong}")
+            return _contents(_header(asked, metadata[_ENTRY], tensors), tensors, asked)
+    except own_files.Damaged as error:
+        raise UsageError(f"{asked}: {error}") from error
+
+
+def _contents(header: _Header, tensors: dict[str, np.ndarray], asked: str) -> Contents:
+    """Return the contents; names, shapes and types of all parts fit each other.
+
+    Raises:
+        UsageError: a program that cannot be read here.
+        ValueError: parts that do not fit.
+    """
+    scaling = None
+    if tensors.keys() & set(_SCALING):
+        scaling = Standardization(*(tensors.pop(name) for name in _SCALING))
+        if any(each.dtype != np.float64 for each in scaling):
+            raise ValueError("scaling is not of float64")
+    encoding = RowEncoding(encoder_from(header.encoder), header.gaps, scaling, header.is_flat)
+    if scaling is not None and scaling.mean.shape != scaling.scale.shape:
+        raise ValueError("mean and scale have different shapes")
+    example, stages = _example(encoding), []
+    for number, step in enumerate(header.steps):
+        program = tensors.pop(f"{number}.{_PROGRAM}").tobytes()
+        leaves = {name: tensors.pop(f"{number}.{name}") for name in step.leaves}
+        exported = _deserialized(program, header.jax, asked)
+        batch = jax.ShapeDtypeStruct((step.rows, *example.shape), example.dtype)
+        given: list[Any] = [*leaves.values(), batch]
+        if [_form(each) for each in exported.in_avals] != [_form(each) for each in given]:
+            raise ValueError(f"the program of step {number} takes other arrays")
+        (result,) = exported.out_avals
+        if not step.rows or result.shape[:1] != (step.rows,):
+            raise ValueError(f"the program of step {number} returns other rows")
+        example = jax.ShapeDtypeStruct(result.shape[1:], result.dtype)
+        stages.append(Stage(leaves, exported.call, step.rows, program, origin=asked))
+    if tensors or _form(example) != ((len(header.classes),), np.dtype(np.float32)):
+        raise ValueError(f"its steps do not return probabilities of {len(header.classes)} classes")
+    return Contents(header.method, header.classes, encoding, tuple(stages))
 
 
 def exported_program(predictor: Contents, platforms: tuple[str, ...]) -> bytes:
@@ -192,35 +236,51 @@ def _any_number(example: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, example.dtype)
 
 
-def _stage(
-    asked: str, header: Mapping[str, Any], number: int, tensors: Mapping[str, np.ndarray]
-) -> Stage:
-    step = header["steps"][number]
-    leaves = {name: tensors[f"{number}.{name}"] for name in step["leaves"]}
-    program = tensors[f"{number}.{_PROGRAM}"].tobytes()
+def _form(array: Any) -> tuple[tuple[int, ...], np.dtype]:
+    return array.shape, np.dtype(array.dtype)
+
+
+def _deserialized(program: bytes, version: str, asked: str) -> export.Exported:
+    """Return a program that `jax.export` has written.
+
+    Raises:
+        UsageError: JAX cannot read it; it calls functions of the host; flatbuffers is missing.
+    """
     try:
-        function = export.deserialize(bytearray(program)).call
+        exported = export.deserialize(bytearray(program))
+        check_program(exported)
+        return exported
+    except UsageError as error:
+        raise UsageError(f"{asked}: {error}") from error
+    except ImportError as error:
+        raise without_flatbuffers() from error
     except Exception as error:
-        if isinstance(error, ImportError):
-            raise without_flatbuffers() from error
         text = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{asked}: written with jax {header['jax']}, which jax {jax.__version__} cannot read "
+            f"{asked}: written with jax {version}, which jax {jax.__version__} cannot read "
             f"({type(error).__name__}: {text}); save it again with this one"
         ) from error
-    return Stage(leaves, function, step["rows"], program)
 
 
-def _header(asked: str, entry: str, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the header if the checksum fits it and the arrays."""
-    try:
-        content = json.loads(entry)
-        text, checksum = content["header"], content["checksum"]
-    except (ValueError, KeyError, TypeError):
-        text = checksum = ""
-    if checksum != _checksum(text, tensors):
+def _header(asked: str, entry: str, tensors: Mapping[str, np.ndarray]) -> _Header:
+    """Return the header if the checksum fits it and the arrays.
+
+    Raises:
+        UsageError: it does not, or a later version wrote the file.
+        ValueError: a part is missing or of another type.
+    """
+    content = own_files.json_object(entry, asked)
+    text = str(content.get("header"))
+    if content.get("checksum") != _checksum(text, tensors):
         raise UsageError(f"{asked}: is damaged, its checksum is another; save it again")
-    header: dict[str, Any] = json.loads(text)
+    given = own_files.json_object(text, asked)
+    version = own_files.typed(int, given.get("version"), "version")
+    if version > _VERSION:
+        raise UsageError(
+            f"{asked}: of jaxfed {given.get('jaxfed')!s:.40}, which this version ({__version__}) cannot "
+            "read; install that version or a later one"
+        )
+    header: _Header = own_files.typed(_Header, given, "header")
     return header
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import os
 import shutil
 import weakref
@@ -28,11 +26,13 @@ from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
+from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.own_files import guarded
 from jaxfed.reports.tables.method_names import methods_of
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
@@ -128,16 +128,15 @@ class Result:
 
     def predictions(self, method: str | None = None, repeat: int = 0) -> ResultTable:
         """One row per labeled or tested point (`jaxfed.experiment.run.save_outputs`)."""
-        file = self._files.predictions(self._named(method, repeat), repeat)
-        if not file.is_file():
+        name = self._named(method, repeat)
+        rows = read_predictions(self.workdir, name, repeat)
+        if rows is None:
             raise UsageError(
-                f"no predictions: {file} is not there; the method diverged, or has no function `predictions`"
+                f"no predictions of {name!r} in {self.workdir}; the method diverged, or has no function "
+                "`predictions`"
             )
-        with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
-            rows = [
-                dict(zip(_KINDS, values, strict=True)) for values in list(csv.reader(stream))[1:]
-            ]
-        return table({key: _KINDS[key](text) for key, text in row.items()} for row in rows)
+        with guarded(self._files.predictions(name, repeat)):
+            return table([{key: _KINDS[key](text) for key, text in row.items()} for row in rows])
 
     def model(
         self, method: str | None = None, repeat: int = 0, *, last: bool = False
@@ -201,6 +200,7 @@ class Result:
                 f"{asked}: it labels its clients' points{later * is_xclp} and trains no model"
             )
         folder = self._files.final_state(name, repeat, last=last)
+        self._files.check(folder)
         saved = Checkpoints(folder).latest() if folder.is_dir() else None
         if saved is None:
             raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
@@ -213,6 +213,7 @@ class Result:
     def federation(self, repeat: int = 0) -> Federation:
         """The clients of a repeat, as the methods received them."""
         folder = self._files.preprocessing(repeat)
+        self._files.check(folder)
         return self._simulation.federation(self.config.seed + repeat, folder=folder)
 
     @cached_property

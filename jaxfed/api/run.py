@@ -30,7 +30,7 @@ from jaxfed.config.checks import check, unread
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
-from jaxfed.experiment.store.records import read_json
+from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.workdir import OF_A_CALL, Workdir, with_resume_hint
 from jaxfed.experiment.tracking.tracker import Tracker, chosen
 from jaxfed.host.checkpoint import Checkpoints
@@ -102,7 +102,7 @@ def run(
     place = location(workdir, "--workdir")
     with with_resume_hint(OF_A_CALL):
         if not overwrite and workdirs.is_finished(place, settings.to_dict()):
-            return Result(place, settings, read_json(place / "summary.json"))
+            return Result(place, settings, read_json(place, "summary.json"))
         try:
             return _run(settings, place, overwrite, progress, given, receivers, owns_workdir=False)
         except KeyboardInterrupt:
@@ -141,4 +141,4 @@ def _run(
         )
     if progress:
         present(shown, place, is_temporary=owns_workdir)
-    return Result(place, settings, read_json(place / "summary.json"), owns_workdir=owns_workdir)
+    return Result(place, settings, read_json(place, "summary.json"), owns_workdir=owns_workdir)

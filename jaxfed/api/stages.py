@@ -30,6 +30,8 @@ from jaxfed.training.round.evaluation import ModelPredict
 
 PLATFORMS = ("cpu", "cuda")
 _ALL_PLATFORMS = (*PLATFORMS, "rocm", "tpu")
+_BYTECODE = b"ML\xefR"
+_OF_THE_HOST = (b"custom_call", b"infeed_v", b"outfeed_v", b"send_v", b"recv_v")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +43,28 @@ class Stage:
         function: list of these arrays, a batch -> its result; can be traced.
         rows: size of a batch.
         program: `function` for batches of `rows`, as `jax.export` writes it; b"": not exported yet.
+        origin: of a program that was read from a file, for errors.
     """
 
     leaves: Mapping[str, np.ndarray]
     function: Callable[[list[Any], Any], jax.Array]
     rows: int
     program: bytes = b""
+    origin: str = ""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Compute the step on the host's examples."""
-        return np.asarray(in_batches(self._of_batch, x, self.rows))
+        """Compute the step on the host's examples.
+
+        Raises:
+            UsageError: a program of a file does not run here.
+        """
+        try:
+            return np.asarray(in_batches(self._of_batch, x, self.rows))
+        except Exception as error:
+            if not self.origin:
+                raise
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UsageError(f"{self.origin}: its network does not run here ({text})") from error
 
     def traced(self, x: jax.Array) -> jax.Array:
         """Compute the step in a program for any number of examples, from 1 on; the last one fills a batch."""
@@ -69,6 +83,7 @@ class Stage:
         batch = jax.ShapeDtypeStruct((self.rows, *example.shape), example.dtype)
         with naming_lowering(platforms):
             program = export.export(jax.jit(self.function), platforms=platforms)(shapes, batch)
+            check_program(program)
             return replace(self, program=bytes(program.serialize()))
 
     def result(self, example: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -100,6 +115,22 @@ class HostStage:
         return self.function(x)
 
 
+def check_program(program: export.Exported) -> None:
+    """Refuse a program that calls functions of the host, or talks to it or to other devices.
+
+    Such a call names a function in this process, of whatever library, and passes it any bytes. Bytecode of
+    MLIR has the names of its operations as plain bytes, so nothing needs to be parsed.
+
+    Raises:
+        UsageError: the program has such an operation, or is not bytecode.
+    """
+    code = program.mlir_module_serialized
+    if not code.startswith(_BYTECODE):
+        raise UsageError("its program is not in the form that jax.export writes")
+    if found := [name.decode() for name in _OF_THE_HOST if name in code]:
+        raise UsageError(f"its program has the operation {found[0]}, which a file may not bring")
+
+
 def without_flatbuffers() -> UsageError:
     """Error for a missing package that `jax.export` reads and writes programs with."""
     return UsageError("flatbuffers is missing; pip install -r requirements-serving.txt")
@@ -124,6 +155,8 @@ def naming_lowering(platforms: tuple[str, ...]) -> Iterator[None]:
         yield
     except ImportError as error:
         raise without_flatbuffers() from error
+    except UsageError:
+        raise
     except Exception as error:  # of a network's operations, as JAX raises them
         text = " ".join(str(error).split())[:200]
         raise UsageError(

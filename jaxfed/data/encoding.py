@@ -18,8 +18,9 @@ from jaxfed.data.dataset import Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.readers.tables.encoder import TableEncoder
 from jaxfed.data.standardization import Standardization
+from jaxfed.host.own_files import typed
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,7 @@ def encoder_of(dataset: Dataset) -> Encoder:
 
 def encoder_from(described: Mapping[str, Any]) -> Encoder:
     """Return the encoder that `Encoder.described` describes; KeyError, TypeError or ValueError if none."""
-    given = {key: _tuples(value) for key, value in described.items() if key != "kind"}
-    if described["kind"] == "table":
-        columns = tuple(
-            Column(**{key: _tuples(value) for key, value in column.items()})
-            for column in described["columns"]
-        )
-        return TableEncoder(**{**given, "columns": columns})
-    return {"arrays": ArrayEncoder, "images": ImageEncoder}[described["kind"]](**given)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+    kinds = {"table": TableEncoder, "arrays": ArrayEncoder, "images": ImageEncoder}
+    given = {key: value for key, value in described.items() if key != "kind"}
+    encoder: Encoder = typed(kinds[described["kind"]], given, "encoder")
+    return encoder

@@ -15,7 +15,6 @@ pattern; its arrays sharded over hosts are not needed, as a server state is on o
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +27,7 @@ import numpy as np
 from absl import logging
 
 from jaxfed.errors import Unresumable, UsageError
-from jaxfed.host import storage
+from jaxfed.host import own_files, storage
 from jaxfed.host.row_table import RowTable, rows_at_once
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
@@ -49,16 +48,15 @@ class Checkpoint:
             Damaged: it is not a checkpoint, or has changed since it was written.
         """
         self.file = file
-        try:
-            with zipfile.ZipFile(file) as archive:
-                broken = archive.testzip()
-                record = json.loads(_array(archive, _RECORD).tobytes())
-            self.progress: RunRecord = record["progress"]
-            self._dtypes: dict[str, str] = record["dtypes"]
-        except Exception as error:  # zipfile, NumPy and JSON raise a dozen kinds for damaged bytes
-            raise Damaged(f"{file}: {' '.join(str(error).split())}") from error
-        if broken is not None:
-            raise Damaged(f"{file}: {broken} is not as it was written")
+        with own_files.archive(file) as members:
+            broken = members.testzip()
+            if broken is not None:
+                raise ValueError(f"{broken} is not as it was written")
+            record = own_files.json_object(_array(members, _RECORD).tobytes(), file)
+            self.progress: RunRecord = dict(record["progress"])
+            self._dtypes = {
+                str(name): np.dtype(jnp.dtype(each)) for name, each in record["dtypes"].items()
+            }
 
     def state(self, template: Any, *, part: str = "") -> Any:
         """The state, with the structure and leaf types of `template`, shapes as saved.
@@ -69,6 +67,7 @@ class Checkpoint:
 
         Raises:
             UsageError: the leaves are not those of the template.
+            Damaged: the leaves are not as the record of the file says.
         """
         paths, structure = jax.tree_util.tree_flatten_with_path(template)
         prefix = f"{part}." if part else ""
@@ -76,7 +75,7 @@ class Checkpoint:
         there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
         if wanted != there:
             raise UsageError(f"{self.file}: {_difference(there, wanted)}")
-        with zipfile.ZipFile(self.file) as archive:
+        with own_files.archive(self.file) as archive:
             leaves = [self._leaf(archive, prefix + _name(path), leaf) for path, leaf in paths]
         return jax.tree.unflatten(structure, leaves)
 
@@ -96,12 +95,8 @@ class Checkpoint:
         return table if is_table else _like(form, np.asarray(table))
 
     def _value(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-        value, dtype = _array(archive, _STATE + name), jnp.dtype(self._dtypes[name])
+        value, dtype = _array(archive, _STATE + name), self._dtypes[name]
         return value if value.dtype == dtype else value.view(dtype)  # bfloat16 is bytes to NumPy
-
-
-class Damaged(Exception):
-    """A file has changed since it was written."""
 
 
 class Checkpoints:
@@ -161,12 +156,13 @@ class Checkpoints:
                 logging.warning("%s; going on from %s", reason, self._file(step).name)
             try:
                 checkpoint = Checkpoint(self._file(step))
-                problem = objection(checkpoint.progress)
+                with own_files.guarded(checkpoint.file):
+                    problem = objection(checkpoint.progress)
                 if not problem:
                     return checkpoint
                 reason = f"{checkpoint.file}: {problem}"
-            except Damaged as error:
-                reason = f"damaged checkpoint {error}"
+            except own_files.Damaged as error:
+                reason = f"damaged checkpoint: {error}"
         if reason:
             raise UsageError(f"{reason}; there is no older one")
         return None
@@ -255,7 +251,7 @@ def _write(archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    return np.load(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
+    return own_files.array(archive.read(f"{name}.npy"))
 
 
 def _difference(there: set[str], wanted: set[str]) -> str:

@@ -115,7 +115,7 @@ def test_where_no_checkpoint_is_whole_it_is_said(checkpoints, content):
     checkpoints.save(1, np.arange(100), {})
     (file,) = checkpoints.path.iterdir()
     file.write_bytes(file.read_bytes()[:-30] if content is None else content)
-    with pytest.raises(Unresumable, match=r"damaged checkpoint .*1.npz: .*no older one"):
+    with pytest.raises(Unresumable, match=r"damaged checkpoint: .*1.npz: .*no older one"):
         checkpoints.to_resume()
 
 

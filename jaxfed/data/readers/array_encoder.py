@@ -13,6 +13,7 @@ from jaxfed.data.given_examples import Range, examples_of
 from jaxfed.errors import UsageError
 
 _WHITE = 255
+_LONGEST = 2**31  # numbers of an example
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class ArrayEncoder:
         is_bytes = x.dtype == np.uint8
         scale = None if is_bytes else Range.of(x)
         return cls(x.shape[1:], is_bytes, of_shares and is_bytes, scale)
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that no example has."""
+        if not all(0 < size < _LONGEST for size in self.shape) or math.prod(self.shape) > _LONGEST:
+            raise ValueError(f"an example of shape {list(self.shape)}")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -42,6 +42,12 @@ class ImageEncoder:
     channels: int
     share: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuse images that no file has."""
+        self.blank()  # refuses impossible shapes
+        if self.channels not in (1, 3) or not 0 <= self.share <= 1:
+            raise ValueError(f"images of {self.channels} channels, {self.share} of their side")
+
     @property
     def names(self) -> tuple[str, ...]:
         """No names."""

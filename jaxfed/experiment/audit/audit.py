@@ -43,7 +43,7 @@ from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.experiment.run.loop import Observed
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store.records import audit_file
+from jaxfed.experiment.store.records import AUDIT
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
 from jaxfed.federation.clients import Federation
@@ -267,7 +267,7 @@ def check_audited(place: Path) -> None:
     Raises:
         UsageError: it was not.
     """
-    if not audit_file(place).exists():
+    if not (place / AUDIT).exists():
         raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
 
 

@@ -36,12 +36,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.experiment.run.best_checkpoint import Selected
+from jaxfed.experiment.store.manifest import PREDICTED
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import Predictions
 from jaxfed.host import storage
 from jaxfed.host.checkpoint import Checkpoints
-
-COLUMNS = ("client", "index", "role", "label", "confidence", "truth")
 
 
 def save_states(
@@ -96,7 +95,7 @@ def save_predictions(
     )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(PREDICTED)
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.whole_file(path, "wb") as stream:

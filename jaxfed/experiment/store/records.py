@@ -14,6 +14,8 @@ import numpy as np
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
+from jaxfed.experiment.store.manifest import read_file, read_json, read_manifest
+from jaxfed.host import own_files
 from jaxfed.host.location import location
 
 # The paper's method and its baselines come first; methods on all clients' pooled data come last.
@@ -219,15 +221,15 @@ def read_run(workdir: Path) -> Run:
     summary = workdir / "summary.json"
     return Run(
         workdir,
-        config=_read_object(workdir / "config.json", _CONFIG),
-        summary=_read_object(summary, _SUMMARY) if summary.is_file() else None,
+        config=_read_object(workdir, "config.json", _CONFIG),
+        summary=_read_object(workdir, "summary.json", _SUMMARY) if summary.exists() else None,
     )
 
 
 def read_sweep(workdir: Path) -> Sweep:
     """Read one workdir of `launch.sweep` and those of its points that have started."""
     path = workdir / "sweep.json"
-    content = _read_object(path, _SWEEP)
+    content = _read_object(workdir, "sweep.json", _SWEEP)
     try:
         runs = {
             point["name"]: read_run(workdir / point["name"])
@@ -255,6 +257,7 @@ def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -
     return PointRecord(name, content["overrides"], run, _failure(workdir, name), reused)
 
 
+AUDIT = "audit/audit.json"
 # Optional keys that reports rely on: key -> type; a type in a list is that of all values.
 _CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
 _SUMMARY = {
@@ -270,8 +273,8 @@ _SWEEP = {"command": str, "base": dict, "points": list}
 _RECORD = {"algorithm": str, "round": int}
 
 
-def _read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
-    content = read_json(path)
+def _read_object(workdir: Path, name: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    path, content = workdir / name, read_json(workdir, name)
     _check_types(str(path), content, types)
     _check_types(f"{path}: environment", content.get("environment", {}), _ENVIRONMENT)
     return content
@@ -292,12 +295,6 @@ def _check_types(where: str, content: Mapping[str, Any], types: Mapping[str, Any
 _JSON_NAMES = {int: "an integer", str: "text", dict: "an object", list: "a list"}
 
 
-def _unreadable(path: Path, error: OSError | ValueError) -> UsageError:
-    """Return the error of a file that cannot be read, without the system's number for it."""
-    why = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return UsageError(f"cannot read {path}: {why}")
-
-
 def _failure(workdir: Path, point: str) -> str:
     """Return the sweep's note on why the last process of a point failed; "" if it did not fail."""
     file = workdir / "logs" / f"{point}.failure"
@@ -306,39 +303,20 @@ def _failure(workdir: Path, point: str) -> str:
 
 def read_audit(place: Path) -> dict[str, Any] | None:
     """Read audit.json of the run in a directory; None if it has no audit."""
-    file = audit_file(place)
-    return read_json(file) if file.is_file() else None
-
-
-def audit_file(place: Path) -> Path:
-    """Return the path of audit.json for the run in a directory."""
-    return place / "audit" / "audit.json"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _unreadable(path, error) from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no JSON object")
-    return content
+    return read_json(place, AUDIT) if (place / AUDIT).exists() else None
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, without a last line that an interrupted run left half-written."""
+    """Return the lines of metrics.jsonl, without a last line that an interrupted run left half-written.
+
+    Raises:
+        Damaged: names the lines that hold no JSON object.
+    """
     path = workdir / "metrics.jsonl"
-    if not path.is_file():
+    if not path.exists() and path.name not in read_manifest(workdir):
         return []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        records = [json.loads(line) for line in lines[:-1] if line.strip()]
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+    records = own_files.json_lines(read_file(workdir, path.name), path)
     for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise UsageError(f"{path}: line {number} is no JSON object")
         _check_types(f"{path}: line {number}", record, _RECORD)
     return records
 

@@ -14,6 +14,7 @@
     plots/           pictures made at the end
     tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
     tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
+    manifest.json    length and SHA-256 of each other file that is read after the end, except pictures
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted
@@ -37,8 +38,10 @@ from typing import Any
 from jaxfed.config.keys import flatten
 from jaxfed.config.stored import without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.records import Run, read_json, read_metrics
+from jaxfed.experiment.store.manifest import MANIFEST, check_manifest, manifest_of, read_json
+from jaxfed.experiment.store.records import AUDIT, Run, read_metrics
 from jaxfed.host import storage
+from jaxfed.host.own_files import Damaged, content_of, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"
@@ -66,7 +69,10 @@ _OWN = (
     TRACKING,
     TENSORBOARD,
     _DATA,
+    MANIFEST,
 )  # beside config.json
+# Large files, checked when they are read. The others are checked whenever a finished run is opened.
+_STATE_FILES = (_STATES, _PREPROCESSING)
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 # Hints for results that cannot be resumed: each entry point names its own flags or arguments.
@@ -120,13 +126,11 @@ class Workdir:
             write_json(file, checksums)
             return
         try:
-            there = _read_json(file)
-        except ValueError:
-            there = None
-        if not isinstance(there, dict):
+            there = read_json(self.path, _DATA)
+        except Damaged:
             raise Unresumable(
                 f"--workdir={self.path}: {_DATA} is damaged; it identifies the data of the finished rounds"
-            )
+            ) from None
         for name in [*checksums, *there]:
             if there.get(name) != checksums.get(name):
                 raise Unresumable(
@@ -171,26 +175,44 @@ class Workdir:
             file.truncate(int(mark.partition("-")[0]) if mark else 0)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, the last file: its presence means that the results are complete."""
-        write_json(self.path / _SUMMARY, summary)
+        """Write manifest.json, then summary.json: its presence means that the results are complete."""
+        partial = self.path / f".{_SUMMARY}.whole.partial"  # its checksum is in the manifest
+        write_json(partial, summary)
+        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *_STATE_FILES, AUDIT)
+        files = manifest_of(self.path, (*names, partial.name))
+        files[_SUMMARY] = files.pop(partial.name)
+        write_json(self.path / MANIFEST, {"files": files})
+        partial.replace(self.path / _SUMMARY)
+
+    def check(self, folder: Path) -> None:
+        """Compare the files of a folder of states with the manifest.
+
+        Raises:
+            Damaged: names a file that is missing or has changed.
+        """
+        check_manifest(self.path, only=f"{folder.relative_to(self.path)}/")
 
     def finished_run(self, summary: Mapping[str, Any]) -> Run:
         """Return the run as reports will read it, before summary.json is written."""
-        return Run(
-            self.path, _read_json(self.path / _CONFIG), json.loads(json.dumps(plain(summary)))
-        )
+        return Run(self.path, read_json(self.path, _CONFIG), json.loads(json.dumps(plain(summary))))
 
 
 def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool:
     """True if the experiment of this config has finished in the directory; changes no file.
 
     Raises:
-        Unresumable: the directory belongs to another config.
+        Unresumable: the directory belongs to another config, or a file of its results has changed.
         UsageError: it is no workdir.
     """
     path = Path(path)
     _check_owner(path, config)
-    return not (path / _DELETED).exists() and _has_summary(path)
+    if (path / _DELETED).exists() or not _has_summary(path):
+        return False
+    try:
+        check_manifest(path, but=_STATE_FILES)
+    except Damaged as error:
+        raise Unresumable(str(error)) from error
+    return True
 
 
 def finished_config(path: Path) -> dict[str, Any]:
@@ -198,7 +220,7 @@ def finished_config(path: Path) -> dict[str, Any]:
 
     Raises:
         UsageError: there is no such directory; it holds a sweep or no experiment; the experiment has not
-            finished. The text continues the name of the directory.
+            finished; a file has changed since. The text continues the name of the directory.
     """
     if not path.is_dir():
         raise UsageError(f"no such folder ({path.absolute()})")
@@ -207,11 +229,12 @@ def finished_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"is a sweep; open one of its points: {', '.join(points) or 'none yet'}")
     if not (path / _CONFIG).is_file():
         raise UsageError(f"is no workdir of jaxfed.run or launch.run; it has no {_CONFIG}")
-    config = without_gone(read_json(path / _CONFIG))
+    config = without_gone(read_json(path, _CONFIG))
     if (path / _DELETED).exists() or not _has_summary(path):
         raise UsageError(
             "the run in it has not finished; the call or command that began it continues it"
         )
+    check_manifest(path, but=_STATE_FILES)
     return config
 
 
@@ -250,8 +273,10 @@ def open_workdir(
         if not (path / _CONFIG).exists():
             write_json(path / _CONFIG, config)
         _check_owner(path, config)
-        if _flat(without_gone(_read_json(path / _CONFIG))) != _flat(config):
-            write_json(path / _CONFIG, config)
+        if not _has_summary(path):
+            (path / MANIFEST).unlink(missing_ok=True)  # of a process that was killed at its end
+            if _flat(without_gone(read_json(path, _CONFIG))) != _flat(config):
+                write_json(path / _CONFIG, config)
         directory = Workdir(path)
         try:
             yield directory
@@ -286,10 +311,9 @@ def _is_empty(path: Path) -> bool:
 def _has_summary(path: Path) -> bool:
     """True if a complete summary exists."""
     try:
-        summary = _read_json(path / _SUMMARY)
-    except (OSError, ValueError):
+        return "algorithms" in json_object(content_of(path / _SUMMARY), path / _SUMMARY)
+    except Damaged:
         return False
-    return isinstance(summary, dict) and "algorithms" in summary
 
 
 def _check_contents(path: Path) -> dict[str, Any] | None:
@@ -301,10 +325,10 @@ def _check_contents(path: Path) -> dict[str, Any] | None:
     if not path.exists() or (path.is_dir() and _is_empty(path)) or (path / _DELETED).exists():
         return None
     try:
-        config = without_gone(_read_json(path / _CONFIG))
-    except (OSError, ValueError):
-        config = None
-    if not isinstance(config, dict) or not {"algorithm", "dataset", "num_repeats"} <= config.keys():
+        config = without_gone(json_object(content_of(path / _CONFIG), path / _CONFIG))
+    except Damaged:
+        config = {}
+    if not {"algorithm", "dataset", "num_repeats"} <= config.keys():
         raise UsageError(
             f"--workdir={path}: is no workdir of launch.run; give a new or empty directory"
         )
@@ -359,10 +383,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:
     return json.dumps(flat[key]) if key in flat else "absent"
-
-
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

@@ -31,7 +31,8 @@ from jaxfed.config import file as config_file
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import complaints
 from jaxfed.experiment.store import workdir
-from jaxfed.experiment.store.records import read_json, read_run, read_sweep
+from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.records import read_run, read_sweep
 from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, with_resume_hint
 from jaxfed.experiment.sweep.point_process import PointProcess, stop
 from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
@@ -84,7 +85,7 @@ def claim(sweep: SweepPlan, directory: Path) -> Iterator[None]:
     )
     file = directory / "sweep.json"
     if file.exists():
-        there = read_json(file)
+        there = read_json(directory, file.name)
         there.setdefault("grid", [])  # absent in files of versions before grids existed
         for key in ("config_file", "variant", "overrides", "grid"):
             if there.get(key) != content[key]:

@@ -29,7 +29,7 @@ from jaxfed.config.checks.unread import Given
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
-from jaxfed.experiment.store.records import read_json
+from jaxfed.experiment.store.manifest import read_json
 
 _MAX_NAME = 120  # characters; file systems allow 255 bytes
 
@@ -173,10 +173,9 @@ def _shared(
 
 def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
     """Return the methods that a point's directory was created for; None if it does not exist."""
-    file = directory / point / "config.json" if directory else None
-    if file is None or not file.is_file():
+    if directory is None or not (directory / point / "config.json").exists():
         return None
-    there = read_json(file)
+    there = read_json(directory / point, "config.json")
     return (str(there.get("algorithm")), *(there.get("baselines") or ()))
 
 

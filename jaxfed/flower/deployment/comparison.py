@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower.client.labels_file import LABELS
+from jaxfed.host.own_files import arrays_of
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own
@@ -88,8 +89,8 @@ def _last_state(workdir: Path, method: str, repeat: int) -> dict[str, np.ndarray
     for is_last in (True, False):
         folder = files.final_state(method, repeat, last=is_last)
         if saved := sorted(folder.glob("*.npz")):
-            with np.load(saved[-1]) as arrays:
-                return {name: arrays[name] for name in arrays.files if name.startswith(_LEAVES)}
+            arrays = arrays_of(saved[-1])
+            return {name: array for name, array in arrays.items() if name.startswith(_LEAVES)}
     return {}
 
 
@@ -106,7 +107,7 @@ def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
 
 def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str]:
     """Return the label of each point, by its client and its number; {} without predictions."""
-    rows = _predictions(workdir, method, repeat)
+    rows = read_predictions(workdir, method, repeat) or ()
     return {(row["client"], row["index"]): row["label"] for row in rows}
 
 
@@ -114,7 +115,7 @@ def _labels_of_clients(workdir: Path, method: str, repeat: int) -> dict[tuple[st
     """Return the label of each of the clients' training points, by its client and its place there."""
     found: dict[tuple[str, str], str] = {}
     next_place: Counter[str] = Counter()
-    for row in _predictions(workdir, method, repeat):
+    for row in read_predictions(workdir, method, repeat) or ():
         if row["role"] in _TRAINING:
             found[row["client"], str(next_place[row["client"]])] = row["label"]
             next_place[row["client"]] += 1
@@ -129,12 +130,3 @@ def _labels_at_clients(nodes: Path) -> dict[tuple[str, str], str]:
             for row in csv.DictReader(stream):
                 found[file.parent.name, row["index"]] = row["label"]
     return found
-
-
-def _predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, str]]:
-    """Return the rows of a method's predictions; [] if it has none."""
-    file = Workdir(workdir).predictions(method, repeat)
-    if not file.is_file():
-        return []
-    with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))

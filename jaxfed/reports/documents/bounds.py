@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import read_json, read_metrics, read_run
+from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.host.csv_file import write_csv
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound, trivial_rows
 from jaxfed.reports.figures import plots, png
@@ -67,7 +68,7 @@ def of_run(workdir: Path, wanted: Wanted) -> Wanted:
         [line for line in lines if line["algorithm"] == run.algorithm], "consensus_change"
     )
     voters = max((line["voters"] for line in lines if line.get("voters")), default=0)
-    labels = read_json(workdir / "partition.json").get("public") if told else None
+    labels = read_json(workdir, "partition.json").get("public") if told else None
     if not labels or voters < 3:
         raise UsageError(
             f"{workdir}: Proposition 1 needs 3 or more clients that agree on labels of public examples; this "

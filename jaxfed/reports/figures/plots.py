@@ -12,14 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import (
-    Measurement,
-    Run,
-    measure,
-    read_json,
-    read_metrics,
-    sort_algorithms,
-)
+from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics, sort_algorithms
+from jaxfed.host.own_files import guarded
 from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
 from jaxfed.reports.figures.line_figures import rounds_figure, scale_of
@@ -99,14 +94,14 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     bins = reliabilities(run)
     if bins:
         drawings["reliability"] = partial(reliability_figure, bins, methods)
-    if (run.workdir / "partition.json").is_file():
-        drawings["partition"] = partial(_partition_of, run.workdir / "partition.json")
+    if (run.workdir / "partition.json").exists():
+        drawings["partition"] = partial(_partition_of, run.workdir)
     return drawings
 
 
-def _partition_of(file: Path) -> Figure:
-    counts = read_json(file)
-    try:
+def _partition_of(workdir: Path) -> Figure:
+    counts = read_json(workdir, "partition.json")
+    with guarded(workdir / "partition.json"):
         return partition_figure(
             counts["labeled"],
             counts["unlabeled"],
@@ -116,8 +111,6 @@ def _partition_of(file: Path) -> Figure:
             client_names=counts.get("client_names"),
             every=int(counts.get("every", 1)),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
 
 
 def draw_plots(run: Run, folder: Path) -> None:

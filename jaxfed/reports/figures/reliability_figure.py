@@ -4,17 +4,16 @@ DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistic
 `jaxfed.federation.calibration_error`.
 """
 
-import csv
-import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxfed.errors import UsageError
+from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.records import Run
 from jaxfed.federation.calibration_error import Reliability, reliability
+from jaxfed.host.own_files import guarded
 from jaxfed.reports.figures.style import MUTED, algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods
 
@@ -39,28 +38,22 @@ def reliabilities(run: Run) -> dict[str, Reliability]:
         return {}
     found = {}
     for method in run.results:
-        files = [
-            run.workdir / "predictions" / f"{method}-{repeat}.csv.gz"
-            for repeat in range(run.num_repeats)
-        ]
-        parts = [_judged(file) for file in files if file.is_file()]
+        tables = (read_predictions(run.workdir, method, each) for each in range(run.num_repeats))
+        parts = [_judged(rows, run.workdir) for rows in tables if rows is not None]
         if parts and sum(len(confidence) for confidence, _ in parts):
             confidence, is_right = map(np.concatenate, zip(*parts, strict=True))
             found[method] = reliability(confidence, is_right)
     return found
 
 
-def _judged(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _judged(rows: Sequence[Mapping[str, str]], workdir: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return confidences float64 [n] and correctness bool [n] of the points of known class."""
-    try:
-        with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
-            rows = [row for row in csv.DictReader(stream) if row["truth"]]
-        role = next((role for role in _ROLES if any(row["role"] == role for row in rows)), "")
-        judged = [row for row in rows if row["role"] == role]
+    rows = [row for row in rows if row["truth"]]
+    role = next((role for role in _ROLES if any(row["role"] == role for row in rows)), "")
+    judged = [row for row in rows if row["role"] == role]
+    with guarded(workdir / "predictions"):
         confidence = np.array([float(row["confidence"]) for row in judged], np.float64)
-        return confidence, np.array([row["label"] == row["truth"] for row in judged], bool)
-    except (KeyError, ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{file} was not written by launch.run: {error!r}") from None
+    return confidence, np.array([row["label"] == row["truth"] for row in judged], bool)
 
 
 def reliability_figure(bins: Mapping[str, Reliability], methods: Methods = USUAL) -> Figure:

@@ -66,5 +66,5 @@ def test_the_axis_says_that_some_clients_are_shown(tmp_path):
     counts = {"labeled": [[1, 2]] * 3, "unlabeled": [[2, 2]] * 3, "class_names": ["a", "b"]}
     for more, label in (({}, "Client"), ({"every": 2}, "Client, one in 2")):
         (tmp_path / "partition.json").write_text(json.dumps(counts | more))
-        (ax,) = plots._partition_of(tmp_path / "partition.json").axes
+        (ax,) = plots._partition_of(tmp_path).axes
         assert ax.get_xlabel() == label

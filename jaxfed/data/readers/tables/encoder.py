@@ -14,6 +14,8 @@ from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.readers.cells import numbers
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
+_MOST_NUMBERS = 2**20  # of a row
+
 
 @dataclass(frozen=True)
 class Column:
@@ -127,6 +129,19 @@ class TableEncoder:
     line: tuple[str, ...]
     label: str = ""
     delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        """Refuse columns that no file has."""
+        for column in self.columns:
+            codes = (*column.codes, max(column.other, 0))
+            if (
+                min(column.width, column.entries, *codes, column.other + 1) < 0
+                or len(column.codes) != len(column.texts)
+                or (column.width and max(codes) >= column.width)
+            ):
+                raise ValueError(f"column {column.name!r} has impossible codes")
+        if sum(max(column.width, column.entries, 1) for column in self.columns) > _MOST_NUMBERS:
+            raise ValueError(f"more than {_MOST_NUMBERS} numbers in a row")
 
     @property
     def names(self) -> tuple[str, ...]:

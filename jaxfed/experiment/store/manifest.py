@@ -1,0 +1,95 @@
+"""Files of a workdir, compared with the manifest that a finished run has.
+
+    manifest.json    {"files": {name: [length, SHA-256]}}
+
+Every reader of these files calls `read_file`, or `check_manifest` for files that another reader opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxfed.host import own_files
+from jaxfed.host.own_files import Damaged
+
+MANIFEST = "manifest.json"
+PREDICTED = ("client", "index", "role", "label", "confidence", "truth")  # columns of predictions
+
+
+def read_file(workdir: Path, name: str) -> bytes:
+    """Return the content of a file of a workdir; all readers of its files call this.
+
+    Raises:
+        Damaged: it cannot be read, or is not as the run's manifest has it.
+    """
+    content = own_files.content_of(workdir / name)
+    found = len(content), hashlib.sha256(content).hexdigest()
+    _check(workdir / name, read_manifest(workdir).get(name), found)
+    return content
+
+
+def read_json(workdir: Path, name: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a workdir."""
+    return own_files.json_object(read_file(workdir, name), workdir / name)
+
+
+def read_predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, str]] | None:
+    """Return the rows of a method's predictions, as texts by `PREDICTED`; None if it has none."""
+    name = f"predictions/{method}-{repeat}.csv.gz"
+    if not (workdir / name).exists() and name not in read_manifest(workdir):
+        return None
+    return own_files.table_rows(read_file(workdir, name), PREDICTED, workdir / name)
+
+
+def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
+    """Return name -> length and SHA-256 of the files of a finished run; {} for one of an older version."""
+    file = workdir / MANIFEST
+    if not os.path.lexists(file):
+        return {}
+    with own_files.guarded(file):
+        found = own_files.json_object(own_files.content_of(file), file)["files"]
+        return {str(name): (int(size), str(digest)) for name, (size, digest) in found.items()}
+
+
+def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return name -> length and SHA-256 of files, and of all files in folders, that are there."""
+    files = (file for name in names for file in _files_in(workdir / name))
+    return {str(file.relative_to(workdir)): _measured(file) for file in files}
+
+
+def check_manifest(workdir: Path, *, but: Sequence[str] = (), only: str = "") -> None:
+    """Compare files with the manifest; for files that no other function of this module reads.
+
+    Args:
+        workdir: of a finished run.
+        but: names that begin with one of these are left out.
+        only: all other names are left out.
+
+    Raises:
+        Damaged: names a file that is missing or has changed.
+    """
+    for name, expected in read_manifest(workdir).items():
+        if name.startswith(only) and not name.startswith(tuple(but)):
+            _check(workdir / name, expected, _measured(workdir / name))
+
+
+def _check(file: Path, expected: tuple[int, str] | None, found: tuple[int, str]) -> None:
+    if expected is not None and expected != found:
+        sizes = (
+            f"{found[0]} bytes, {expected[0]} then" if found[0] != expected[0] else "other bytes"
+        )
+        raise Damaged(f"{file} is not as the run has written it ({sizes}); bring the file back")
+
+
+def _measured(file: Path) -> tuple[int, str]:
+    with own_files.opened(file) as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+        return stream.tell(), digest.hexdigest()
+
+
+def _files_in(place: Path) -> list[Path]:
+    return sorted(file for file in (place, *place.rglob("*")) if file.is_file())

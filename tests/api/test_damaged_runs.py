@@ -1,0 +1,188 @@
+"""Files of a run that are damaged, foreign or hostile: one line that names the file, whoever reads it."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from damaged_files import ANY, says, says_or_reads
+
+import jaxfed
+from jaxfed.errors import Unresumable
+from jaxfed.experiment.store.records import find, read_metrics
+from jaxfed.experiment.store.workdir import Workdir, is_finished
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.reports.figures.plots import run_plots
+
+SMALL = {
+    "num_repeats": 1,
+    "dataset__train_size": 200,
+    "algorithm": "fedavg",
+    "baselines": ("per_client_lp",),
+    "rounds": 3,
+    "model__hidden": (8,),
+    "execution__plots": False,
+    "evaluate_every": 1,
+}
+READ = (  # files that are read whenever a finished run is opened
+    "config.json",
+    "data.json",
+    "metrics.jsonl",
+    "partition.json",
+    "summary.json",
+    "manifest.json",
+    "predictions/fedavg-0.csv.gz",
+)
+STATE = "states/fedavg-0/3.npz"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("damaged") / "w"
+    return jaxfed.run("fedavg_xclp:smoke", workdir=place, progress=False, **SMALL)
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    return shutil.copytree(run.workdir, tmp_path / "w")
+
+
+def cases(each, seeds=1):
+    """All kinds of damage to one of the files each; they take turns."""
+    pairs = [(name, kind) for name in each for kind in ANY]
+    return [(*pair, seed) for seed in range(seeds) for pair in pairs]
+
+
+def of_old_version(place):
+    (place / "manifest.json").unlink()
+    return place
+
+
+def damaged(place, name, kind, seed):
+    ANY[kind](place / name, np.random.default_rng([seed, *map(ord, name + kind)]))
+
+
+def of_reports(place):
+    """Everything that a report reads of a run, without drawing."""
+    for each in find([place]).runs:
+        each.results, each.remarks, each.environment  # noqa: B018
+        return run_plots(each)
+
+
+def of_result(place):
+    result = jaxfed.open(place)
+    result.metrics, result.results, result.predictions("fedavg"), repr(result)
+
+
+def test_the_manifest_has_every_file_that_is_read(run):
+    sizes = json.loads((run.workdir / "manifest.json").read_text())["files"]
+    files = {
+        str(file.relative_to(run.workdir)) for file in run.workdir.rglob("*") if file.is_file()
+    }
+    left_out = {name for name in files if name.startswith("checkpoints/")}
+    assert sizes.keys() == files - left_out - {".lock", "manifest.json"}
+    assert {*READ, STATE} - sizes.keys() == {"manifest.json"}
+    assert of_result(run.workdir) is None
+    Workdir(run.workdir).check(run.workdir / "states/fedavg-0")
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_finished_run_notices_every_damage(copied, name):
+    """Opening, the same command and a report: none takes what the run has not written."""
+    config = json.loads((copied / "config.json").read_text())
+    for seed, kind in enumerate(ANY):
+        if name == "manifest.json" and kind in ("gone", "old line ends"):
+            continue  # older versions left none; \r is a space of JSON
+        place = shutil.copytree(copied, copied.parent / str(seed))
+        damaged(place, name, kind, seed)
+        finished = says_or_reads(lambda place=place: is_finished(place, config))
+        if name != "summary.json":  # without it, the run continues
+            assert not finished, kind
+        error = says(lambda place=place: of_result(place))
+        assert name in str(error) or "not finished" in str(error) or "no workdir" in str(error)
+        says_or_reads(lambda place=place: of_reports(place))
+
+
+@pytest.mark.parametrize("name", READ[:-2])
+def test_a_report_notices_what_it_reads(copied, name):
+    if name == "data.json":
+        return
+    file = copied / name
+    text = file.read_text()
+    file.write_text(re.sub(r"\d(?=\D*$)", lambda found: str(9 - int(found[0])), text, count=1))
+    says(
+        lambda: of_reports(copied).get("partition", int)(), f"{name} is not as the run has written"
+    )
+
+
+def test_a_changed_seed_is_not_the_runs(copied):
+    config = json.loads((copied / "config.json").read_text())
+    changed = {**config, "seed": config["seed"] + 1}
+    (copied / "config.json").write_text(json.dumps(changed, indent=2) + "\n")
+    says(lambda: jaxfed.open(copied), r"config\.json is not as the run has written it")
+    says(lambda: is_finished(copied, config), r"config\.seed is ")
+    assert isinstance(says(lambda: is_finished(copied, changed), r"config\.json"), Unresumable)
+
+
+def test_states_are_compared_when_they_are_read(copied):
+    """Also where the file is a whole checkpoint, of another run."""
+    Checkpoints(copied / "states/fedavg-0").save(3, {"other": np.ones(3)}, {})
+    jaxfed.open(copied).metrics  # noqa: B018
+    says(lambda: jaxfed.open(copied).model("fedavg"), r"3\.npz is not as the run has written it")
+
+
+@pytest.mark.parametrize("name", [*READ[:-2], *READ[-1:]])
+def test_a_run_of_an_older_version_is_read_or_refused(copied, name):
+    of_old_version(copied)
+    for seed, kind in enumerate(ANY):
+        place = shutil.copytree(copied, copied.parent / str(seed))
+        damaged(place, name, kind, seed)
+        for read in (of_result, of_reports):
+            says_or_reads(lambda place=place, read=read: read(place))
+
+
+def test_unreadable_lines_are_named(copied):
+    file = of_old_version(copied) / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    for change, message in (
+        (lambda lines: ["", *lines], "in line 1$"),
+        (lambda lines: [*lines, "x", "[]", '{"a": NaN', "{}"], "in lines 8, 9, 10$"),
+        (lambda lines: [line[:-1] for line in [*lines, *lines]], r"in lines 1, 2, 3 and 11 more$"),
+    ):
+        file.write_text("\n".join(change(lines)) + "\n")
+        says(lambda: read_metrics(copied), rf"metrics\.jsonl: no JSON object {message}")
+    file.write_text("\n".join([*lines, lines[0][:9]]))  # as a kill leaves it
+    assert len(read_metrics(copied)) == len(lines)
+
+
+def test_checkpoints_that_are_none(tmp_path):
+    """Each kind of damage to the newest one: the older one is used."""
+    older = []
+    for seed, kind in enumerate(ANY):
+        if kind in ("gone", "a link to nothing"):
+            continue
+        checkpoints = Checkpoints(tmp_path / str(seed))
+        for step in (1, 2):
+            checkpoints.save(step, {"w": np.arange(50.0)}, {"step": step})
+        file = checkpoints.path / "2.npz"
+        ANY[kind](file, np.random.default_rng(seed))
+        latest = checkpoints.latest()
+        np.testing.assert_array_equal(latest.state({"w": np.zeros(1)})["w"], np.arange(50.0))
+        older.append(latest.progress["step"] == 1)
+    assert sum(older) > len(older) * 2 // 3  # the others are two archives, or differ in their times
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_many_damages(copied, seed):
+    """About 900 in all: of files with and without a manifest."""
+    for number, (name, kind, _) in enumerate(cases((*READ, STATE))):
+        place = shutil.copytree(copied, copied.parent / f"n{number}")
+        if seed % 2 and name != "manifest.json":
+            of_old_version(place)
+        damaged(place, name, kind, seed)
+        for read in (of_result, of_reports):
+            says_or_reads(lambda place=place, read=read: read(place))
+        says_or_reads(lambda place=place: Checkpoints(place / "states/fedavg-0").latest())
+        shutil.rmtree(place)
