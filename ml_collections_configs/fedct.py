@@ -156,7 +156,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.local_steps = config.fedct.get_oneway_ref("steps")  # of FedAvg
     for name in ("local_learning", "centralized"):
         config[name] = ConfigDict({"steps": config.fedct.get_oneway_ref("steps")})
-    noise = {"clip": 1.0, "noise_multiplier": 1.0, "target_epsilon": 0.0, "delta": 1e-5}
+    noise = {"clip": 1.0, "noise_multiplier": None, "target_epsilon": 0.0, "delta": 1e-5}
     config.dp_fedavg = ConfigDict(dict(noise))
     config.dp_fedavg_records = ConfigDict({**noise, "share": 0.05})
     table(config, "breast_cancer")
@@ -274,8 +274,6 @@ def _budgets(config: ConfigDict) -> None:
     config.algorithm = "dp_fedavg_records"
     config.dp_fedavg_records.target_epsilon = 8.0
     config.dp_fedavg.target_epsilon = config.dp_fedavg_records.get_oneway_ref("target_epsilon")
-    for name in ("dp_fedavg", "dp_fedavg_records"):
-        config[name].noise_multiplier = 0.0
     _without_batch_norm(config)
 
 

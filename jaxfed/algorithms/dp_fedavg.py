@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
@@ -45,15 +44,14 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import check_budget, check_private, fitted_noise
+from jaxfed.training.privacy_budget import Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
-from jaxfed.training.server.client_rows import gather, took_part
 from jaxfed.training.server.clipped_mean import clipped_mean
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
@@ -62,7 +60,7 @@ from jaxfed.training.specification import Training
 @keywords(
     check_budget,
     clip=POSITIVE,
-    noise_multiplier=between(0, MOST_NOISE, closed=True),
+    noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
 )
@@ -72,7 +70,7 @@ def dp_fedavg(
     training: Training,
     participation: Participation | None = None,
     clip: float = 1.0,
-    noise_multiplier: float = 1.0,
+    noise_multiplier: float | None = None,
     target_epsilon: float = 0.0,
     delta: float = 1e-5,
 ) -> FederatedAlgorithm:
@@ -82,32 +80,34 @@ def dp_fedavg(
         training: the training specification; its weighting has no say, all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: S, largest norm of a client's change; longer ones are scaled down to it.
-        noise_multiplier: z, the noise's standard deviation in units of S; 0 is no noise, and no epsilon.
+        noise_multiplier: z, the noise's standard deviation in units of S; None is 1, or what `target_epsilon`
+            asks for; 0 is no noise, and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
         delta: delta of the guarantee; every epsilon is at it.
 
     A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
-    noise `epsilon`, and `epsilon_sampled` where clients are drawn.
+    noise `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (K / M where clients are drawn), and
+    there `epsilon_sampled`.
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part.
+        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
+            in a run, cohorts or rounds that are not those of `participation`.
 
     Cost: that of FedAvg; epsilon is next to nothing.
     """
     check_private(training, "dp_fedavg")
-    noise = fitted_noise(
-        participation,
-        noise_multiplier=noise_multiplier,
-        target_epsilon=target_epsilon,
-        delta=delta,
-        draw=EVERYTHING,
-    )
-    drawn = None
+    drawn, rate = None, 1.0
     if participation is not None and participation.is_drawn:
         drawn = WithoutReplacement(participation.cohort_size, participation.num_clients)
-        if noise:
-            check_installed(drawn)
+        rate = participation.cohort_size / participation.num_clients
+    budget = Budget(
+        *(clip, noise_multiplier, target_epsilon, delta, EVERYTHING, participation),
+        sampling_rate=rate,
+    )
+    noise = budget.noise
+    if noise and drawn is not None:
+        check_installed(drawn)
     mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
     update = plain_update(training, training.loss)
@@ -123,6 +123,7 @@ def dp_fedavg(
         pseudo_label="none",
         init_client=lambda model, federation: jnp.int32(0),
     )
+    accounted = budget.accounted(plain)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         state = plain.init(key, federation)
@@ -130,13 +131,10 @@ def dp_fedavg(
         return state._replace(optimizer=own)
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
-        after, metrics = plain.round(state, cohort, key)
+        after, metrics = accounted.round(state, cohort, key)
         told: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
-        if noise:
-            rounds = np.asarray(gather(after.clients, took_part(after.clients)))
-            told["epsilon"] = epsilon_of(delta, noise, int(rounds.max(initial=0)), EVERYTHING)
         if noise and drawn is not None:
             told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
         return after, {**metrics, **told}
 
-    return plain._replace(init=init, round=round, sides=None, counts_on_draws=True)
+    return accounted._replace(init=init, round=round)

@@ -27,6 +27,7 @@ from jaxfed.federation.sides import Ask, ClientSide
 
 if TYPE_CHECKING:
     from jaxfed.federation.clock.schedule import Arrivals
+    from jaxfed.federation.sampling import Participation
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
 Metrics = dict[str, Any]  # name -> number, or a nested dict of numbers
@@ -158,8 +159,9 @@ class FederatedAlgorithm(NamedTuple):
     `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
     models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
 
-    `counts_on_draws`: True if a guarantee of the method counts on cohorts that are drawn from all clients.
-    Such a method runs with a clock that leaves cohorts alone (`jaxfed.federation.clock`), or without one.
+    `check_participation`, of a method with a guarantee that counts on how clients take part, raises a
+    `UsageError` for a run that plays otherwise (`jaxfed.federation.rounds.cohorts_of`). Such a method runs
+    with a clock that leaves cohorts alone (`jaxfed.federation.clock`), or without one.
 
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
@@ -180,7 +182,7 @@ class FederatedAlgorithm(NamedTuple):
     judged_after: int = 0
     sides: Callable[[], Sides] | None = None
     with_arrivals: WithArrivals | None = None
-    counts_on_draws: bool = False
+    check_participation: Callable[[Participation], None] | None = None
     name: str = ""
 
 

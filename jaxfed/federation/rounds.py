@@ -21,7 +21,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, emptied
-from jaxfed.federation.sampling import Sampling, sample_clients
+from jaxfed.federation.sampling import Sampling, participation, sample_clients
 from jaxfed.host.parallel.prefetch import prefetched
 
 if TYPE_CHECKING:
@@ -108,12 +108,18 @@ def cohorts_of(
     federation: Federation,
     sampling: Sampling | ConfigDict,
     seed: int,
+    rounds: int,
     schedule: Schedule | None = None,
 ) -> CohortOf:
     """Return the function that draws a method's cohorts from a federation (`sample_clients`).
 
     With a schedule they are the clients that it counts, and empty ones up to `schedule.cohort_size`.
+
+    Raises:
+        UsageError: a guarantee of the method counts on other cohorts, or on fewer rounds.
     """
+    if algorithm.check_participation is not None:
+        algorithm.check_participation(participation(sampling, federation, seed, rounds))
 
     def cohort_of(number: int) -> Cohort:
         if schedule is not None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Participation
-from jaxfed.privacy.sampled_gaussian import Subsampling, noise_multiplier_of
+from jaxfed.privacy.sampled_gaussian import Subsampling, epsilon_of, noise_multiplier_of
+from jaxfed.training.server.client_rows import gather, leaves, took_part
+from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
@@ -47,40 +54,125 @@ def check_budget(given: SimpleNamespace) -> None:
             f"target_epsilon={given.target_epsilon} chooses it",
             key="noise_multiplier",
             value=given.noise_multiplier,
-            allowed="use 0",
+            allowed="leave one of them out",
         )
 
 
-def fitted_noise(
-    participation: Participation | None,
-    *,
-    noise_multiplier: float,
-    target_epsilon: float,
-    delta: float,
-    draw: Subsampling,
-    releases: int = 1,
-) -> float:
-    """Return the given noise multiplier, or the least one that keeps a run within an epsilon.
+@dataclass(frozen=True)
+class Budget:
+    """Noise of a private method, what it spends, and the cohorts that its guarantee counts on.
 
-    Args:
-        participation: has the number of rounds that a client takes part in; None: unknown.
-        noise_multiplier: z, or 0 if it is to be found.
-        target_epsilon: at the end of a run, or 0 if z is given.
+    Attributes:
+        clip: largest norm that noise covers.
+        noise_multiplier: z; None is 1, or what `target_epsilon` asks for; 0 is no noise, and no epsilon.
+        target_epsilon: at the end of a run; 0: z is given.
         delta: of the guarantee.
         draw: the sampling behind one release.
         releases: releases of a client in a round.
-
-    Raises:
-        UsageError: a target without a `participation`.
+        participation: of clients in a run; None: unknown.
+        sampling_rate: the share that each release, or each round, draws.
     """
-    if not target_epsilon:
-        return noise_multiplier
-    if participation is None:
-        raise UsageError(
-            "it is not known how often a client takes part",
-            key="target_epsilon",
-            value=target_epsilon,
-            allowed="give participation=...",
+
+    clip: float
+    noise_multiplier: float | None
+    target_epsilon: float
+    delta: float
+    draw: Subsampling
+    participation: Participation | None
+    releases: int = 1
+    sampling_rate: float = 1.0
+
+    @cached_property
+    def most_rounds(self) -> int:
+        """Number of rounds that a client may take part in; of a target.
+
+        Raises:
+            UsageError: `participation` is not given.
+        """
+        if self.participation is None:
+            raise UsageError(
+                "it is not known how often a client takes part",
+                key="target_epsilon",
+                value=self.target_epsilon,
+                allowed="give participation=...",
+            )
+        return self.participation.most_rounds()
+
+    @cached_property
+    def noise(self) -> float:
+        """The given z, or the least one that keeps a run within `target_epsilon`."""
+        if not self.target_epsilon:
+            return 1.0 if self.noise_multiplier is None else self.noise_multiplier
+        releases = self.most_rounds * self.releases
+        return noise_multiplier_of(self.target_epsilon, self.delta, releases, self.draw)
+
+    def accounted(self, plain: FederatedAlgorithm) -> FederatedAlgorithm:
+        """Return the method with what it has spent among each round's metrics.
+
+        `ServerState.clients` of `plain` counts each client's rounds. A round of other cohorts than those
+        that the guarantee counts on is a UsageError.
+        """
+
+        def round(
+            state: ServerState, cohort: Cohort, key: jax.Array
+        ) -> tuple[ServerState, Metrics]:
+            told = self.participation
+            if told is not None and told.is_drawn:
+                size = int(np.sum(np.asarray(cohort.client_id) >= 0))
+                self.check(
+                    told._replace(num_clients=len(leaves(state.clients)[0]), cohort_size=size)
+                )
+            after, metrics = plain.round(state, cohort, key)
+            rounds = np.asarray(gather(after.clients, took_part(after.clients)))
+            most = int(rounds.max(initial=0))
+            if self.target_epsilon:
+                self._check_rounds(most)
+            if self.noise:
+                metrics = {
+                    **metrics,
+                    "epsilon": epsilon_of(self.delta, self.noise, self.releases * most, self.draw),
+                    "noise_multiplier": self.noise,
+                    "delta": self.delta,
+                    "clip": self.clip,
+                    "sampling_rate": self.sampling_rate,
+                }
+            return after, metrics
+
+        return plain._replace(round=round, sides=None, check_participation=self.check)
+
+    def check(self, played: Participation) -> None:
+        """Check that the cohorts of a run are those that the guarantee counts on.
+
+        Raises:
+            UsageError: others, or more rounds than the noise was fitted to.
+        """
+        told = self.participation
+        if told is None:
+            return
+        names = (
+            "num_clients",
+            "cohort_size",
+            *("sampling",) * (told.cohort_size < told.num_clients),
         )
-    rounds = participation.most_rounds()
-    return noise_multiplier_of(target_epsilon, delta, rounds * releases, draw)
+        for name in names:
+            wanted, found = getattr(told, name), getattr(played, name)
+            if wanted != found:
+                raise _other(f"{name}={wanted!r}", f"rounds are played with {name}={found!r}")
+        if self.target_epsilon:
+            self._check_rounds(played.most_rounds())
+
+    def _check_rounds(self, most: int) -> None:
+        if most <= self.most_rounds:
+            return
+        raise _other(
+            f"target_epsilon={self.target_epsilon} is fitted to {self.most_rounds} rounds of a client",
+            f"one takes part in {most}",
+        )
+
+
+def _other(told: str, played: str) -> UsageError:
+    return UsageError(
+        f"{told}, and {played}",
+        key="participation",
+        allowed="give participation(Sampling(...), federation, seed, rounds) of the run itself",
+    )

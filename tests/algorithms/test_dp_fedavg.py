@@ -15,6 +15,7 @@ from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.sampling import Sampling, participation, sample_clients
 from jaxfed.models.mlp import mlp
 from jaxfed.privacy.sampled_gaussian import (
@@ -206,9 +207,7 @@ def test_a_budget_is_spent_with_the_last_round():
     config, rounds = Sampling(2), 4
     who = participation(config, FEDERATION, seed=2, rounds=rounds)
     cohorts = [sample_clients(config, FEDERATION, 2, number) for number in range(1, rounds + 1)]
-    algorithm = dp_fedavg(
-        training=training(), participation=who, noise_multiplier=0.0, target_epsilon=3.0
-    )
+    algorithm = dp_fedavg(training=training(), participation=who, target_epsilon=3.0)
     _, told = rounds_of(algorithm, rounds, cohorts)
     epsilons = [metrics["epsilon"] for metrics in told]
     assert epsilons == sorted(epsilons)
@@ -229,10 +228,9 @@ def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
         training=training(),
         participation=who,
         clip=0.3,
-        noise_multiplier=0.0,
         target_epsilon=3.0,
     )
-    _, [metrics] = rounds_of(algorithm)
+    _, [metrics] = rounds_of(algorithm, cohorts=[[0, 1]])
     assert asked == [(3.0, 1e-5, 3 * who.most_rounds(), Poisson(0.2))]
     assert metrics["epsilon"] == epsilon_of(1e-5, 2.0, 3, Poisson(0.2))
 
@@ -244,10 +242,10 @@ def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
         ("clients", {"noise_multiplier": -1}, r"dp_fedavg\.noise_multiplier=-1"),
         (
             "clients",
-            {"target_epsilon": 1.0},
-            r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; use 0",
+            {"target_epsilon": 1.0, "noise_multiplier": 1.0},
+            r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; leave one of them out",
         ),
-        ("clients", {"target_epsilon": 1.0, "noise_multiplier": 0.0}, "participation"),
+        ("clients", {"target_epsilon": 1.0}, "participation"),
         ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
         ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
         ("records", {"chunk": 0}, r"dp_fedavg_records\.chunk=0"),
@@ -263,3 +261,59 @@ def test_mistakes_are_named(level, settings, named):
 def test_batch_normalization_is_refused(level):
     with pytest.raises(UsageError, match="running statistics no noise covers"):
         METHODS[level](training=training_of(ALL_AT_ONCE, batch_norm=True))
+
+
+@pytest.mark.parametrize("level", METHODS)
+@pytest.mark.parametrize(
+    ("told", "played", "named"),
+    [
+        (
+            (Sampling(1), 2, 0),
+            {"rounds": 2},
+            "cohort_size=1, and rounds are played with cohort_size=4",
+        ),
+        (
+            (Sampling(2), 2, 0),
+            {"rounds": 2, "cohort_size": 2, "sampling": "proportional"},
+            "sampling='uniform', and rounds are played with sampling='proportional'",
+        ),
+        (
+            (Sampling(), 2, 0),
+            {"rounds": 2, "cohort_size": 3},
+            "cohort_size=4, and .* cohort_size=3",
+        ),
+        (
+            (Sampling(), 2, 3.0),
+            {"rounds": 8},
+            "fitted to 2 rounds of a client, and one takes part in 8",
+        ),
+    ],
+)
+def test_a_run_of_other_cohorts_or_more_rounds_is_refused(level, told, played, named):
+    """Before its first round; epsilon would be that of other clients or fewer rounds."""
+    sampling, rounds, target = told
+    who = participation(sampling, FEDERATION, seed=0, rounds=rounds)
+    algorithm = METHODS[level](
+        training=training(), participation=who, clip=0.3, target_epsilon=target
+    )
+    with pytest.raises(UsageError, match=f"^participation: .*{named}"):
+        simulate(algorithm, FEDERATION, **played)
+    if (
+        who.is_drawn or target
+    ):  # rounds by hand are refused as well; nobody knows how others are drawn
+        with pytest.raises(UsageError, match=r"^participation: "):
+            rounds_of(algorithm, played["rounds"])
+
+
+@pytest.mark.parametrize("level", METHODS)
+def test_what_epsilon_depends_on_stands_beside_it(level):
+    who = participation(Sampling(), FEDERATION, seed=0, rounds=2)
+    algorithm = METHODS[level](
+        training=training(), participation=who, clip=0.3, target_epsilon=5.0, delta=1e-4
+    )
+    told = simulate(algorithm, FEDERATION, rounds=2).records[-1]
+    assert (told["delta"], told["clip"]) == (1e-4, 0.3)
+    assert told["sampling_rate"] == (1.0 if level == "clients" else 0.2)
+    draw, releases = (EVERYTHING, 2) if level == "clients" else (Poisson(0.2), 6)
+    assert told["epsilon"] == epsilon_of(1e-4, told["noise_multiplier"], releases, draw)
+    assert 4.8 < told["epsilon"] <= 5

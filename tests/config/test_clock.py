@@ -233,7 +233,7 @@ def test_what_a_method_declares_is_what_it_does(name):
     declares = needed.averages and needed.pseudo_label in ("none", "unlabeled")
     assert declares == (algorithm.with_arrivals is not None)
     has_guarantee = "participation" in methods.all_keywords(config, name)
-    assert has_guarantee == algorithm.counts_on_draws
+    assert has_guarantee == (algorithm.check_participation is not None)
 
 
 @pytest.mark.parametrize("place", ["local", "static"])

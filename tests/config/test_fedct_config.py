@@ -337,7 +337,7 @@ def test_budgets_are_of_both_kinds_of_dp_fedavg():
     check.check(config)
     for name in ("dp_fedavg", "dp_fedavg_records"):
         given = all_keywords(config, name)
-        assert (given["target_epsilon"], given["noise_multiplier"]) == (3.0, 0.0)
+        assert (given["target_epsilon"], given["noise_multiplier"]) == (3.0, None)
     assert (config.model.norm, config.paper_table) == ("group", "")
 
 

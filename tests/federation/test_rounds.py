@@ -31,7 +31,7 @@ def summing(needs_labels=lambda number: False):
 def test_rounds_follow_one_another_with_their_own_cohorts_and_keys():
     federation, key = jaxfed.Federation.from_clients(CLIENTS), jax.random.key(3)
     sampling = Sampling(2, "uniform")
-    cohort_of = cohorts_of(summing(), federation, sampling, 7)
+    cohort_of = cohorts_of(summing(), federation, sampling, 7, 9)
     played = list(play(summing(), ("start",), range(4, 7), cohort_of=cohort_of, key=key))
     assert [one.round for one in played] == [4, 5, 6]
     state = ("start",)
@@ -69,7 +69,7 @@ def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
     clients = [(x, y if j < 2 else [-1, -1]) for j, (x, y) in enumerate(CLIENTS)]
     federation = jaxfed.Federation.from_clients(clients, num_classes=2)
     sampling = Sampling(2, "proportional")
-    cohort_of = cohorts_of(summing(lambda number: number < 3), federation, sampling, 0)
+    cohort_of = cohorts_of(summing(lambda number: number < 3), federation, sampling, 0, 9)
     assert cohort_of(1).client_id.tolist() == cohort_of(2).client_id.tolist() == [0, 1]
     assert any(cohort_of(number).client_id.tolist() != [0, 1] for number in range(3, 9))
 

@@ -33,14 +33,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
     drawn_examples,
     private_gradient,
 )
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
@@ -48,20 +46,17 @@ from jaxfed.privacy.sampled_gaussian import (
     Poisson,
     Subsampling,
     check_installed,
-    epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import check_budget, check_private, fitted_noise
+from jaxfed.training.privacy_budget import Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
-from jaxfed.training.server.client_rows import gather, took_part
-from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
@@ -69,7 +64,7 @@ from jaxfed.training.specification import Training
     check_budget,
     clip=POSITIVE,
     share=between(1e-4, 1, closed=True),
-    noise_multiplier=between(0, MOST_NOISE, closed=True),
+    noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
     chunk=at_least(1),
@@ -81,7 +76,7 @@ def dp_fedavg_records(
     participation: Participation | None = None,
     clip: float = 1.0,
     share: float = 0.2,
-    noise_multiplier: float = 1.0,
+    noise_multiplier: float | None = None,
     target_epsilon: float = 0.0,
     delta: float = 1e-5,
     chunk: int = 16,
@@ -93,15 +88,19 @@ def dp_fedavg_records(
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: C, largest norm of an example's gradient; longer ones are scaled down to it.
         share: s, probability with which a step draws an example.
-        noise_multiplier: z, the noise's standard deviation in units of C; 0 is no noise, and no epsilon.
+        noise_multiplier: z, the noise's standard deviation in units of C; None is 1, or what `target_epsilon`
+            asks for; 0 is no noise, and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
         delta: delta of the guarantee; epsilon is at it.
         chunk: examples whose gradients are in memory at once; it changes rounding only.
 
+    A round's metrics, with noise: `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (s).
+
     Raises:
         UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
-            with noise, dp-accounting is not installed.
+            with noise, dp-accounting is not installed; in a run, cohorts or rounds that are not those of
+            `participation`.
 
     Cost: a step takes a gradient for each example that is drawn, `chunk` of them in memory; epsilon 0.1 s
     once, and 0.02 s a round.
@@ -110,14 +109,12 @@ def dp_fedavg_records(
     batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)
-    noise = fitted_noise(
-        participation,
-        noise_multiplier=noise_multiplier,
-        target_epsilon=target_epsilon,
-        delta=delta,
-        draw=draw,
+    budget = Budget(
+        *(clip, noise_multiplier, target_epsilon, delta, draw, participation),
         releases=steps,
+        sampling_rate=share,
     )
+    noise = budget.noise
     if noise:
         check_installed(draw)
     training = training.with_server(weighting=uniformly)
@@ -142,13 +139,4 @@ def dp_fedavg_records(
         pseudo_label="none",
         init_client=lambda model, federation: jnp.int32(0),
     )
-
-    def round_(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
-        after, metrics = plain.round(state, cohort, key)
-        if noise:
-            rounds = np.asarray(gather(after.clients, took_part(after.clients)))
-            spent = epsilon_of(delta, noise, steps * int(rounds.max(initial=0)), draw)
-            metrics = {**metrics, "epsilon": spent}
-        return after, metrics
-
-    return plain._replace(round=round_, sides=None, counts_on_draws=True)
+    return budget.accounted(plain)

@@ -132,7 +132,7 @@ def _trained(
     every = config.checkpoint_every
     writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
 
-    cohort_of = cohorts_of(algorithm, federation, config, seed)
+    cohort_of = cohorts_of(algorithm, federation, config, seed, rounds)
     left = range(done + 1, rounds + 1)
     with (
         closing(play(algorithm, state, left, cohort_of=cohort_of, key=key)) as played,

@@ -241,7 +241,7 @@ class Experiment:
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
-        cohort_of = cohorts_of(algorithm, federation, config, seed, schedule)
+        cohort_of = cohorts_of(algorithm, federation, config, seed, rounds, schedule)
         del state  # or it would keep every row that changes
         playing = play(
             *(algorithm, selected.state, left),

@@ -142,6 +142,7 @@ def simulate(
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     numbers = range(1, rounds + 1)
     schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed, rounds, schedule)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
     _check_outputs(algorithm, federation, state)
@@ -163,7 +164,6 @@ def simulate(
         _check_curve(federation, evaluate_every, evaluate_test, quality)
         if quality:
             tell({"round": 0, **quality})
-    cohort_of = cohorts_of(algorithm, federation, chosen, seed, schedule)
     with closing(
         play(algorithm, state, numbers, cohort_of=cohort_of, key=key, schedule=schedule)
     ) as played:
@@ -212,7 +212,7 @@ def _schedule(
         if wrong or clock is None or not clock.is_on:
             wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
             raise UsageError(wrong, key="asynchrony", owner="simulate", value=asynchrony)
-    if clock is not None and algorithm.counts_on_draws:
+    if clock is not None and algorithm.check_participation is not None:
         with section("simulate", ("clock",)):
             check_draws(clock, algorithm.name or "this method")
     return schedule_of(

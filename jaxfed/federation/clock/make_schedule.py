@@ -91,7 +91,7 @@ def check_draws(clock: Clock, method: str) -> None:
 
     Args:
         clock: speeds, availability, deadline, over-selection.
-        method: the method with the guarantee (`FederatedAlgorithm.counts_on_draws`), for the message.
+        method: the method with the guarantee (`FederatedAlgorithm.check_participation`), for the message.
 
     Raises:
         UsageError: the clock changes cohorts; the error's key is `clock`.

@@ -114,8 +114,8 @@ def test_a_method_without_a_declaration_may_need_anything():
         (TRAINING, ["rounds=1"], "rounds=1: all rounds would be of stage 1"),
         (
             TRAINING,
-            ["baselines=dp_fedavg", "dp_fedavg.target_epsilon=1"],
-            "dp_fedavg.noise_multiplier=1.0: target_epsilon=1.0 chooses it; use 0",
+            ["baselines=dp_fedavg", "dp_fedavg.target_epsilon=1", "dp_fedavg.noise_multiplier=2"],
+            "dp_fedavg.noise_multiplier=2: target_epsilon=1.0 chooses it; leave one of them out",
         ),
         (
             "xclp_digits.py",
