@@ -6,10 +6,12 @@ python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=P
     [--host=0.0.0.0] [--name=HOST ...] [--config.KEY=VALUE ...]
 python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --key=KEY
 python -m launch.flower check --data=FOLDER
+python -m launch.flower fingerprint --config=FILE.py[:VARIANT] [--config.KEY=VALUE ...]
 
 `try` deals the config's data into one folder a client, starts a server and all clients as processes on this
 machine, runs the same in a simulation, without clients that have left, and prints the largest difference.
 `server` and `client` are for real sites; `check` says what is wrong in a client's folder and uses no network.
+`fingerprint` prints the hash of a config, which a site that agrees to it writes into client.toml.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 
@@ -31,7 +33,7 @@ from . import entry
 _CONFIG = flags.DEFINE_string(
     "config",
     None,
-    "try, server: a config file and its variant, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
+    "try, server, fingerprint: a config file, FILE.py[:VARIANT]; --config.KEY=VALUE sets a key.",
     allow_override=True,
 )
 _WORKDIR = entry.workdir_flag()
@@ -64,7 +66,13 @@ _INSECURE = flags.DEFINE_bool(
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Run the command that the first argument names."""
-    commands = {"try": _try, "server": _serve, "client": _take_part, "check": _check}
+    commands = {
+        "try": _try,
+        "server": _serve,
+        "client": _take_part,
+        "check": _check,
+        "fingerprint": _fingerprint,
+    }
     if len(arguments) != 1 or arguments[0] not in commands:
         raise UsageError(
             f"{' '.join(arguments) or 'a command is missing'}: use one of {', '.join(commands)}"
@@ -76,7 +84,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         from jaxfed.flower.deployment.control import check_flower
         from jaxfed.flower.deployment.processes import DeploymentError
 
-        if arguments[0] != "check":
+        if arguments[0] not in ("check", "fingerprint"):
             check_flower()
     try:
         return commands[arguments[0]](overrides, interruption)
@@ -151,14 +159,14 @@ def _serve(overrides: list[str], interruption: Interruption) -> int:
         )
 
 
-def _take_part(overrides: list[str], interruption: Interruption) -> int:
+def _take_part(overrides: list[str], interruption: Interruption) -> NoReturn:
     del overrides, interruption
     from jaxfed.flower.deployment import commands
 
     if not _INSECURE.value:
         _given("ca", _CA.value)
         _given("key", _KEY.value)
-    return commands.take_part(
+    commands.take_part(
         location(_given("data", _DATA.value), "--data"),
         _given("server", _SERVER.value),
         root_certificate=None if _INSECURE.value else _path("ca", _CA.value),
@@ -172,6 +180,13 @@ def _check(overrides: list[str], interruption: Interruption) -> int:
     from jaxfed.flower.deployment import commands
 
     return commands.check(location(_given("data", _DATA.value), "--data"), say=print)
+
+
+def _fingerprint(overrides: list[str], interruption: Interruption) -> int:
+    del interruption
+    from jaxfed.flower.deployment import commands
+
+    return commands.fingerprint(_given("config", _CONFIG.value), overrides, say=print)
 
 
 def _given(flag: str, value: str | None) -> str:

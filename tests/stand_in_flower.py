@@ -52,7 +52,7 @@ def arguments(given, *names):
 
 def link(given):
     """Serve: each request is a line of JSON; a node's connection stays open as long as it lives."""
-    found = arguments(given, "--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile", "--database")
+    found = arguments(given, "--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile")
     if found.link_fails:
         sys.exit("no link today")
     registered, online, runs = {}, set(), []

@@ -7,7 +7,8 @@ Flower starts a new process for each message, may send a message again, and a pr
 * the same step with other content is refused, and so is a step before the last one: a party of a protocol
   that is replayed from its seed would otherwise encrypt two texts under one nonce;
 * a second process in the same folder is refused while the first one works;
-* what an exception says stays here: only its class leaves, and the key of a `UsageError`.
+* what an exception says stays here: only its class leaves, and the key of a `UsageError`;
+* each reply is a line of output, for the console of `launch.flower client`: what leaves, or why nothing does.
 
     FOLDER/state/               mode 0700, files 0600
         .lock
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,16 +35,30 @@ from absl import logging
 from jaxfed.errors import UsageError
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record
-from jaxfed.flower.messages.steps import Failure, Step, content_of, failed, reply, step_of
+from jaxfed.flower.messages.steps import (
+    Failure,
+    Step,
+    content_of,
+    failed,
+    one_line,
+    reply,
+    step_of,
+)
 from jaxfed.host import storage
 
 # (step, state or None, content) -> (new state or None, content of the reply)
 Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
 
 ONCE = "once"
+CONSOLE = "jaxfed client: "  # begins lines of output for the console
 ERRORS = ("class only", "full")
 
 _LAST, _STATE = "last", ".state"
+_KINDS = {  # names in a hello that say too little or too much
+    "config": "hash of the config",
+    "data": "checksum of the data",
+    "public": "checksum of public examples",
+}
 _RUNS_KEPT = 8
 _STATES_KEPT = 256  # of a run, whatever the server says
 
@@ -151,19 +167,25 @@ def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> R
     step = None
     try:
         step = step_of(request)
-        return serve(step)
+        answer = serve(step)
+        _tell(step, leaving(content_of(answer)))
+        return answer
     except Exception as error:  # whatever the step raises; its text may hold data
         return refused(step, error, errors)
 
 
 def refused(step: Step | None, error: Exception, errors: str = "class only") -> Record:
-    """Log an exception here, and return the reply that says no more of it than it may.
+    """Log an exception here, print its line, and return the reply that says no more of it than it may.
 
     Args:
         step: of the request; None if it could not be read.
         error: the exception; texts of `StepRefused` and `BadMessage` hold no data and leave.
         errors: as in `perform`.
     """
+    reason = one_line(
+        f"{error}" if isinstance(error, StepRefused) else f"{type(error).__name__}: {error}"
+    )
+    _tell(step, f"refused, {reason}")
     if isinstance(error, StepRefused | BadMessage):
         logging.warning("refused a request: %s", error)
         return failed(step, Failure(type(error).__name__, text=str(error)))
@@ -173,6 +195,21 @@ def refused(step: Step | None, error: Exception, errors: str = "class only") -> 
         key = ".".join(filter(None, (error.owner, error.key)))
     text = str(error) if errors == "full" else ""
     return failed(step, Failure(type(error).__name__, key, text))
+
+
+def leaving(content: Record) -> str:
+    """Return a line with the bytes of a reply's content, for each kind of it."""
+    sizes: dict[str, int] = defaultdict(int)
+    for name, value in content.items():
+        kind = name.removeprefix("reply.").removeprefix("update.").partition(".")[0]
+        sizes[_KINDS.get(kind, kind)] += records.num_bytes({name: value})
+    kinds = ", ".join(f"{kind} {size:,}" for kind, size in sorted(sizes.items()) if size)
+    return f"{records.num_bytes(content):,} bytes leave: {kinds}"
+
+
+def _tell(step: Step | None, text: str) -> None:
+    where = "a message" if step is None else f"round {step.round}, {step.name}"
+    print(f"{CONSOLE}{where}: {text}", flush=True)
 
 
 class _Last(NamedTuple):

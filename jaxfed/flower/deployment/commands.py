@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import json
 import shutil
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ml_collections import ConfigDict
 
@@ -21,15 +23,17 @@ from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.flower.client import client_data
+from jaxfed.flower.client.client_step import CONSOLE
 from jaxfed.flower.deployment import certificates, local
 from jaxfed.flower.deployment.comparison import compare
 from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
 from jaxfed.flower.deployment.dealing import deal
 from jaxfed.flower.deployment.following import follow, wait_for_link
+from jaxfed.flower.deployment.guarded import KEY_IN_USE, UNKNOWN_KEY
 from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
-from jaxfed.flower.deployment.output import StageLines, seconds_text, traffic
-from jaxfed.flower.deployment.processes import DeploymentError, Processes
-from jaxfed.flower.messages.setup import is_state
+from jaxfed.flower.deployment.output import NewLines, StageLines, seconds_text, traffic
+from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
+from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
 from jaxfed.flower.server.stages import STAGES
 
@@ -41,6 +45,8 @@ RUN, SIMULATION, NODES, SERVER, NETWORK = "run", "simulation", "nodes", "server"
 _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _POLL_SECONDS = 0.5
 _BETWEEN_LINES = 30.0  # seconds between lines of a client that has no connection
+_BETWEEN_STARTS = 5.0  # seconds between starts of a client's node
+_MOST_REFUSED = 90.0  # seconds; Flower takes a killed node for connected during 60
 
 
 class Experiment(NamedTuple):
@@ -49,6 +55,11 @@ class Experiment(NamedTuple):
     spec: str
     overrides: tuple[str, ...]
     config: ConfigDict
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the part that clients receive, as `config` in client.toml names it."""
+        return setup.fingerprint(setup.config_text(self.config))
 
     def run_settings(self, place: Path, server: Path | None) -> RunSettings:
         """Return the settings of a run of the app."""
@@ -80,7 +91,7 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
 def _absolute_paths(config: ConfigDict) -> Iterator[str]:
     """Yield KEY=VALUE for each relative path of a state that training starts from."""
     for key, value in flatten(config.to_dict()):
-        if is_state(key, value):
+        if setup.is_state(key, value):
             yield f"{key}={Path(value).expanduser().absolute()}"
 
 
@@ -250,6 +261,7 @@ def serve(
             for key in keys:
                 control.register(key)
             say(f"listening at {host}:{port}; clients need {root}" if root else f"at {host}:{port}")
+            say(f"the config's hash, for client.toml, is {experiment.fingerprint}")
             run = control.submit(APP, experiment.run_settings(place / RUN, held))
             stages = StageLines(place / RUN, say)
             status = follow(control, run, processes, say=say, at_each_poll=stages.look)
@@ -261,6 +273,12 @@ def serve(
     return 0
 
 
+def fingerprint(spec: str, overrides: Sequence[str], *, say: Say = print) -> int:
+    """Print the hash of a config, by which a site agrees to it (`config` in its client.toml)."""
+    say(load(spec, overrides).fingerprint)
+    return 0
+
+
 def take_part(
     folder: Path,
     server: str,
@@ -268,8 +286,11 @@ def take_part(
     root_certificate: Path | None,
     key: Path | None,
     say: Say = print,
-) -> int:
-    """Run a client's node until it ends or a signal ends it.
+) -> NoReturn:
+    """Run a client's node until a signal ends it, with a line for all that it sends or refuses.
+
+    A node that the server does not know any more, as after the server's own start, is started again. So is
+    one that the server refuses, for a while: a killed node with its key may still count as connected.
 
     Args:
         folder: the client's (`jaxfed.flower.client.client_data`).
@@ -278,11 +299,9 @@ def take_part(
         key: the node's private key, made here if it does not exist; its public key goes to the server.
         say: receives lines.
 
-    Returns:
-        Exit status 1: the node ended by itself.
-
     Raises:
         UsageError: something is wrong in the folder, or with the arguments.
+        DeploymentError: the node ended by itself, or the server refuses it.
     """
     check_flower()
     host, colon, port = server.rpartition(":")
@@ -303,29 +322,75 @@ def take_part(
     with Processes(place) as processes:
         home = place / local.HOMES
         home.mkdir(mode=client_data.PRIVATE_FOLDER, exist_ok=True)
-        command = local.node_command(
-            local.PROGRAMS.supernode,
-            folder.absolute(),
-            server,
-            port=local.free_ports(1)[0],
-            root_certificate=None if root_certificate is None else root_certificate.absolute(),
-            key=None if key is None or root_certificate is None else key.absolute(),
-        )
         cache = compilation_cache.folder("auto")
-        node = processes.start(
-            "node", command, environment=local.environment(home, cache, "supernode")
-        )
-        say(f"node of {folder} for {server}; its output is in {node.log}")
-        is_connected, next_line = False, time.monotonic() + _BETWEEN_LINES
-        while not (ended := processes.newly_ended()):
-            if not is_connected and "SuperNode ID" in node.log.read_text(errors="replace"):
-                is_connected = True
-                say(f"connected to {server}")
-            if not is_connected and time.monotonic() > next_line:
-                next_line += _BETWEEN_LINES
-                say(f"no connection to {server} yet; is the server started, and the port right?")
-            time.sleep(_POLL_SECONDS)
-    raise DeploymentError(ended[0])
+        say(f"node of {folder} for {server}; its output is in {place / 'logs' / 'node.log'}")
+        until: float | None = None  # time of the last try, once the server has refused the node
+        while True:
+            command = local.node_command(
+                local.PROGRAMS.supernode,
+                folder.absolute(),
+                server,
+                port=local.free_ports(1)[0],
+                root_certificate=None if root_certificate is None else root_certificate.absolute(),
+                key=None if key is None or root_certificate is None else key.absolute(),
+            )
+            node = processes.start(
+                "node", command, environment=local.environment(home, cache, "supernode")
+            )
+            is_connected = _watch(node, server, root_certificate, say)
+            (ended,) = processes.newly_ended()
+            reason = next((text for text in (UNKNOWN_KEY, KEY_IN_USE) if text in ended), "")
+            if reason:
+                until = until or time.monotonic() + _MOST_REFUSED
+                say(f"{server} refuses {key}: {reason}")
+            elif is_connected and not node.process.returncode:
+                until = None
+                say(f"{server} does not know this node any more; connecting again")
+            else:
+                raise DeploymentError(ended)
+            if until is not None and time.monotonic() > until:
+                raise DeploymentError(f"{server} refuses {key}: {reason}")
+            time.sleep(_BETWEEN_STARTS)
+
+
+def _watch(node: Started, server: str, root_certificate: Path | None, say: Say) -> bool:
+    """Pass on what a node says, until it ends; return True if it was connected."""
+    lines = NewLines(node.log)
+    was_connected = is_connected = False
+    next_line = time.monotonic() + _BETWEEN_LINES
+    while True:
+        has_ended = node.process.poll() is not None
+        for line in lines.read():
+            if line.startswith(CONSOLE):
+                say(line.removeprefix(CONSOLE))
+            elif "SuperNode ID" in line or (was_connected and "Connection successful" in line):
+                if not is_connected:
+                    say(f"connected to {server}")
+                was_connected = is_connected = True
+            elif is_connected and "Connection attempt failed" in line:
+                is_connected, next_line = False, time.monotonic() + _BETWEEN_LINES
+        if has_ended:
+            return was_connected
+        if not is_connected and time.monotonic() > next_line:
+            next_line += _BETWEEN_LINES
+            say(f"no connection to {server}: {_unreachable(server, root_certificate)}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _unreachable(server: str, root_certificate: Path | None) -> str:
+    """Return why a server cannot be reached."""
+    host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_BETWEEN_STARTS) as connection:
+            if root_certificate is not None:
+                context = ssl.create_default_context(cafile=root_certificate)
+                context.wrap_socket(connection, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not accepted by {root_certificate}: {error.verify_message}"
+    except OSError as error:
+        return f"{error.strerror or error}; is the server started, and the port right?"
+    return "it answers; the node is not ready yet"
 
 
 def check(folder: Path, *, num_classes: int | None = None, say: Say = print) -> int:
@@ -360,7 +425,7 @@ def _server(
     authority = certificates.make_authority(keys)
     known = [name for name in (*names, host) if name not in ("0.0.0.0", "::")]
     own = certificates.make_server_certificate(authority, keys, known)
-    return local.Server(host, port, authority, own, network / "superlink.db")
+    return local.Server(host, port, authority, own)
 
 
 def _failure(status: Status, network: Path) -> str:

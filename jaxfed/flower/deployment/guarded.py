@@ -10,6 +10,9 @@ of them. /v1/runtime serves the processes that run this code. Here only /v1/flee
 else answers processes of the same user on the same machine. (Where the system does not say whose a connection
 is, as on macOS: any process on the same machine.)
 
+Flower has one error for a key that nobody registered and for a key whose node is online. Here a node is told
+which of the two it is; only the owner of the key can ask.
+
 The process ends within a second after the process whose number is in $JAXFED_FLOWER_PARENT.
 """
 
@@ -32,6 +35,8 @@ _MODULES = {
     "superlink": ("flwr.superlink.main", "flwr.superlink.cli.flower_superlink", ("/v1/fleet/",)),
     "supernode": ("flwr.supernode.main", "flwr.supernode.cli.flower_supernode", ()),
 }
+UNKNOWN_KEY = "the server does not know this key"
+KEY_IN_USE = "a node is connected with this key, or was until a minute ago"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 Scope = MutableMapping[str, Any]
@@ -78,6 +83,25 @@ def is_own_user(client: Address | None, server: Address | None) -> bool:
     return next(owners, None) in (0, os.getuid())
 
 
+def guard(app: Any, open_paths: tuple[str, ...]) -> Any:
+    """Add both to an app of Flower, and return it: its own user alone, and reasons."""
+    from flwr.supercore.error import FlowerError
+
+    app.add_middleware(OwnUserOnly, open_paths=open_paths)
+    app.add_exception_handler(FlowerError, _with_reason)
+    return app
+
+
+async def _with_reason(request: Any, error: Any) -> Any:
+    """Raise an error of Flower again, with the reason why a node was not activated."""
+    from flwr.supercore.error import ApiErrorCode
+
+    if error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+        is_unknown = "No SuperNode found" in error.message
+        error.public_details = UNKNOWN_KEY if is_unknown else KEY_IN_USE
+    raise error
+
+
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 End = tuple[IP, int]
 
@@ -116,9 +140,7 @@ def main() -> None:
     make = module.create_app
 
     def create_app(*arguments: Any, **keywords: Any) -> Any:
-        app = make(*arguments, **keywords)
-        app.add_middleware(OwnUserOnly, open_paths=open_paths)
-        return app
+        return guard(make(*arguments, **keywords), open_paths)
 
     module.create_app = create_app  # type: ignore[attr-defined]
     name = entry.rpartition(".")[2]

@@ -12,6 +12,7 @@ switched off: telemetry, the update check, installation of an app's dependencies
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import time
@@ -70,28 +71,27 @@ class Limits:
 
 
 class Server(NamedTuple):
-    """Address of a SuperLink, and its files.
+    """Address of a SuperLink, and its keys.
+
+    It keeps nodes and runs in memory. Flower makes a database in many steps and cannot go on from half of
+    them, and starts what is left of a killed run again; nodes reconnect by `commands.take_part`.
 
     Fields:
         host: address to listen at.
         port: of all its interfaces.
         authority: certificate authority of the federation; None for connections without encryption.
         certificate: the server's own.
-        database: keeps registered nodes; None for memory alone.
     """
 
     host: str
     port: int
     authority: certificates.Pair | None = None
     certificate: certificates.Pair | None = None
-    database: Path | None = None
 
     def command(self, program: Sequence[str]) -> list[str]:
         """Return the command that starts it."""
         found = [*program, "--host", self.host, "--port", str(self.port)]
         found.append("--disable-runtime-dependency-installation")
-        if self.database is not None:
-            found += ["--database", str(self.database)]
         if self.authority is None or self.certificate is None:
             return [*found, "--insecure"]
         found += ["--ssl-ca-certfile", str(self.authority.public)]
@@ -144,14 +144,16 @@ def environment(home: Path, programs_cache: Path | None, kind: str | None) -> di
     """Return the environment of a SuperLink or a SuperNode.
 
     Args:
-        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Gets
-            the program that starts processes for messages (`jaxfed.flower.deployment.executor`).
+        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Loses
+            apps of an earlier process, which may be half unpacked, and gets the program that starts processes
+            for messages (`jaxfed.flower.deployment.executor`).
         programs_cache: folder of compiled programs; each message to a client is a new process, which would
             compile everything anew.
         kind: "superlink" or "supernode"; None for processes that start as Flower starts them.
     """
     found = dict(os.environ)
     own_programs = home / "bin"
+    shutil.rmtree(home / "apps", ignore_errors=True)
     if sys.platform == "linux" and kind is not None:
         executor.write_script(own_programs, kind)
     found |= {

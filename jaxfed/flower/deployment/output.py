@@ -53,23 +53,35 @@ class Traceback:
                 self._say(line)
 
 
-class StageLines:
-    """A line for each stage of a run that has ended, from its stages.jsonl."""
+class NewLines:
+    """Whole lines of a file that another process writes, from a byte on."""
 
-    def __init__(self, workdir: Path, say: Callable[[str], None]) -> None:
-        self._file, self._say = workdir / STAGES, say
-        self._read = self._file.stat().st_size if self._file.is_file() else 0  # of an earlier part
+    def __init__(self, file: Path, begin: int = 0) -> None:
+        self._file, self._read = file, begin
 
-    def look(self) -> None:
-        """Say what is new."""
+    def read(self) -> list[str]:
+        """Return the lines since the last call."""
         if not self._file.is_file():
-            return
+            return []
         with self._file.open("rb") as file:
             file.seek(self._read)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.splitlines():
+        return whole.decode(errors="replace").splitlines()
+
+
+class StageLines:
+    """A line for each stage of a run that has ended, from its stages.jsonl."""
+
+    def __init__(self, workdir: Path, say: Callable[[str], None]) -> None:
+        file, self._say = workdir / STAGES, say
+        of_earlier_part = file.stat().st_size if file.is_file() else 0
+        self._lines = NewLines(file, of_earlier_part)
+
+    def look(self) -> None:
+        """Say what is new."""
+        for line in self._lines.read():
             if text := stage_text(json.loads(line)):
                 self._say(text)
 

@@ -115,7 +115,8 @@ class Processes:
         """
         log = self.folder / "logs" / f"{name}.log"
         own = {**(environment or os.environ), MARK: self._mark, PARENT: str(os.getpid())}
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
+        # Appended: processes of an earlier start may still write there.
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, PRIVATE_FILE)
         try:
             process = subprocess.Popen(
                 command,
@@ -132,6 +133,7 @@ class Processes:
         finally:
             os.close(output)
         self._started[name] = started = Started(name, process, log)
+        self._reported.discard(name)
         self._record()
         return started
 

@@ -11,7 +11,7 @@ import pytest
 from jaxfed.errors import UsageError
 from jaxfed.flower.client import client_step
 from jaxfed.flower.messages import steps
-from jaxfed.flower.messages.records import from_bytes
+from jaxfed.flower.messages.records import BadMessage, from_bytes
 from jaxfed.flower.messages.steps import Step, content_of, failure_of
 from jaxfed.host import storage
 
@@ -60,6 +60,51 @@ def test_states_go_on_from_step_to_step(tmp_path):
     assert total(served(tmp_path, asked(1, add=3), compute)) == 3
     assert total(served(tmp_path, asked(2, add=4, after=1), compute)) == 7
     assert total(served(tmp_path, asked(5, add=5, after=2), compute)) == 12
+
+
+def model(step, state, content):
+    delta = np.zeros(2, np.float32)
+    reply = {"update.delta.a": delta, "update.delta.b": delta, "update.weight": 3.0, "trains": True}
+    return {}, {f"reply.{name}": value for name, value in reply.items()} | {"seconds.step": 0.5}
+
+
+def raising(error):
+    def compute(step, state, content):
+        raise error
+
+    return compute
+
+
+# What a client computes -> its line
+LINES = {
+    "a number": (Counter(), "round 3, train: 8 bytes leave: total 8"),
+    "a model": (model, "round 3, train: 33 bytes leave: delta 16, seconds 8, trains 1, weight 8"),
+    "refusal": (raising(client_step.StepRefused("too few")), "round 3, train: refused, too few"),
+    "bad message": (raising(BadMessage("a\nb")), "round 3, train: refused, BadMessage: a b"),
+    "error": (
+        raising(UsageError("row\n7", key="x")),
+        "round 3, train: refused, UsageError: x: row 7",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_each_reply_is_a_line_of_the_console(tmp_path, capsys, case):
+    compute, line = LINES[case]
+    for _ in range(2):  # also one that is stored
+        served(tmp_path, asked(3, add=1), compute)
+    assert capsys.readouterr().out == f"{client_step.CONSOLE}{line}\n" * 2
+
+
+def test_a_hello_and_what_is_no_request_are_lines_too(capsys):
+    client_step.answer(
+        asked(1), lambda step, content: {"data": "0" * 64, "public": "", "client": 1}
+    )
+    client_step.refused(None, UsageError("client.toml: number is missing"))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{client_step.CONSOLE}round 1, train: 72 bytes leave: checksum of the data 64, client 8",
+        f"{client_step.CONSOLE}a message: refused, UsageError: client.toml: number is missing",
+    ]
 
 
 def test_a_request_that_comes_again_gets_the_stored_reply(tmp_path):

@@ -2,11 +2,16 @@
 
 import importlib.util
 import json
+import socket
+import ssl
+import sys
+import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import stand_in_flower
-from invoking import ROOT, invoke
+from invoking import ROOT, called, invoke
 
 import jaxfed
 from jaxfed.config import file as config_file
@@ -14,7 +19,11 @@ from jaxfed.config.checks import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower import app
-from jaxfed.flower.deployment import certificates, commands, comparison, control, local
+from jaxfed.flower.client import client_step, consent
+from jaxfed.flower.client.client_data import ClientSettings
+from jaxfed.flower.deployment import certificates, commands, comparison, control, guarded, local
+from jaxfed.flower.deployment.processes import DeploymentError
+from jaxfed.flower.messages import setup
 from jaxfed.host.checkpoint import Checkpoints
 from launch import flower
 
@@ -165,18 +174,123 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
     assert not (place / "network").exists()
 
 
-def test_a_client_without_connection_says_so(folder, with_flower, monkeypatch, tmp_path, command):
-    monkeypatch.setattr(commands, "_BETWEEN_LINES", 0.0)
+NODE = """
+import subprocess, sys, time
+from pathlib import Path
+file = Path({file!r})
+starts = file.read_text() if file.exists() else ""
+file.write_text(starts + "x")
+text, status = {outputs!r}[len(starts)]
+time.sleep(0.6 * len(starts))
+print(text, flush=True)
+if status is not None:  # a child of it ends later
+    late = "import time; time.sleep(0.3); print('late' * 200, flush=True)"
+    subprocess.Popen([sys.executable, "-S", "-c", late], start_new_session=True)
+time.sleep(600 * (status is None))
+sys.exit(status)
+"""
+REFUSED = "ERROR :  Exit Code: 305\nFailed.\n[code: 2004] Failed to activate SuperNode.\n{}\n"
+UNKNOWN, IN_USE = ((REFUSED.format(text), 1) for text in (guarded.UNKNOWN_KEY, guarded.KEY_IN_USE))
+CONNECTED = "INFO :  SuperNode ID: 17\n"
+SENT = f"{client_step.CONSOLE}round 1, update: 4 bytes leave: delta 4\n"
+# What nodes that are started one after another print, and their status or None for no end -> lines of the
+# client's console, the last of which ends the test, or an error
+CLIENTS = {
+    "connected": ([(CONNECTED + SENT, None)], ["connected to", "round 1, update: 4 bytes leave"]),
+    "away": ([("", None)], ["no connection to 127.0.0.1:1: Connection refused"]),
+    "lost": (
+        [(f"{CONNECTED}WARNING :  Connection attempt failed, retrying in 1 seconds", None)],
+        ["connected to", "no connection to 127.0.0.1:1: Connection refused"],
+    ),
+    "unknown key": (
+        [UNKNOWN, (CONNECTED, None)],
+        ["127.0.0.1:1 refuses None: the server does not know this key", "connected to"],
+    ),
+    "key in use": (
+        [IN_USE, IN_USE, (CONNECTED, None)],
+        [*["127.0.0.1:1 refuses None: a node is connected with this key, or was"] * 2, "connected"],
+    ),
+    "server started again": (
+        [(f"{CONNECTED}INFO :  SuperNode terminated gracefully.", 0), (CONNECTED, None)],
+        [
+            "connected",
+            "127.0.0.1:1 does not know this node any more; connecting again",
+            "connected",
+        ],
+    ),
+    "refused for long": (
+        [IN_USE] * 100,
+        [*["127.0.0.1:1 refuses None: a node is"] * 2, DeploymentError],
+    ),
+    "failed": ([("ERROR : no memory", 1)], [DeploymentError]),
+    "failed later": ([(f"{CONNECTED}ERROR : no memory", 1)], ["connected", DeploymentError]),
+}
+
+
+@pytest.mark.parametrize("case", CLIENTS)
+def test_the_console_of_a_client(folder, with_flower, monkeypatch, tmp_path, case):
+    outputs, expected = CLIENTS[case]
+    seconds = {"away": 0.0, "lost": 3.0}.get(case, 20.0)
+    monkeypatch.setattr(commands, "_BETWEEN_LINES", seconds)
+    monkeypatch.setattr(commands, "_BETWEEN_STARTS", 0.05)
+    monkeypatch.setattr(commands, "_MOST_REFUSED", 0.1 if case == "refused for long" else 600.0)
+    script = NODE.format(file=str(tmp_path / "starts"), outputs=outputs)
+    program = (sys.executable, "-S", "-c", script)
+    monkeypatch.setattr(local, "PROGRAMS", local.Programs((), program))
     said = []
 
     def say(line):
         said.append(line)
-        if line.startswith("no connection"):
+        if len(said) > len(expected):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        commands.take_part(folder, "localhost:1", root_certificate=None, key=None, say=say)
-    assert said[-1].startswith("no connection to localhost:1 yet")
+    error = DeploymentError if DeploymentError in expected else KeyboardInterrupt
+    with pytest.raises(error) as caught:
+        commands.take_part(folder, "127.0.0.1:1", root_certificate=None, key=None, say=say)
+    lines = [text for text in expected if isinstance(text, str)]
+    assert said[0].startswith("node of ")
+    assert len(said) == len(lines) + 1
+    for line, begin in zip(said[1:], lines, strict=True):
+        assert line.startswith(begin)
+    if error is DeploymentError:
+        assert ("no memory" if case.startswith("failed") else guarded.KEY_IN_USE) in str(
+            caught.value
+        )
+
+
+def test_why_a_server_cannot_be_reached(tmp_path):
+    authority = certificates.make_authority(tmp_path)
+    other = certificates.make_authority(tmp_path / "other")
+    own = certificates.make_server_certificate(authority, tmp_path, [])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.public, own.private)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve():
+            while listening.fileno() >= 0:
+                with suppress(OSError), listening.accept()[0] as there:
+                    context.wrap_socket(there, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert commands._unreachable(server, authority.public).startswith("it answers; the node")
+        refused = commands._unreachable(server, other.public)
+    assert refused.startswith(f"its certificate is not accepted by {other.public}: ")
+    nobody = f"127.0.0.1:{local.free_ports(1)[0]}"
+    assert commands._unreachable(nobody, None).startswith("Connection refused; is the server start")
+
+
+def test_the_hash_of_a_config_is_that_of_the_hello():
+    """For client.toml: that of the server's own line, whatever belongs to a machine."""
+    config = "examples/flower/fedavg_digits.py"
+    done = called(flower.main, "fingerprint", f"--config={ROOT / config}", "--config.rounds=3")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = done.stdout.strip()
+    there = commands.load(str(ROOT / config), ["rounds=3", "execution.workers=2"])
+    assert there.fingerprint == printed
+    text = setup.config_text(there.config)
+    settings = ClientSettings(number=0, name="north", config=printed)
+    assert consent.accepted(settings, text, "fedavg", f"{printed}-run").rounds == 3
 
 
 STOPPED = [

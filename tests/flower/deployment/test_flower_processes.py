@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,49 @@ def test_a_server_and_a_client_of_two_commands(tmp_path, app, monkeypatch):
     rounds = json.loads((place / "run" / "out.json").read_text())
     assert [answer["data"] for each in rounds for answer in each["said"]] == [str(client)] * 2
     assert not set(processes._marked(mark))
+
+
+def test_a_server_that_is_killed_at_any_moment_starts_again(tmp_path):
+    """In the seconds of its first start, with all that it has started, as by a power cut."""
+    clients = [
+        sys.executable,
+        "-m",
+        "examples.flower.make_client",
+        str(tmp_path / "north"),
+        "0",
+        "north",
+    ]
+    servers = [sys.executable, "-m", "examples.flower.make_server", str(tmp_path / "held")]
+    for command in (clients, servers):
+        subprocess.run(command, cwd=local._ROOT, check=True)
+    (tmp_path / "north" / "client.toml").write_text('number = 0\nname = "n"\nleast_clients = 1\n')
+    key = certificates.make_node_key(tmp_path / "keys" / "north.key").private
+    place, port = tmp_path / "w", local.free_ports(1)[0]
+    keys, log = place / "network" / "keys", place / "network" / "logs" / "link.log"
+    certificates.make_server_certificate(certificates.make_authority(keys), keys, ["127.0.0.1"])
+    serve = [sys.executable, "-m", "launch.flower", "server", f"--port={port}", "--host=127.0.0.1"]
+    serve += ["--config=examples/flower/fedavg_digits.py:smoke", "--config.deployment.nodes=1"]
+    serve += [f"--workdir={place}", f"--nodes={tmp_path / 'keys'}", f"--held={tmp_path / 'held'}"]
+    join = [sys.executable, "-m", "launch.flower", "client", f"--data={tmp_path / 'north'}"]
+    join += [f"--server=127.0.0.1:{port}", f"--ca={keys / 'ca.crt'}", f"--key={key}"]
+    with subprocess.Popen(join, stdout=subprocess.PIPE, text=True, cwd=local._ROOT) as node:
+        for seconds in (1.0, 1.5, 2.0, 3.0, 5.0, 8.0):
+            log.unlink(missing_ok=True)
+            with subprocess.Popen(serve, cwd=local._ROOT) as server:
+                while not log.exists():
+                    assert server.poll() is None
+                    time.sleep(0.05)
+                time.sleep(seconds)
+                started = processes._descendants(server.pid)
+                server.kill()
+                for pid in started:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        assert subprocess.run(serve, cwd=local._ROOT, check=False, timeout=300).returncode == 0
+        node.send_signal(signal.SIGINT)
+        said, _ = node.communicate(timeout=30)
+    assert "round 0, hello: " in said
+    assert "round 2, update: " in said
 
 
 def test_the_app_is_one_that_flower_takes():

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,41 @@ def asked(path, client, server, open_paths=("/v1/fleet/",), kind="http"):
     scope = {"type": kind, "path": path, "client": client, "server": server}
     asyncio.run(guarded.OwnUserOnly(app, open_paths)(scope, None, send))
     return sent[0]["status"] if sent else None
+
+
+def test_a_node_hears_why_it_is_not_activated():
+    """By Flower's own handler, which has one public text for both."""
+    pytest.importorskip("flwr", reason="pip install -r requirements-flower.txt")
+    import httpx
+    from fastapi import FastAPI
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.server.superlink.linkstate import InMemoryLinkState
+    from flwr.supercore.error import FlowerError
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.servicer.fleet.fleet_handlers import activate_node
+
+    state = InMemoryLinkState(SimpleNamespace(), ObjectStoreFactory().store())
+    state.create_node("owner", "owner", b"known", 30)
+
+    app = FastAPI()
+
+    @app.post("/v1/fleet/activate")
+    def activate(key: str):
+        activate_node(ActivateNodeRequest(public_key=key.encode(), heartbeat_interval=30), state)
+
+    guard = guarded.guard(app, ("/v1/fleet/",))
+
+    async def status(path):
+        transport = httpx.ASGITransport(app=guard, client=(STRANGER, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as node:
+            return (await node.post(path)).status_code
+
+    assert asyncio.run(status("/v1/fleet/activate?key=known")) == 200
+    assert asyncio.run(status("/v1/control/x")) == 403
+    for key, reason in (("unknown", guarded.UNKNOWN_KEY), ("known", guarded.KEY_IN_USE)):
+        with pytest.raises(FlowerError) as raised:
+            asyncio.run(status(f"/v1/fleet/activate?key={key}"))
+        assert raised.value.public_details == reason
 
 
 def test_a_stranger_uses_the_fleet_alone():

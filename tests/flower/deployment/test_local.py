@@ -135,6 +135,18 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
         pass
 
 
+def test_a_start_begins_without_what_a_kill_left(tmp_path):
+    """Flower takes half an app for whole, and neither goes on from half a database nor forgets its runs."""
+    app = tmp_path / "home" / "apps" / "half"
+    app.mkdir(parents=True)
+    for kind in ("superlink", None):
+        local.environment(tmp_path / "home", None, kind)
+        assert not app.parent.exists()
+        app.mkdir(parents=True)
+    command = local.Server("127.0.0.1", 1).command(("flower-superlink",))
+    assert not [word for word in command if "database" in word]
+
+
 def test_who_is_missing_is_named_in_time(tmp_path, clients, monkeypatch):
     command = local.node_command
 
