@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ class Gaps(NamedTuple):
         """Replace NaN in x [n, d] by the medians, and append an indicator (0 or 1) for each column.
 
         Args:
-            x: float32, unchanged.
+            x: float32 or float64, unchanged.
             names: of the d columns, for errors.
 
         Raises:
@@ -44,7 +45,7 @@ class Gaps(NamedTuple):
                 "give a value"
             )
         width = x.shape[1]
-        filled = np.empty((len(x), width + len(self.columns)), np.float32)
+        filled = np.empty((len(x), width + len(self.columns)), x.dtype)
         filled[:, :width] = x
         for column, median in zip(self.columns, self.medians, strict=True):
             filled[is_gap[:, column], column] = median
@@ -84,7 +85,7 @@ class Dataset:
     Attributes:
         name: as requested.
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
-            float32, 0 to 1). Everything else: float32.
+            float32, 0 to 1). Everything else: float32, or float64 where this makes values equal.
         y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
             in the source. At least one has a label, unless `labels_optional`.
         x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of
@@ -148,7 +149,7 @@ class Dataset:
                     f"data set {self.name!r}, {split}: {len(y)} examples but subclasses of shape "
                     f"{subclass.shape}; one an example is needed"
                 )
-            is_bad = np.isinf if self.has_gaps else lambda x: ~np.isfinite(x)
+            is_bad = partial(_is_beyond_float32, allows_nan=self.has_gaps)
             is_float = np.issubdtype(x.dtype, np.floating)
             if is_float and _occurs(is_bad, x):
                 raise self._not_finite(split, is_bad(x).reshape(len(x), -1))
@@ -269,6 +270,12 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self.x)} + {len(self.x_test)} x "
             f"{self.x.dtype}{list(self.x.shape[1:])}, {self.num_classes} classes{unlabeled}{clients})"
         )
+
+
+def _is_beyond_float32(x: np.ndarray, *, allows_nan: bool) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32, copy=False)
+    return np.isinf(x) if allows_nan else ~np.isfinite(x)
 
 
 def has_gaps(*splits: np.ndarray) -> bool:

@@ -133,13 +133,19 @@ def check_copies(dataset: Dataset, config: ConfigDict, public: Dataset | None = 
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
-    """Log a warning if unscaled features differ so much that a few dominate cosines and distances.
+    """Log a warning if unscaled features lose values, or differ so much that a few dominate distances.
 
     A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
     are checked, because all entries of an image have the same unit.
     """
     if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
         return
+    if dataset.x.dtype == np.float64:
+        logging.warning(
+            "%s: different values of some features become one in float32; "
+            "config.preprocessing.kind='standardized' keeps them apart",
+            dataset.name,
+        )
     methods = [name for name in chosen(config) if heeds_scales(config, name)]
     if not methods:
         return

@@ -90,7 +90,8 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
             allowed="use the same columns in the same order, and the same texts in them",
         )
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
-    if kinds[0] != kinds[1]:
+    forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
+    if forms[0] != forms[1]:
         raise UsageError(
             f"its examples are {kinds[0]}",
             key="config.federation.public_dataset",

@@ -26,12 +26,14 @@ class ArrayEncoder:
         shape: of an example.
         is_bytes: True for uint8, as images are stored; else numbers, which become float32.
         of_shares: bytes are published as shares of white, in 255ths from 0 to 1, and are taken so, too.
+        is_wide: numbers become float64.
         scale: `Range` of the numbers that were trained on; None if it is not known.
     """
 
     shape: tuple[int, ...]
     is_bytes: bool
     of_shares: bool = False
+    is_wide: bool = False
     scale: tuple[float, float, bool] | None = None
 
     @classmethod
@@ -39,7 +41,7 @@ class ArrayEncoder:
         """Return the encoder of rows like these examples."""
         is_bytes = x.dtype == np.uint8
         scale = None if is_bytes else Range.of(x)
-        return cls(x.shape[1:], is_bytes, of_shares and is_bytes, scale)
+        return cls(x.shape[1:], is_bytes, of_shares and is_bytes, x.dtype == np.float64, scale)
 
     def __post_init__(self) -> None:
         """Refuse shapes that no example has."""
@@ -75,7 +77,8 @@ class ArrayEncoder:
 
     def blank(self) -> np.ndarray:
         """Return no examples, [0, *shape]."""
-        return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else np.float32)
+        numbers = np.float64 if self.is_wide else np.float32
+        return np.zeros((0, *self.shape), np.uint8 if self.is_bytes else numbers)
 
     def described(self) -> dict[str, Any]:
         """Return the attributes."""

@@ -1,13 +1,14 @@
 """Parse a column of a table: numbers with a decimal point, or texts; with or without missing cells.
 
-Other spellings of quantities (1,5 or 1.234,5; 10%; 0x1F; 2024-01-31) are refused: as texts they would become
-one feature each.
+Dates of ISO 8601 (2024-01-31, 2024-01-31T12:00) are days. Other spellings of quantities (1,5 or 1.234,5; 10%;
+0x1F; 31.01.2024) are refused: as texts they would become one feature each.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -20,6 +21,9 @@ _PLAIN = re.compile(r"[-+.0-9eE \n]*")  # a column of such cells is converted at
 _NUMBER = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE
 )
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ t][0-9].*)?", re.IGNORECASE)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT = 2**24  # float32 has all whole numbers up to here
 _OTHER_SPELLING = re.compile(  # decimal commas and groups of digits, shares, hexadecimals, dates
     r"[+-]?[0-9][0-9.]*,[0-9.,]*|[+-]?[0-9.,]+ ?%|[+-]?0x[0-9a-f]+"
     r"|[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ t].*)?",
@@ -50,9 +54,37 @@ def quantities(cells: Sequence[str], place: Callable[[int], str]) -> np.ndarray 
     if all(is_a_quantity(cells[row]) for row in odd):
         raise UsageError(
             f"{place(odd[0])}: {cells[odd[0]]!r} is not a number; write numbers with a decimal point "
-            "and without groups of digits, dates as numbers of days, or leave the column out (dataset.drop)"
+            "and without groups of digits, dates as 2024-01-31, or leave the column out (dataset.drop)"
         )
     return None
+
+
+def days(cells: Sequence[str]) -> np.ndarray | None:
+    """float64 [n] of a column of dates, days since 1970, NaN where a cell is missing; else None."""
+    rows = [row for row, cell in enumerate(cells) if not is_nothing(cell)]
+    if not rows or not all(_DATE.fullmatch(cells[row]) for row in rows):
+        return None
+    found = np.full(len(cells), np.nan)
+    for row in rows:
+        try:
+            time = datetime.fromisoformat(cells[row])
+        except ValueError:
+            return None
+        found[row] = (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) / timedelta(days=1)
+    return found
+
+
+def may_be_wide(values: np.ndarray) -> bool:
+    """True if float32 may not have all whole numbers among these values."""
+    return bool(np.abs(values[np.isfinite(values)]).max(initial=0) > _EXACT)
+
+
+def is_wide(values: np.ndarray) -> bool:
+    """True if different values become one in float32, float64 [n]."""
+    known = np.unique(values[np.isfinite(values)])
+    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+        rounded = np.unique(known.astype(np.float32))
+    return bool(len(rounded) < len(known) and np.isfinite(rounded).all())
 
 
 def numbers(cells: Sequence[str]) -> np.ndarray | None:

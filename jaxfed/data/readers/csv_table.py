@@ -20,10 +20,17 @@ from jaxfed.data.dataset import (
 )
 from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.readers.cells import quantities
+from jaxfed.data.readers.cells import days, is_wide, may_be_wide, quantities
 from jaxfed.data.readers.tables.csv_files import read_files
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder
-from jaxfed.data.readers.tables.interface import BY_FILE, CLIENTS, LABELS, Table, may_number_rows
+from jaxfed.data.readers.tables.interface import (
+    BY_FILE,
+    CLIENTS,
+    LABELS,
+    Table,
+    index_columns,
+    may_number_rows,
+)
 from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
@@ -56,9 +63,14 @@ def read(
     texts; all spellings of a missing value (`jaxfed.data.labels`) are one text. More than 100 texts, or texts
     among numbers, are refused.
 
-    Two kinds of columns are left out: columns without any value, and row identifiers. A row identifier is
-    named id, index or the like, or has no name, and has a different value in each row. The log names these
-    columns and columns of text.
+    Dates are days since 1970, 2024-01-31 or 2024-01-31T12:00; with an offset from UTC, of UTC.
+
+    Three kinds of columns are left out: columns without any value, row identifiers, and the index as pandas
+    writes it (`jaxfed.data.readers.tables.interface.index_columns`). A row identifier is named id, row number
+    or the like, and has a different value in each row. The log names these columns and columns of text.
+
+    x is float32. If whole numbers above 2^24 or dates would become equal in it, x is float64, in which
+    `preprocessing.kind='standardized'` computes.
 
     Args:
         path: the file, or the pattern of several.
@@ -120,6 +132,11 @@ def dataset_of(
                 f"is the {role}'s column in {path}", key="drop", value=names[place or 0]
             )
     places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    index = index_columns(names)
+    if left_out := [repr(names[place]) for place in places if names[place] in index]:
+        places = [place for place in places if names[place] not in index]
+        text = "%s: columns that are no features: %s (the index of pandas)"
+        logging.warning(text, path, ", ".join(left_out))
     others = [repr(names[place]) for place in places if names[place].lower() in LABELS]
     if others and label is not None:
         logging.warning(
@@ -149,7 +166,7 @@ def dataset_of(
         client_id=client_id,
         client_id_test=client_id_test,
         client_names=client_names(*clients),
-        has_gaps=x.dtype == np.float32 and x.ndim == 2 and has_gaps(x, x_test),
+        has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
         labels_optional=labels_optional,
     )
@@ -248,7 +265,9 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
     columns: list[Column] = []
     width = 0
     firsts: dict[int, int] = {}  # of a numeric column, its first feature
-    others: list[tuple[int, np.ndarray]] = []  # first feature; numbers, or numbers of texts
+    others: list[
+        tuple[int, np.ndarray, bool]
+    ] = []  # first feature; numbers, or those of texts; dates?
     encoded: list[str] = []
     left_out: list[str] = []
     repeated: list[str] = []
@@ -269,14 +288,17 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
         if may_number_rows(name):
             repeated.append(repr(name))
         column = Column(name, classes=tuple(map(plain_text, table.classes(place) or ())))
-        values = quantities(cells, table.where(place))
+        values = days(cells)
+        column = replace(column, are_dates=values is not None)
+        if values is None:
+            values = quantities(cells, table.where(place))
         if values is None:
             kinds, values = _kinds(table, place, cells)
             column = replace(
                 column, texts=tuple(kinds), codes=tuple(range(len(kinds))), width=len(kinds)
             )
             encoded.append(f"{name} ({len(kinds)})")
-        others.append((width, values))
+        others.append((width, values, column.are_dates))
         columns.append(column)
         width += len(column.names)
     if left_out:
@@ -296,7 +318,10 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
         )
     if not width:
         raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
-    x = _filled(table, width, firsts, others)
+    x, wide = _filled(table, width, firsts, others)
+    ends = np.cumsum([len(column.names) for column in columns])
+    for place in set(np.searchsorted(ends, sorted(wide), side="right").tolist()):
+        columns[place] = replace(columns[place], is_wide=True)
     encoder = TableEncoder(tuple(columns), tuple(table.names), label, table.delimiter)
     return x[: table.num_train], x[table.num_train :], encoder
 
@@ -321,25 +346,45 @@ def _filled(
     table: Table,
     width: int,
     firsts: Mapping[int, int],
-    others: Sequence[tuple[int, np.ndarray]],
-) -> np.ndarray:
-    """x of all rows; rows with a missing value are counted in a line."""
+    others: Sequence[tuple[int, np.ndarray, bool]],
+) -> tuple[np.ndarray, set[int]]:
+    """x of all rows, and the columns that need float64; rows with a missing value are counted in a line."""
     x = np.zeros((table.num_rows, width), np.float32)
+    exact: dict[
+        int, list[tuple[int, np.ndarray]]
+    ] = {}  # of a column, first rows and values in float64
+
+    def fill(start: int, column: int, values: np.ndarray, *, are_dates: bool = False) -> None:
+        x[start : start + len(values), column] = values
+        if are_dates or may_be_wide(values):
+            exact.setdefault(column, []).append((start, values))
+
     with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-        for first, values in others:
+        for first, values, are_dates in others:
             if values.dtype == np.uint8:
                 for text in range(int(values.max()) + 1):
                     x[:, first + text] = values == text
             else:
-                x[:, first] = values
+                fill(0, first, values, are_dates=are_dates)
         for group in _groups(list(firsts)):
             start = 0
             for batch in table.batches(group):
                 for place in group:
                     values = batch[place].reshape(len(batch[place]), -1)
-                    columns = slice(firsts[place], firsts[place] + values.shape[1])
-                    x[start : start + len(values), columns] = values
+                    for entry in range(values.shape[1]):
+                        fill(start, firsts[place] + entry, values[:, entry])
                 start += len(values)
+    wide: dict[int, np.ndarray] = {}
+    for column, parts_of in exact.items():
+        values = x[:, column].astype(np.float64)
+        for start, part in parts_of:
+            values[start : start + len(part)] = part
+        if is_wide(values):
+            wide[column] = values
+    if wide:
+        x = x.astype(np.float64)
+        for column, values in wide.items():
+            x[:, column] = values
     num_gaps = sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x))
     if num_gaps:
         logging.warning(
@@ -349,7 +394,7 @@ def _filled(
             num_gaps,
             len(x),
         )
-    return x
+    return x, set(wide)
 
 
 def _numbers_rows(name: str, cells: Sequence[str]) -> bool:

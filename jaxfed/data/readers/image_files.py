@@ -235,6 +235,8 @@ def decoded_image(file: Path | Encoded, shape: Shape, fit: Fit) -> np.ndarray:
 def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:
     """Turn an image by its EXIF tag, convert and fit it: uint8 [height, width, channels].
 
+    Transparent pixels show white, whatever color is stored beneath them.
+
     Raises:
         UsageError: the image has more than 8 bits a channel, or its file is damaged.
     """
@@ -242,12 +244,23 @@ def fitted(image: Image, name: object, shape: Shape, fit: Fit) -> np.ndarray:
 
     _check_mode(image, name)
     try:
-        upright = ImageOps.exif_transpose(image)
+        upright = _on_white(ImageOps.exif_transpose(image))
         converted = upright.convert("L" if shape.channels == 1 else "RGB")
         result = fit(converted, (shape.width, shape.height))
         return np.asarray(result).reshape(shape.height, shape.width, shape.channels)
     except Exception as error:
         raise _unreadable(name, error) from error
+
+
+def _on_white(image: Image) -> Image:
+    """The image on a white ground if it has transparent pixels."""
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    ground = image.copy()
+    ground.paste((255, 255, 255, 255), (0, 0, *image.size))
+    ground.alpha_composite(image)
+    return ground
 
 
 def _check_mode(image: Image, name: object) -> None:

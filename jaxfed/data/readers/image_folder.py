@@ -37,7 +37,7 @@ from jaxfed.errors import UsageError
 
 TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
-_FORMAT = 3
+_FORMAT = 4
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
 Examples = list[tuple[Path, str]]  # a file and its class

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from jaxfed.data.dataset import (
     UNLABELED,
@@ -15,13 +17,14 @@ from jaxfed.data.dataset import (
     client_numbers,
 )
 from jaxfed.data.labels import check_test_labels, read_labels
+from jaxfed.data.readers.cells import is_wide, may_be_wide
 from jaxfed.errors import UsageError
 
-_NAMES = {
-    "x": ("x", "x_train", "train_images"),
-    "y": ("y", "y_train", "train_labels"),
-    "x_test": ("x_test", "test_images"),
-    "y_test": ("y_test", "test_labels"),
+_NAMES = {  # role -> its spellings, in any case
+    "x": ("x", "x_train", "train_x", "train_images"),
+    "y": ("y", "y_train", "train_y", "train_labels"),
+    "x_test": ("x_test", "test_x", "test_images"),
+    "y_test": ("y_test", "test_y", "test_labels"),
     "client_id": ("client_id", "writer", "client_id_train"),
     "client_id_test": ("client_id_test", "writer_test"),
     "class_names": ("class_names", "classes"),
@@ -36,6 +39,10 @@ _CONTENTS = (
     *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
     ("class_names", "iuUS", "names [C]"),
 )
+_SPLIT = "train(ing)?|test(ing)?|val(id|idation)?"
+_OF_A_SPLIT = re.compile(  # names of examples or labels: none of them may stay unread
+    rf"(({_SPLIT})_?)?([xy]|images?|labels?|targets?|data|examples?|features)(_?({_SPLIT}))?|{_SPLIT}"
+)
 _ONE_ARRAY = b"\x93NUMPY"
 _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
@@ -43,7 +50,8 @@ _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_
 def read(path: Path, client_key: str | None = None, *, labels_optional: bool = False) -> Dataset:
     """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
 
-    uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32. The array
+    uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
+    would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
     `client_key`, and `client_key`_test if it is there, replace client_id. Test examples without clients are a
     test set for all together.
 
@@ -51,37 +59,40 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
     and the array `client_key` may be missing.
 
     Raises:
-        UsageError: the file is not an npz file of plain arrays, has no x and y, or half of a test split; x is
-            not numeric; labels have fractions; a test example has no label.
+        UsageError: the file is not an npz file of plain arrays, has no x and y, half of a test split, or
+            examples or labels that nothing reads; x is not numeric; labels have fractions; a test example has
+            no label.
     """
     arrays = plain_arrays(path)
     if client_key is not None and not (labels_optional and client_key not in arrays):
         arrays = _with_clients(path, arrays, client_key)
-    x, y = _take(arrays, "x"), _take(arrays, "y")
+    there_are = ", ".join(arrays)
+    arrays = _by_role(path, arrays)
+    x, y = arrays.get("x"), arrays.get("y")
     if labels_optional and x is not None and x.ndim and y is None:
         y = np.full(len(x), UNLABELED)
     if x is None or y is None:
         raise UsageError(
-            f"{path}: has arrays {', '.join(arrays)}; use the names x and y, or train_images and train_labels"
+            f"{path}: has arrays {there_are}; use the names x and y, or train_images and train_labels"
         )
     for role, kinds, allowed in _CONTENTS:
-        array = _take(arrays, role)
+        array = arrays.get(role)
         if array is not None and (array.dtype.kind not in kinds or not array.ndim):
             raise UsageError(
                 f"{path}: {role} has type {array.dtype} and shape {array.shape}; use {allowed}"
             )
         if array is not None and role in _COLUMNS and array.ndim > 1:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
-    x = _examples(x)
-    x_test, y_test = _take(arrays, "x_test"), _take(arrays, "y_test")
+    x_test, y_test = arrays.get("x_test"), arrays.get("y_test")
     if (x_test is None) != (y_test is None):
         there, absent = ("y_test", "x_test") if x_test is None else ("x_test", "y_test")
         raise UsageError(
-            f"{path}: {there} without {absent}; a test split needs both, there are {', '.join(arrays)}"
+            f"{path}: {there} without {absent}; a test split needs both, there are {there_are}"
         )
     if x_test is None or y_test is None:
         x_test, y_test = x[:0], y[:0]
-    class_names = _take(arrays, "class_names")
+    x, x_test = _examples(x, x_test)
+    class_names = arrays.get("class_names")
     y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
     labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
     check_test_labels(labels_test, path)
@@ -89,21 +100,21 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
         labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
     )
     client_id, client_id_test = client_numbers(
-        _take(arrays, "client_id"), _take(arrays, "client_id_test")
+        arrays.get("client_id"), arrays.get("client_id_test")
     )
-    if len(x_test) and _take(arrays, "client_id_test") is None:
+    if len(x_test) and arrays.get("client_id_test") is None:
         client_id_test = None  # a test set for all clients together
     return Dataset(
         name=str(path),
         x=x,
         y=y,
-        x_test=_examples(x_test),
+        x_test=x_test,
         y_test=y_test,
         num_classes=len(names),
         class_names=names,
         client_id=client_id,
         client_id_test=client_id_test,
-        client_names=client_names(_take(arrays, "client_id"), _take(arrays, "client_id_test")),
+        client_names=client_names(arrays.get("client_id"), arrays.get("client_id_test")),
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
         labels_optional=labels_optional,
@@ -137,12 +148,34 @@ def plain_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
-    subclass = _take(arrays, role)
+    subclass = arrays.get(role)
     return None if subclass is None else subclass.astype(np.int32)
 
 
-def _take(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
-    return next((arrays[name] for name in _NAMES[role] if name in arrays), None)
+def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays by `_NAMES`; a line names others.
+
+    Raises:
+        UsageError: examples or labels that nothing reads.
+    """
+    roles = {name: role for role, names in _NAMES.items() for name in names}
+    found, unread = dict[str, np.ndarray](), list[str]()
+    for name, array in arrays.items():
+        role = roles.get(name.lower(), name)
+        if role in found or role not in _NAMES:
+            unread.append(name)
+        else:
+            found[role] = array
+    for name in unread:
+        if _OF_A_SPLIT.fullmatch(name.lower()):
+            known = (" or ".join(names) for role, names in _NAMES.items() if role[0] in "xy")
+            raise UsageError(
+                f"{path}: nothing reads the array {name}; leave it out, or use one name of each: "
+                f"{', '.join(known)}"
+            )
+    if unread:
+        logging.warning("%s: arrays that are not read: %s", path, ", ".join(unread))
+    return found
 
 
 def _with_clients(
@@ -160,13 +193,20 @@ def _with_clients(
     return chosen
 
 
-def _examples(x: np.ndarray) -> np.ndarray:
-    if x.ndim == 1:
-        x = x[:, None]  # one feature
-    if x.dtype != np.uint8:
-        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-            return x.astype(np.float32)
-    return x[..., None] if x.ndim == 3 else x
+def _examples(*splits: np.ndarray) -> list[np.ndarray]:
+    """Examples of both splits, of the types and shapes of `read`."""
+    splits = tuple(x[:, None] if x.ndim == 1 else x for x in splits)  # one feature
+    widest = np.float64 if any(map(_is_wide, splits)) else np.float32
+    with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+        typed = [x if x.dtype == np.uint8 else x.astype(widest) for x in splits]
+    return [x[..., None] if x.dtype == np.uint8 and x.ndim == 3 else x for x in typed]
+
+
+def _is_wide(x: np.ndarray) -> bool:
+    """True if a feature needs float64."""
+    if x.dtype.itemsize < 4 or not len(x) or not may_be_wide(x):
+        return False
+    return any(may_be_wide(each) and is_wide(each) for each in x.reshape(len(x), -1).T)
 
 
 def _column(path: Path, role: str, y: np.ndarray) -> np.ndarray:

@@ -129,7 +129,7 @@ BAD_TABLES = {
         "client_key='z': no such column in .*; the columns are label, f",
     ),
     "both": ("label,f\n1,2\n2,3\n", {"client_key": "label"}, "is the label's column"),
-    "no name": (",f,label\n0,1,2\n0,2,3\n", {}, "column 1 has no name in the header; name it"),
+    "no name": ("f,,label\n0,1,2\n0,1,3\n", {}, "column 2 has no name in the header; name it"),
     "twice": ("n,y,n,y\ny,n,n,y\ny,y,y,y\n", {}, "'n' occurs twice in the first line"),
     "none labeled": ("f,label\n1,\n2,\n", {}, "none of its 2 training examples has a label"),
     "a text": ("f,label\n1,a\nred,b\n", {}, "column 'f', line 3: 'red' is not a number"),
@@ -146,7 +146,7 @@ BAD_TABLES = {
         "'f', line 2: '1,234' is not a number; write numbers with a decimal point",
     ),
     "dates": ("d,label\n2024-01-31,a\n31.01.2024,b\n", {}, "'d', line 2: '2024-01-31' is not a"),
-    "times": ("d,label\n2024-01-31T12:00,a\n2024-01-31,b\n", {}, "dates as numbers of days"),
+    "times": ("d,label\n31.1.2024 12:00,a\n31.1.2024,b\n", {}, "dates as 2024-01-31"),
     "shares": ("f,label\n10%,a\n3.5 %,b\n", {}, "'10%' is not a number; write"),
     "hexadecimal": ("f,label\n0x1F,a\n0x2a,b\n", {}, "'0x1F' is not a number; write"),
     "fractions": (

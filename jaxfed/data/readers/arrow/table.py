@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _CELLS = 2**20  # read at a time
 _IMAGES = 64  # the same of images
-_FORMAT = 1  # raise it whenever the same files give other images
+_FORMAT = 2  # raise it whenever the same files give other images
 
 
 def read(

@@ -111,7 +111,7 @@ def read_files(
     num_train = sum(counts[: len(splits.train)])
     rows, delimiter = Rows(files, counts), _delimiter_of(files[0])
     table = _Table(path, names, has_header, num_train, sum(counts), rows, cells, delimiter)
-    for place in nameless:
+    for place in filter(None, nameless):
         column = table.column(place)
         if not all(map(is_nothing, column)) and len(set(column)) < len(column):
             raise UsageError(f"{path}: column {place + 1} has no name in the header; name it")

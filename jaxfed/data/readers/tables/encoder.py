@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from jaxfed.data.labels import is_nothing, plain_text
-from jaxfed.data.readers.cells import numbers
+from jaxfed.data.readers.cells import days, numbers
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _MOST_NUMBERS = 2**20  # of a row
@@ -30,6 +31,8 @@ class Column:
         replaced: pairs of a number and the one that takes its place.
         entries: numbers in each list; 0: a cell is one number or text.
         classes: names that stand for the numbers 0, 1, ... in the file; () if it has none.
+        are_dates: cells are dates, which become days.
+        is_wide: numbers are of 64 bits, since float32 makes some of the training data's equal.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Column:
     replaced: tuple[tuple[float, float], ...] = ()
     entries: int = 0
     classes: tuple[str, ...] = ()
+    are_dates: bool = False
+    is_wide: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -72,7 +77,7 @@ class Column:
         return list(map(_text, value))
 
     def encoded(self, cells: Sequence[str]) -> np.ndarray:
-        """Return float64 [n, 1, width or entries] of the rows' cells, NaN where a number is missing.
+        """Return numbers [n, 1, width or entries] of the rows' cells, NaN where one is missing.
 
         Raises:
             UsageError: a text where a number belongs, or one that the training data do not have.
@@ -80,16 +85,28 @@ class Column:
         if self.texts:
             codes = np.array([self._code(row, cell) for row, cell in enumerate(cells)], np.int64)
             return np.eye(self.width)[codes] if self.width else codes[:, None].astype(np.float64)
-        values = numbers(cells)
-        if values is None or _is_beyond_float32(values):
-            place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
+        values = self._numbers(cells)
+        if values is None:
+            wrong = (place for place, cell in enumerate(cells) if self._numbers([cell]) is None)
+            place = next(wrong)
+            wanted = "date, such as 2024-01-31" if self.are_dates else "finite number"
             raise UsageError(
                 f"row {place // max(1, self.entries)}: column {self.name!r} has {cells[place]!r}; give a "
-                "finite number"
+                f"{wanted}"
             )
         for old, new in self.replaced:
             values[values == old] = new
+        values = values if self.is_wide else values.astype(np.float32)
         return values.reshape(-1, max(1, self.entries))
+
+    def _numbers(self, cells: Sequence[str]) -> np.ndarray | None:
+        """float64 [n], NaN where a cell is missing; None if one is no number, or none that float32 has."""
+        if self.are_dates and not all(map(is_nothing, cells)):
+            return days(cells)
+        values = numbers(cells)
+        with np.errstate(over="ignore"):
+            is_beyond = values is not None and np.isinf(values.astype(np.float32)).any()
+        return None if is_beyond else values
 
     def _code(self, row: int, cell: str) -> int:
         if cell in self.texts:
@@ -157,15 +174,15 @@ class TableEncoder:
         )
 
     def __call__(self, rows: Any) -> np.ndarray:
-        """Return float32 [n, d], NaN where a number is missing."""
+        """Return [n, d] of the data set's type, NaN where a number is missing."""
         table = self._cells(rows)
         parts = [column.encoded(cells) for column, cells in zip(self.columns, table, strict=True)]
-        with np.errstate(over="ignore"):
-            return np.concatenate(parts, axis=1).astype(np.float32)
+        return np.concatenate(parts, axis=1).astype(self.blank().dtype, copy=False)
 
     def blank(self) -> np.ndarray:
-        """Return no rows, float32 [0, d]."""
-        return np.zeros((0, len(self.names)), np.float32)
+        """Return no rows, float32 [0, d], or float64 if a column is wide."""
+        is_wide = any(column.is_wide for column in self.columns)
+        return np.zeros((0, len(self.names)), np.float64 if is_wide else np.float32)
 
     def described(self) -> dict[str, Any]:
         """Return the attributes."""
@@ -225,20 +242,13 @@ class TableEncoder:
 
 def _text(value: Any, classes: Sequence[str] = ()) -> str:
     """A cell as the reader of a file has it; a whole number becomes the name of its class."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]")  # of nanoseconds item() would be an integer
     if isinstance(value, np.generic):
         value = value.item()  # of all its digits: 0.1 of float16 is 0.0999...
-    if value is None or (isinstance(value, float) and np.isnan(value)):
+    is_missing = isinstance(value, float | datetime) and value != value
+    if value is None or is_missing:
         return ""
     if classes and isinstance(value, int | float) and value in range(len(classes)):
         return classes[int(value)]
     return plain_text(str(value))
-
-
-def _is_finite(cell: str) -> bool:
-    value = numbers([cell])
-    return value is not None and not _is_beyond_float32(value)
-
-
-def _is_beyond_float32(values: np.ndarray) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isinf(values.astype(np.float32)).any())

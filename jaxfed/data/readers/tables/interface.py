@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxfed.data.readers.cells import numbers
+from jaxfed.data.readers.cells import may_be_wide, numbers
 from jaxfed.errors import UsageError
 
 LABELS = ("label", "class", "target", "y")
@@ -20,9 +20,22 @@ NO_NAME = "(no name)"
 BY_FILE = "file"  # as `client_key` of several files, each of one client
 _IDENTIFIER = re.compile(  # names of row identifiers
     r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
-    r"|row|unnamed: 0",
+    r"|row",
     re.IGNORECASE,
 )
+_INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
+    r"__index_level_[0-9]+__|index|level_0|unnamed: 0([._][0-9]+)*", re.IGNORECASE
+)
+
+
+def index_columns(names: Sequence[str]) -> list[str]:
+    """Names of the columns that are the index of a pandas.DataFrame, and never features.
+
+    A first column without a name is one; so are level_1 and further ones beside level_0.
+    """
+    levels = r"level_[0-9]+" if "level_0" in names else r"level_0"
+    found = [name for name in names if _INDEX.fullmatch(name) or re.fullmatch(levels, name)]
+    return found + [NO_NAME] * (names[:1] == [NO_NAME])
 
 
 def may_number_rows(name: str) -> bool:
@@ -70,7 +83,7 @@ class Table(Protocol):
 
 
 class Cells:
-    """The cells of one column, compact: four bytes a number, and each text of a chunk once.
+    """The cells of one column, compact: four bytes a number up to 2^24, and each text of a chunk once.
 
     Args:
         keeps_texts: numbers are kept as they are spelled, for labels and names.
@@ -87,8 +100,7 @@ class Cells:
             known: dict[str, str] = {}
             self._chunks.append([known.setdefault(cell, cell) for cell in cells])
         else:
-            with np.errstate(over="ignore"):  # to inf, which Dataset refuses
-                self._chunks.append(values.astype(np.float32))
+            self._chunks.append(values if may_be_wide(values) else values.astype(np.float32))
 
     @property
     def is_numeric(self) -> bool:
@@ -106,7 +118,7 @@ class Cells:
         ]
 
     def numbers(self) -> Iterator[np.ndarray]:
-        """Chunks of a numeric column, float32, NaN where a cell is missing."""
+        """Chunks of a numeric column, NaN where a cell is missing."""
         for chunk in self._chunks:
             yield chunk if isinstance(chunk, np.ndarray) else np.full(len(chunk), np.nan, "f4")
 
