@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data import given_examples
+from jaxfed.data import given_examples as gate
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
@@ -103,12 +103,12 @@ class Federation:
             UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
                 of clients, an argument that is no pair of examples and labels.
         """
-        examples = given_examples.GivenExamples("from_clients", num_classes)
+        examples = gate.GivenExamples("from_clients", num_classes)
         num_clients, num_new = 0, 0
-        for part in given_examples.each_of(clients, "from_clients: `clients`"):
+        for part in gate.each_of(clients, "from_clients: `clients`"):
             examples.add(part, "clients[{}]")
             num_clients += 1
-        for part in given_examples.each_of(() if new is None else new, "from_clients: `new`"):
+        for part in gate.each_of(() if new is None else new, "from_clients: `new`"):
             examples.add(part, "new[{}]")
             num_new += 1
         if num_new != (0 if new is None else num_clients) or not num_clients:
@@ -121,7 +121,7 @@ class Federation:
             "validation": validation,
             "test": test,
             "server": server,
-            "public": given_examples.with_unknown_classes(public, "from_clients: `public`"),
+            "public": gate.with_unknown_classes(public, "from_clients: `public`"),
         }
         for name, part in others.items():
             if part is not None:
@@ -134,11 +134,9 @@ class Federation:
             name: _no_points() if part is None else np.arange(-next(counts), 0) + next(ends)
             for name, part in others.items()
         }
-        classes = given_examples.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
+        classes = gate.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
         known_to_all = y[apart["public"]]
-        given_examples.check_labels_of(
-            "from_clients", y[apart["server"]], known_to_all, public_labeled
-        )
+        gate.check_labels_of("from_clients", y[apart["server"]], known_to_all, public_labeled)
         own = ClientRows.contiguous(held[:num_clients])
         is_labeled = y[: own.sizes.sum()] >= 0
         later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
@@ -274,13 +272,13 @@ class Federation:
         Raises:
             UsageError: others (`jaxfed.data.given_examples`).
         """
-        given = given_examples.examples_of(x, asked, like=self.x)
+        given = gate.examples_of(x, asked, like=self.x)
         self._scale.check(given, asked)
         return given
 
     @cached_property
-    def _scale(self) -> given_examples.Range:
-        return given_examples.Range.of(self.x)
+    def _scale(self) -> gate.Range:
+        return gate.Range.of(self.x)
 
     def check_like_these(self, x: Any, asked: str, y: Any = None) -> None:
         """Check arrays that a method has been given: their examples, and their labels if there are some.
@@ -290,12 +288,9 @@ class Federation:
         """
         like_these = self.examples_like_these(x, asked)
         if like_these.dtype != getattr(x, "dtype", None):
-            kind = getattr(x, "dtype", type(x).__name__)
-            raise UsageError(
-                f"{asked}: examples are {kind}; use an array of {self.x.dtype}, as clients' are"
-            )
+            raise UsageError(f"{asked}: examples are no array of {like_these.dtype}; use one")
         if y is not None:
-            given_examples.labels_of(y, asked, len(x), self.num_classes)
+            gate.labels_of(y, asked, len(x), self.num_classes)
 
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""

@@ -24,9 +24,10 @@ from jaxfed.data.readers.arrow.columns import (
     values_of,
 )
 from jaxfed.data.readers.arrow.files import ArrowFiles
-from jaxfed.data.readers.csv_table import Features, dataset_of, features_of
+from jaxfed.data.readers.csv_table import dataset_of
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
+from jaxfed.data.readers.tables.features import Features, features_of
 from jaxfed.data.readers.tables.interface import Rows
 from jaxfed.data.readers.tables.splits import Splits
 from jaxfed.errors import UsageError
