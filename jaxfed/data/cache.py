@@ -25,6 +25,7 @@ from absl import logging
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
+from jaxfed.host.own_files import Damaged, content_of, guarded, json_object
 
 _INDEX = "index.json"
 
@@ -136,11 +137,10 @@ def _begun(target: Path) -> Iterator[Path]:
 def _read(target: Path) -> dict[str, np.ndarray] | None:
     """The arrays, or None if any is missing or damaged."""
     try:
-        sums = json.loads((target / _INDEX).read_text())
-        if not isinstance(sums, dict) or not sums:
-            return None
-        if any(storage.file_checksum(target / file) != kept for file, kept in sums.items()):
-            return None
-        return {Path(file).stem: np.load(target / file, mmap_mode="r") for file in sums}
-    except (OSError, ValueError):
+        with guarded(target):
+            sums = json_object(content_of(target / _INDEX), target / _INDEX)
+            if any(storage.file_checksum(target / file) != kept for file, kept in sums.items()):
+                return None
+            return {Path(file).stem: np.load(target / file, mmap_mode="r") for file in sums} or None
+    except Damaged:
         return None

@@ -13,6 +13,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -24,7 +25,7 @@ from flax import nnx
 from jaxfed.data.cache import directory as cache_home
 from jaxfed.data.cache import not_writable
 from jaxfed.errors import UsageError
-from jaxfed.host import storage
+from jaxfed.host import own_files, storage
 from jaxfed.models import Model
 from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, find_network, prepare
 from jaxfed.models.pretrained import find_weights, read_weights
@@ -213,11 +214,12 @@ class _Shards:
     def read(self, index: int, shape: tuple[int, int]) -> np.ndarray | None:
         """The shard's features; None if it is missing or damaged; damage is logged."""
         for path in sorted(self._directory.glob(f"{index:05d}-*.npy")):
-            contents = path.read_bytes()
-            if path.stem.endswith(_digest(contents)):
-                array = np.load(io.BytesIO(contents), allow_pickle=False)
-                if array.shape == shape and array.dtype == np.float32:
-                    return array
+            with suppress(own_files.Damaged), own_files.guarded(path):
+                contents = own_files.content_of(path, most=None)
+                if path.stem.endswith(_digest(contents)):
+                    array = own_files.array(contents)
+                    if array.shape == shape and array.dtype == np.float32:
+                        return array
             logging.warning("%s is damaged; its features are computed again", path)
             path.unlink(missing_ok=True)
         return None

@@ -16,7 +16,6 @@ FOLDER/
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +29,11 @@ from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
+from jaxfed.host.own_files import Damaged, array, content_of, json_object
 
 HEADER, EXAMPLES = "packed.json", "x.npy"
 FORMAT = 1
+_FILES = {EXAMPLES, "y.npy", "counts.npy", "test_client.npy", "public_labels.npy"}
 APART = (
     "validation",
     "test",
@@ -127,7 +128,7 @@ def _opened(folder: Path) -> Packed:
     header = _header(folder)
     x = mapped(folder / EXAMPLES)
     columns = {
-        name.removesuffix(".npy"): np.load(folder / name, allow_pickle=False)
+        name.removesuffix(".npy"): array(content_of(folder / name, most=None))
         for name in header["files"]
         if name != EXAMPLES
     }
@@ -169,15 +170,17 @@ def _opened(folder: Path) -> Packed:
 def _header(folder: Path) -> dict[str, Any]:
     """Return the header after checking version, sizes and checksums."""
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        version = header["format"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        header = json_object(content_of(folder / HEADER), folder / HEADER)
+    except Damaged as error:
         raise _damaged(folder, f"{HEADER} is no header") from error
+    version = header.get("format")
     if version != FORMAT:
         raise UsageError(
             f"{folder}: format {version}, and this version of jaxfed reads {FORMAT}; pack the clients again, "
             "or use the version that wrote it"
         )
+    if header["files"].keys() - _FILES:
+        raise _damaged(folder, f"{HEADER} names other files than pack writes")
     for name, written in header["files"].items():
         file = folder / name
         if not file.is_file():

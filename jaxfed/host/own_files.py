@@ -82,8 +82,8 @@ def opened(file: Path, most: int | None = None) -> Iterator[io.BufferedReader]:
             yield stream
 
 
-def content_of(file: Path, most: int = LARGEST) -> bytes:
-    """Return the content of a regular file of at most `most` bytes.
+def content_of(file: Path, most: int | None = LARGEST) -> bytes:
+    """Return the content of a regular file of at most `most` bytes, if it is given.
 
     Raises:
         Damaged: as for `opened`.

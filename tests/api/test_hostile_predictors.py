@@ -98,7 +98,14 @@ FREE = {
     "texts",
     "classes",
 }  # texts
-FREE |= {"version", "codes", "replaced", "other", "gaps", "is_flat"}  # or numbers and truths of every value
+FREE |= {
+    "version",
+    "codes",
+    "replaced",
+    "other",
+    "gaps",
+    "is_flat",
+}  # or numbers and truths of every value
 
 
 def headers(header):

@@ -56,8 +56,8 @@ DAMAGE = {
     "flipped": flip,
     "a version without checksums": without_checksums,
     **{
-        f"index {text}": lambda file, text=text: (file.parent / "index.json").write_text(text)
-        for text in ("{}", "[]", "null", "", '{"x.npy')
+        f"index {text[:20]}": lambda file, text=text: (file.parent / "index.json").write_text(text)
+        for text in ("{}", "[]", "null", "", '{"x.npy', '{"x.npy": ' + "[" * 10**5)
     },
 }
 

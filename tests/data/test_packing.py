@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from damaged_files import ANY, says_or_reads
 from invoking import ROOT
 
 import jaxfed
@@ -18,6 +19,7 @@ from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.packing import _Column
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.host.storage import file_checksum
 from jaxfed.kernels.devices.padding import rows_at_once
 
 RNG = np.random.default_rng(0)
@@ -237,6 +239,31 @@ def flattened(folder):
     np.save(folder / "x.npy", np.load(folder / "x.npy").reshape(-1, 6))
 
 
+def hostile(labels, shape=None):
+    """Other labels, or their shape by their header, with a checksum that fits."""
+
+    def write(folder):
+        file = folder / "y.npy"
+        np.save(file, labels, allow_pickle=True)
+        if shape:
+            given = f"({len(labels)},), }}"
+            said = f"({shape},), }}".ljust(len(given) + 14)
+            content = file.read_bytes().replace(given.encode() + b" " * 14, said.encode())
+            file.write_bytes(content)
+        edited(lambda header: header["files"].update({"y.npy": file_checksum(file)}))(folder)
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["packed.json", "x.npy", "y.npy", "counts.npy"])
+def test_any_damage_to_a_folder_is_one_line(tmp_path, name):
+    place = pack(CLIENTS, tmp_path / "clients", test=OTHERS["test"])
+    for seed, kind in enumerate(ANY):
+        damaged = shutil.copytree(place, tmp_path / str(seed))
+        ANY[kind](damaged / name, np.random.default_rng(seed))
+        says_or_reads(lambda damaged=damaged: Federation.open_packed(damaged))
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -253,6 +280,9 @@ def flattened(folder):
         (flip, "y.npy has size and checksum"),
         (lambda folder: (folder / "counts.npy").unlink(), "counts.npy is missing"),
         (flattened, "do not fit together"),
+        (hostile(np.array([print], object)), "an array of Python objects"),
+        (hostile(np.zeros(9, np.int32), shape=10**15), r"bytes for int32 \[1000000000000000\]"),
+        (edited(lambda header: header["files"].update({"../y.npy": "1"})), "names other files"),
     ],
 )
 def test_a_folder_that_is_not_whole(tmp_path, damage, words):

@@ -25,7 +25,7 @@ from jaxfed.experiment.run.summary import Record, accumulated
 from jaxfed.experiment.store.records import read_metrics
 from jaxfed.experiment.store.workdir import TRACKING, plain
 from jaxfed.experiment.tracking.tracker import TrackedRun, Tracker, numbers, settings
-from jaxfed.host import storage
+from jaxfed.host import own_files, storage
 
 
 class Tracking:
@@ -140,17 +140,16 @@ class _Journal:
     def __init__(self, file: Path) -> None:
         self._file, self.id = file, ""
         self._last: dict[tuple[str, str], float] = {}
-        text = file.read_bytes() if file.exists() else b""
+        try:
+            text = own_files.content_of(file) if file.exists() else b""
+            with own_files.guarded(file):
+                for line in own_files.json_lines(text, file):
+                    self._read(line)
+        except own_files.Damaged as error:
+            raise UsageError(f"{error}; delete it, and trackers begin new runs") from error
         whole = text[: text.rfind(b"\n") + 1]  # a killed process may have left part of a line
         if whole != text:
             os.truncate(file, len(whole))
-        try:
-            for line in whole.splitlines():
-                self._read(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f"{file} is damaged ({error}); delete it, and trackers begin new runs"
-            ) from error
         if not self.id:
             self._write({"id": secrets.token_hex(4)})
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxfed.experiment.store.records import read_metrics
 from jaxfed.flower.messages.timings import PARTS, TRANSPORT
 from jaxfed.flower.server.stages import ENDED, STAGES
 
-METRICS = "metrics.jsonl"
 _COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RAISED = "ServerApp raised an exception"
 _FOR_USERS = re.compile(
@@ -152,5 +152,4 @@ def _mean(rounds: Iterable[dict[str, Any]], key: str) -> float:
 
 
 def _rounds(workdir: Path) -> Iterable[dict[str, Any]]:
-    file = workdir / METRICS
-    return map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+    return read_metrics(workdir)

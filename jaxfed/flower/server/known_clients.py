@@ -6,7 +6,6 @@ that is in the workdir. Checksums are keyed by each client (`jaxfed.flower.clien
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from jaxfed.errors import Unresumable
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.flower.client.hello import Hello
+from jaxfed.host import own_files
 
 CLIENTS = "clients.json"
 
@@ -32,8 +32,10 @@ def read(place: Path, number: int) -> dict[int, str]:
     if not file.exists():
         return {}
     try:
-        found = {int(client): _data(said) for client, said in _object(file).items()}
-    except (OSError, ValueError, KeyError, TypeError):
+        with own_files.guarded(file):
+            said = own_files.json_object(own_files.content_of(file), file)
+            found = {int(client): _data(each) for client, each in said.items()}
+    except own_files.Damaged:
         raise Unresumable(f"{file}: damaged; it identifies the clients of this run") from None
     if found.keys() != set(range(number)):
         raise Unresumable(
@@ -47,13 +49,6 @@ def write(place: Path, hellos: Mapping[int, Hello]) -> None:
     """Write the file at a run's first start."""
     said = {client: {"name": each.name, "data": each.data} for client, each in hellos.items()}
     write_json(place / CLIENTS, {str(client): each for client, each in sorted(said.items())})
-
-
-def _object(file: Path) -> dict[str, Any]:
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError
-    return found
 
 
 def _data(said: Any) -> str:

@@ -8,7 +8,6 @@ The folder has test.npz, validation.npz, public.npz and shared.json, as `deploym
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import PUBLIC, as_examples
+from jaxfed.host import own_files
 
 SHARED = "shared.json"
 HELD_OUT = ("test", "validation", "server")
@@ -105,12 +105,7 @@ def _read_shared(folder: Path) -> tuple[int, tuple[str, ...], tuple[int, ...], n
         UsageError: it is missing or damaged.
     """
     file = folder / SHARED
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: cannot be read ({error})") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{file}: damaged; an object is needed")
+    found = own_files.json_object(own_files.content_of(file), file)
     for key, (allowed, holds) in _IN_SHARED.items():
         if key not in found:
             raise UsageError(f"{file}: {key} is missing; use {allowed}")

@@ -169,7 +169,7 @@ def test_a_damaged_journal_is_named(experiment):
     with pytest.raises(Stop):
         experiment.run("w", Recorder(), stop_at=2)
     (experiment.folder / "w" / "tracking.jsonl").write_text("[1]\n")
-    with pytest.raises(UsageError, match=r"tracking\.jsonl is damaged .*; delete it"):
+    with pytest.raises(UsageError, match=r"tracking\.jsonl: .*; delete it"):
         experiment.run("w", Recorder())
     experiment.run("w")
 

@@ -162,7 +162,7 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
 
     with pytest.raises(UsageError, match="--held is missing"):
         serve(held=None)
-    with pytest.raises(UsageError, match=r"none/shared\.json: cannot be read"):
+    with pytest.raises(UsageError, match=r"cannot read .*none/shared\.json"):
         serve(held=tmp_path / "none")
     with pytest.raises(UsageError, match="on a network clients label their own examples"):
         serve("algorithm=fedsem")

@@ -188,8 +188,8 @@ DAMAGE = {
     "names of numbers": (shared(class_names=[1]), "class_names=[1]: use a list of texts"),
     "a type": (shared(example=["float99", 8]), "example=['float99', 8]: use a list"),
     "a shape": (shared(example=["float32", -8]), "example=['float32', -8]: use a list"),
-    "no JSON": (lambda folder: (folder / "shared.json").write_text("{"), "cannot be read"),
-    "no object": (lambda folder: (folder / "shared.json").write_text("[]"), "an object is needed"),
+    "no JSON": (lambda folder: (folder / "shared.json").write_text("{"), "cannot read"),
+    "no object": (lambda folder: (folder / "shared.json").write_text("[]"), "holds no JSON object"),
     "no npz": (lambda folder: (folder / "test.npz").write_bytes(b"x"), "not an .npz file"),
     "a folder": (
         lambda folder: ((folder / "test.npz").unlink(), (folder / "test.npz").mkdir()),

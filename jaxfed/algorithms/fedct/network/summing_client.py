@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.errors import ProtocolError
+from jaxfed.host.own_files import array
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.key_agreement import RandomBytes
@@ -61,8 +62,7 @@ def tally_bytes(tally: np.ndarray) -> bytes:
 
 
 def _tally(content: bytes) -> np.ndarray:
-    found: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-    return found
+    return array(content)
 
 
 def _roles(tally: np.ndarray, sums: ConsensusSums) -> dict[str, Role]:
