@@ -44,7 +44,7 @@ def centralized(
     alone = local_learning(learner=server_learner, num_classes=num_classes, steps=steps)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
-        check_clients(federation)
+        check_clients(federation, num_classes)
         return alone.init(key, federation.pooled())
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:

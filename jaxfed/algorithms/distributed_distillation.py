@@ -100,7 +100,7 @@ def distributed_distillation(
     mean = soft_mean(num_classes)
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:
-        check_clients(federation, public)
+        check_clients(federation, num_classes, public)
         return DistillationState(
             learner=learner.init(key, federation),
             soft=np.zeros((len(public), num_classes), np.float32),

@@ -142,7 +142,7 @@ class _DSFL:
 
     def init(self, key: jax.Array, federation: Federation) -> DSFLState:
         """Return the state before the first round."""
-        check_clients(federation, self.public)
+        check_clients(federation, self.num_classes, self.public)
         return DSFLState(
             learner=self.learner.init(key, federation),
             soft=np.zeros((len(self.public), self.num_classes), np.float32),

@@ -168,7 +168,7 @@ class _FedMD:
 
     def init(self, key: jax.Array, federation: Federation) -> FedMDState:
         """Return the state before the first round."""
-        check_clients(federation, self.public)
+        check_clients(federation, self.num_classes, self.public)
         known = federation.y[federation.public]
         if self.public_labels is None:
             pass

@@ -52,7 +52,7 @@ def local_learning(*, learner: Learner, num_classes: int, steps: int = 50) -> Fe
     """
 
     def init(key: jax.Array, federation: Federation) -> LocalState:
-        check_clients(federation)
+        check_clients(federation, num_classes)
         return LocalState(learner.init(key, federation), first_turns(federation), count(0))
 
     def round(state: LocalState, cohort: Cohort, key: jax.Array) -> tuple[LocalState, Metrics]:

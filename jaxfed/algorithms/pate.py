@@ -157,7 +157,7 @@ class _Pate:
 
     def init(self, key: jax.Array, federation: Federation) -> PateState:
         """Return the state before the first round."""
-        check_clients(federation, self.public)
+        check_clients(federation, self.num_classes, self.public)
         teacher_key, student_key = jax.random.split(key)
         return PateState(
             teachers=self.teachers.init(teacher_key, federation),

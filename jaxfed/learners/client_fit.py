@@ -26,7 +26,7 @@ from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.answers import Question, answers_of
-from jaxfed.learners.learner import Learner, LearnerError, State, Taught
+from jaxfed.learners.learner import Learner, LearnerError, State, Taught, check_classes
 from jaxfed.random_streams import Stream
 from jaxfed.training.server.client_rows import rows_for, took_part
 
@@ -148,8 +148,8 @@ def with_turns(turns: Turns, client_id: np.ndarray) -> Turns:
     return after
 
 
-def check_clients(federation: Federation, public: Array | None = None) -> None:
-    """Check that clients have labels, test examples are held out, and there are public examples.
+def check_clients(federation: Federation, num_classes: int, public: Array | None = None) -> None:
+    """Check that clients have labels of these classes, test examples are held out, and public ones there.
 
     Raises:
         UsageError: names what is missing.
@@ -162,6 +162,7 @@ def check_clients(federation: Federation, public: Array | None = None) -> None:
         raise UsageError(
             "this method needs labels at the clients: set federation.labels_at='clients' (it is 'server')"
         )
+    check_classes("the method", num_classes, federation)
     if public is not None and not len(public):
         raise UsageError(
             "this method learns from public examples, and there are none: set federation.public_size"

@@ -180,6 +180,19 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
             )
 
 
+def check_classes(name: str, number: int, federation: Federation) -> None:
+    """Check that a learner, or a method, has as many classes as the clients.
+
+    Raises:
+        UsageError: it has another number.
+    """
+    if number != federation.num_classes:
+        raise UsageError(
+            f"{name} has {number} outputs and the clients have {federation.num_classes} classes; use as many "
+            "of both (num_classes=)"
+        )
+
+
 class LearnerError(UsageError):
     """The learner of one or several clients cannot be fitted, or makes invalid predictions.
 

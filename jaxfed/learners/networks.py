@@ -23,7 +23,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.learners.learner import Fitted, Learner, Taught, check_taught
+from jaxfed.learners.learner import Fitted, Learner, Taught, check_classes, check_taught
 from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
@@ -43,7 +43,7 @@ from jaxfed.training.server.client_rows import (
     written_back,
 )
 from jaxfed.training.server.server_state import client_keys, is_finite
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import Training, num_outputs
 
 
 class NetworkState(NamedTuple):
@@ -140,7 +140,14 @@ class _Networks:
     public_loss: str
 
     def init(self, key: jax.Array, federation: Federation) -> NetworkState:
-        """Return all clients' networks before their first step."""
+        """Return all clients' networks before their first step.
+
+        Raises:
+            UsageError: the network has not one output for each class.
+        """
+        model = self.training.model
+        form = jax.eval_shape(model.init, key)
+        check_classes("the network", num_outputs(model.apply, form, federation), federation)
         self.training.local.check_examples(federation.x)
         state: NetworkState = rows_of_clients(
             federation.num_clients,

@@ -29,7 +29,14 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import own_examples
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.fitted_models import FittedModels, Lesson
-from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught, check_taught
+from jaxfed.learners.learner import (
+    Fitted,
+    Learner,
+    LearnerError,
+    Taught,
+    check_classes,
+    check_taught,
+)
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
@@ -94,6 +101,7 @@ class _Estimators:
 
     def init(self, key: jax.Array, federation: Federation) -> EstimatorState:
         """Return the state of clients without a fit, and store their examples."""
+        check_classes(self.recipe.name, self.num_classes, federation)
         num_clients, models = federation.num_clients, self.models
         models.capacity = max(models.capacity, _KEPT_PER_CLIENT * num_clients)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_clients))

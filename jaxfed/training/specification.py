@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
@@ -26,6 +28,7 @@ from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
 from jaxfed.training.server.server_training import ServerTraining
 
 if TYPE_CHECKING:
+    from jaxfed.federation.clients import Federation
     from jaxfed.models import Model
 
 _PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
@@ -142,3 +145,21 @@ class Training:
         """Return the same training of another model; `made` maps the plain model's states to its states."""
         given = self.initial_model
         return replace(self, model=model, initial_model=None if given is None else made(given))
+
+
+def num_outputs(
+    apply: Callable[[Any, jax.Array], jax.Array], state: Any, federation: Federation
+) -> int:
+    """Return the number of outputs of a network, or a classifier, for the clients' examples.
+
+    Raises:
+        UsageError: it does not take them.
+    """
+    x = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), jnp.float32)
+    try:
+        return int(jax.eval_shape(apply, state, x).shape[-1])
+    except (TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"the network does not take examples of {federation.x.shape[1:]}: {line}"
+        ) from error

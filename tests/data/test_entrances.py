@@ -15,8 +15,9 @@ from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import Simulated
 from jaxfed.federation.clients import Federation
-from jaxfed.learners.networks import network
+from jaxfed.learners import LEARNERS, network
 from jaxfed.models.mlp import mlp
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.xclp.inputs import checked
@@ -56,12 +57,17 @@ def of_validation(x, y, good):
     return fedavg(training=training).init(jax.random.key(0), federation(good))
 
 
-def of_public(method, x, y, good):
-    networks = partial(network, training=TRAINING)
-    own = {"fedct": {"learner": networks()}, "pate": {"learner": networks()}}
-    own["pate"]["server_learner"] = networks()
-    own["fedmd"] = {"network": networks, "public_labels": y}
-    made = ALGORITHMS[method](public=x, num_classes=C, **own.get(method, {"network": networks}))
+LEARNT = ("fedct", "dsfl", "pate", "fedmd", "distributed_distillation")  # from public examples
+
+
+def of_public(method, x, y, good, *, training=TRAINING, num_classes=C):
+    networks = partial(network, training=training)
+    given = {
+        "fedct": {"learner": networks()},
+        "pate": {"learner": networks(), "server_learner": networks()},
+        "fedmd": {"network": networks, "public_labels": y},
+    }.get(method, {"network": networks})
+    made = ALGORITHMS[method](public=x, num_classes=num_classes, **given)
     return made.init(jax.random.key(0), federation(good))
 
 
@@ -84,10 +90,7 @@ ENTRANCES = {
     "ServerTraining.examples": of_server,
     "LabelSources.validation": of_validation,
     "xclp: client 1": of_labeling,
-    **{
-        f"public of {name}": partial(of_public, name)
-        for name in ("fedct", "dsfl", "pate", "fedmd", "distributed_distillation")
-    },
+    **{f"public of {name}": partial(of_public, name) for name in LEARNT},
     "predict": of_prediction,
     "rows": of_rows,
 }
@@ -193,3 +196,63 @@ def test_wide_integers_do_not_wrap(tmp_path):
     for each in found:
         assert each.dtype == np.float64
         np.testing.assert_array_equal(each, np.concatenate([x, x]))
+
+
+def of_own(method, training, num_classes):
+    """A method whose clients' learners are networks, or an estimator where `training` is None."""
+    made = (
+        LEARNERS["logistic_regression"](num_classes=num_classes)
+        if training is None
+        else network(training=training)
+    )
+    name = "server_learner" if method == "centralized" else "learner"
+    method = ALGORITHMS[method](num_classes=num_classes, **{name: made})
+    return method.init(jax.random.key(0), federation())
+
+
+FOUR = Training(mlp((C,), C + 1, hidden=(4,)))
+OUTPUTS = {
+    **{
+        f"{name}, {text}": partial(of_public, name, X, Y, X, training=training, num_classes=number)
+        for name in LEARNT
+        for text, training, number in (("network", FOUR, C), ("classes", TRAINING, C + 1))
+    },
+    **{
+        f"{name}, {text}": partial(of_own, name, training, number)
+        for name in ("local_learning", "centralized")
+        for text, training, number in (
+            ("network", FOUR, C),
+            ("classes", TRAINING, C + 1),
+            ("estimator", None, C + 1),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_another_number_of_outputs_than_of_classes(case):
+    with pytest.raises(
+        UsageError, match="has 4 outputs and the clients have 3 classes; use as many"
+    ):
+        OUTPUTS[case]()
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "fixmatch", "fedmatch", "semifl", "scaffold"]
+)
+def test_too_few_outputs_are_refused_at_the_start(method):
+    """More do no harm: the last classes may have no label."""
+    good = (
+        Federation.from_clients([(X, Y - 1)], server=(X, Y)) if method == "semifl" else federation()
+    )
+    local = LocalTraining(strong_augment=lambda key, x: x)
+    server = ServerTraining(examples=good.server_examples)
+    made = {
+        outputs: ALGORITHMS[method](
+            training=Training(mlp((C,), outputs, hidden=(4,)), local=local, server=server)
+        )
+        for outputs in (C - 1, C + 1)
+    }
+    with pytest.raises(UsageError, match="has 2 outputs and the clients have 3 classes"):
+        made[C - 1].init(jax.random.key(0), good)
+    made[C + 1].init(jax.random.key(0), good)

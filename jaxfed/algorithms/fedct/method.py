@@ -217,7 +217,7 @@ class _FedCT:
     def first(self, federation: Federation) -> FedCTState:
         """Return the state before the first round without the clients' models."""
         num_public = len(self.work.public)
-        check_clients(federation, self.work.public)
+        check_clients(federation, self.work.num_classes, self.work.public)
         if self.work.privacy.has_noise and self.work.privacy.rows > num_public:
             logging.warning(
                 "fedct.rows=%d: of %d public labels no more can change",

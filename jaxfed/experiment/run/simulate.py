@@ -145,7 +145,6 @@ def simulate(
     cohort_of = cohorts_of(algorithm, federation, chosen, seed, rounds, schedule)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    _check_outputs(algorithm, federation, state)
     selected = Selected.first(algorithm, state)
     records: list[dict[str, Any]] = []
 
@@ -278,25 +277,4 @@ def _check_curve(
         raise UsageError(
             f"simulate: evaluate_every={evaluate_every}: there are no validation examples; give "
             "validation=(x, y) to the federation, or use evaluate_test=True"
-        )
-
-
-def _check_outputs(
-    algorithm: FederatedAlgorithm, federation: Federation, state: ServerState
-) -> None:
-    """Check that the network has an output for every class; with too few it would silently learn nonsense."""
-    if algorithm.predict is None:
-        return
-    try:
-        probabilities = algorithm.predict(state, federation.x[:1])
-    except (TypeError, ValueError) as error:
-        line = " ".join(str(error).split())[:300]
-        raise UsageError(
-            f"simulate: the network does not take examples of {federation.x.shape[1:]}: {line}"
-        ) from error
-    outputs = probabilities.shape[1]
-    if outputs < federation.num_classes:
-        raise UsageError(
-            f"simulate: the network has {outputs} outputs and the clients have {federation.num_classes} "
-            "classes; use a network with as many outputs or more"
         )

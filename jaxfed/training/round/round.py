@@ -66,7 +66,7 @@ from jaxfed.training.server.client_rows import (
 )
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.server.stored_models import with_arrivals
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import Training, num_outputs
 
 _OF_CLIENTS = ("statistics", "clients", "client_optimizers")  # which no network's outputs depend on
 
@@ -144,7 +144,8 @@ def federated_training(
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         _check(federation, server, training)
-        return init_rows(federation.num_clients, key, federation)
+        state = init_rows(federation.num_clients, key, federation)
+        return _with_outputs(classifier, state, federation)
 
     def round_by(
         stages: tuple[Stage, Stage], state: ServerState, cohort: Cohort, key: jax.Array
@@ -287,6 +288,19 @@ def _division(
         return divided(cohort, labels, places, communication, state.model, multiple)
 
     return places_of, divide
+
+
+def _with_outputs(
+    classifier: Classifier, state: ServerState, federation: Federation
+) -> ServerState:
+    """Return the state after a check that its classifier has an output for every class."""
+    outputs = num_outputs(classifier.probabilities, classifier.needed(state), federation)
+    if outputs < federation.num_classes:
+        raise UsageError(
+            f"the network has {outputs} outputs and the clients have {federation.num_classes} classes; use a "
+            "network with as many outputs or more"
+        )
+    return state
 
 
 def _check(federation: Federation, server: ServerWithoutLabels, training: Training) -> None:

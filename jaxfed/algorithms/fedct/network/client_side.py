@@ -71,7 +71,7 @@ class CoTrainingClient:
 
     def turn(self, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Lines 3 to 6 of Algorithm 1."""
-        check_clients(self.federation, self.work.public)
+        check_clients(self.federation, self.work.num_classes, self.work.public)
         rows = self.work.privacy.known_rows(len(self.work.public))
         if request["rows"] != rows:  # fewer would be less noise than the settings say
             raise ProtocolError(f"noise for {request['rows']} labels, and not for {rows}")
