@@ -34,9 +34,11 @@ def method(learner=None, federation=FEDERATION, **settings):
     )
 
 
-def rounds_of(algorithm, number=3, cohorts=None, change=lambda cohort: cohort):
+def rounds_of(
+    algorithm, number=3, cohorts=None, change=lambda cohort: cohort, federation=FEDERATION
+):
     """States from the start on, and metrics of the rounds."""
-    states, told = [algorithm.init(KEY, FEDERATION)], []
+    states, told = [algorithm.init(KEY, federation)], []
     for index in range(number):
         cohort = change(FEDERATION.cohort(cohorts[index] if cohorts else None))
         state, metrics = algorithm.round(states[-1], cohort, jax.random.fold_in(KEY, index))
@@ -343,7 +345,7 @@ def test_a_label_that_is_none_takes_its_bits():
     four = fedct(
         learner=toy(), public=U, num_classes=4, consensus="qualified_majority", threshold=1.0
     )
-    told = rounds_of(four, 1)[1][0]
+    told = rounds_of(four, 1, federation=replace(FEDERATION, num_classes=4))[1][0]
     assert 0 < told["abstained"] < 1
     assert told["communication"]["upload"]["votes"] == 4 * NUM_PUBLIC * 2 // 8
     assert told["communication"]["download"]["consensus"] == 4 * NUM_PUBLIC * 3 // 8
