@@ -274,10 +274,13 @@ def _budgets(config: ConfigDict) -> None:
     config.algorithm = "dp_fedavg_records"
     config.dp_fedavg_records.target_epsilon = 8.0
     config.dp_fedavg.target_epsilon = config.dp_fedavg_records.get_oneway_ref("target_epsilon")
-    _without_batch_norm(config)
+    _private(config)
 
 
-def _without_batch_norm(config: ConfigDict) -> None:
+def _private(config: ConfigDict) -> None:
+    """Leave out batch statistics, and exact statistics of clients' rows: public examples scale inputs."""
+    if config.preprocessing.kind == "standardized":
+        config.preprocessing.kind = "identity"
     if config.model.name in WITH_BATCH_NORM:
         config.model.norm = "group"
 
@@ -315,7 +318,7 @@ def _baseline(config: ConfigDict, name: str) -> None:
             }
         )
     if name.startswith("dp_"):
-        _without_batch_norm(config)
+        _private(config)
 
 
 def _smoke(config: ConfigDict) -> None:

@@ -22,7 +22,10 @@ Both are at `delta`. The paper stops when the delta of a given epsilon is spent.
 fixed, and `target_epsilon` chooses z so that the last round spends `epsilon`.
 
 Noise is drawn from the experiment's seed: it measures the cost of noise, and does not protect from anybody
-who knows the seed. The guarantee does not cover losses, norms and accuracies that a run writes.
+who knows the seed. The guarantee does not cover losses, norms and accuracies that a run writes, a model that
+training starts from, a state that validation selects, and the texts that a table's columns have. In a config
+no exact statistics of clients' rows enter (`jaxfed.config.data.row_statistics`): inputs are scaled by public
+examples, or not by data. In the library the scale of `Training.model`'s inputs must be public.
 
 Leaves a client: its model's change. Each client receives the model.
 """
@@ -64,7 +67,7 @@ from jaxfed.training.specification import Training
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
 )
-@needs(pseudo_label="none")
+@needs(pseudo_label="none", private=True)
 def dp_fedavg(
     *,
     training: Training,

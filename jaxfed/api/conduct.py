@@ -88,7 +88,8 @@ def conduct(
     if processes.are_several():
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
-    for line in disclosures(config):
+    statistics = simulation.row_statistics()
+    for line in (*disclosures(config), *statistics):
         progress.note(line)
     with (
         open_for_all(place, settings, overwrite=overwrite) as directory,
@@ -106,6 +107,8 @@ def conduct(
             experiment = replace(experiment, observe=audit.observe)
         results = experiment.run()
         summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
+        if statistics:
+            summary["row_statistics"] = statistics
         if simulation.origin:
             summary["data_origin"] = simulation.origin
         found = None if audit is None else audit.results(results["algorithms"])

@@ -32,12 +32,14 @@ class Needs(NamedTuple):
         labels_at: places where labels may be, out of "clients" and "server".
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
+        private: True if it promises an epsilon for clients' rows: no exact statistics of them may enter.
     """
 
     pseudo_label: str | None = None
     labels_at: tuple[str, ...] = EVERYWHERE
     two_views: bool | None = None
     averages: bool = False
+    private: bool = False
 
 
 def needs(
@@ -46,6 +48,7 @@ def needs(
     labels_at: tuple[str, ...] = ("clients",),
     two_views: bool = False,
     averages: bool = False,
+    private: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Declare a factory's needs: values, or functions of its keywords; see `Needs`.
 
@@ -58,6 +61,7 @@ def needs(
             labels_at,
             two_views,
             averages,
+            private,
         )
         return factory
 

@@ -24,7 +24,10 @@ size is not used. Any client optimizer is allowed, since g already has its noise
 mean of the models of clients that have examples.
 
 Noise and draws come from the experiment's seed: they measure the cost of noise, and do not protect from
-anybody who knows the seed. The guarantee does not cover losses and accuracies that a run writes.
+anybody who knows the seed. The guarantee does not cover losses and accuracies that a run writes, a model that
+training starts from, a state that validation selects, and the texts that a table's columns have. In a config
+no exact statistics of clients' rows enter (`jaxfed.config.data.row_statistics`): inputs are scaled by public
+examples, or not by data. In the library the scale of `Training.model`'s inputs must be public.
 
 Leaves a client: its model's change. Each client receives the model.
 """
@@ -69,7 +72,7 @@ from jaxfed.training.specification import Training
     delta=between(0, 1, closed=False),
     chunk=at_least(1),
 )
-@needs(pseudo_label="none")
+@needs(pseudo_label="none", private=True)
 def dp_fedavg_records(
     *,
     training: Training,

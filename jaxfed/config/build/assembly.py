@@ -87,7 +87,10 @@ def make_algorithm(
     if "training" in keywords:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
-            training = make_training(seen, federation, repeat, execution, map_clients)
+            private = methods.needs(config, name).private
+            training = make_training(
+                seen, federation, repeat, execution, map_clients, private=private
+            )
             given = beside_training(seen, keywords, federation, repeat)
         with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
             return factory(training=training, **given, **own)
@@ -167,10 +170,12 @@ def make_training(
     repeat: int,
     execution: Execution = HERE,
     map_clients: MapClients | None = None,
+    *,
+    private: bool = False,
 ) -> Training:
-    """Build the training specification of a config for the clients' shapes."""
+    """Build the training specification of a config for the clients' shapes; `private` as in `make_model`."""
     wanted = config.training
-    model = make_model(config, federation)
+    model = make_model(config, federation, private=private)
     augment = change_of(config, "augmentation")
     pointwise = losses.POINTWISE[wanted.loss]
     if wanted.class_weights:

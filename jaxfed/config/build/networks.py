@@ -12,11 +12,13 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.build.views import has_views
+from jaxfed.config.methods import needs, uses_training, with_own_training
 from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
+from jaxfed.federation.feature_statistics import feature_sums, mean_and_deviation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.models import MODELS, Model
@@ -76,10 +78,13 @@ def check_start(config: ConfigDict, federation: Federation) -> None:
         initial_model(config, model, repeat)
 
 
-def make_model(config: ConfigDict, federation: Federation, *, head: bool = True) -> Model:
+def make_model(
+    config: ConfigDict, federation: Federation, *, head: bool = True, private: bool = False
+) -> Model:
     """Build the config's network for the federation's examples; it normalizes its inputs.
 
-    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its head.
+    Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its head. A
+    private one normalizes by public examples, or by no data.
 
     Raises:
         UsageError: the network does not take an option, or examples of this shape.
@@ -102,7 +107,7 @@ def make_model(config: ConfigDict, federation: Federation, *, head: bool = True)
         _check_outputs(model, name, shape, federation.num_classes)
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
-    model = normalized(model, *_normalization(config, federation))
+    model = normalized(model, *_normalization(config, federation, private=private))
     return of_first_row(model) if has_views(config) else model
 
 
@@ -135,9 +140,29 @@ def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: i
         )
 
 
-def _normalization(config: ConfigDict, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the clients' data, or those that released weights were trained with."""
+def scales_by_clients(config: ConfigDict, name: str) -> bool:
+    """True if the networks of a method normalize their inputs by the data of all clients."""
+    if with_own_training(config, name).training.initial_model == PRETRAINED:
+        return False  # by the numbers that the weights were trained with
+    return uses_training(config, name) and not needs(config, name).private
+
+
+def _normalization(
+    config: ConfigDict, federation: Federation, *, private: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of the clients' data, or those that released weights were trained with.
+
+    In private: of the public examples; without any, 1/2 and 1/2 for images, 0 and 1 for others.
+    """
     if config.training.initial_model != PRETRAINED:
+        x = federation.x
+        if private and len(federation.public):
+            of_public = feature_sums(x, federation.public)
+            return mean_and_deviation(of_public, of_bytes=x.dtype == np.uint8)
+        if private:
+            is_image = config.preprocessing.kind == "images"
+            nothing = np.zeros(x.shape[-1], np.float32)
+            return (nothing + 0.5, nothing + 0.5) if is_image else (nothing, nothing + 1)
         mean, deviation = federation.normalization
         if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
             deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))

@@ -35,7 +35,7 @@ from jaxfed.config.build import memory_demand
 from jaxfed.config.build.networks import without_clients
 from jaxfed.config.build.weights_files import weights_checksums
 from jaxfed.config.clock import check_deadlines
-from jaxfed.config.data import federated_features
+from jaxfed.config.data import federated_features, row_statistics
 from jaxfed.config.data.feasibility import (
     check_class_weights,
     check_classes,
@@ -130,6 +130,7 @@ class Simulation:
             federated_features.check(self._config, examples)
         else:
             check_models(self._dataset, self._config)
+        row_statistics.check_private(self._config, self._dataset)
         check_classes(self._dataset)
         check_class_weights(self._dataset, self._config)
         check_clients(self._dataset, self._config)
@@ -151,9 +152,7 @@ class Simulation:
         warn_of_unused_clients(self._dataset, self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
-        """Check that these `KEY=VALUE` have an effect for these data.
-
-        `jaxfed.config.checks.unread` has the checks that need no data.
+        """Check that these `KEY=VALUE` have an effect for these data (others: `jaxfed.config.checks.unread`).
 
         Raises:
             UsageError: `test_fraction` is set for a data set with a test split.
@@ -209,10 +208,8 @@ class Simulation:
     def feature_model(self, seed: int, folder: Path) -> tuple[Model, nnx.State]:
         """Return the model of 'federated_features' in the repeat with this seed; `folder` as above."""
         federation = self._without_features(seed, lambda done, total: None)
-        repeat = seed - self._config.seed
-        return federated_features.trained_model(
-            self._config, federation, repeat, Checkpoints(folder)
-        )
+        own = seed - self._config.seed, Checkpoints(folder)
+        return federated_features.trained_model(self._config, federation, *own)
 
     def _without_features(self, seed: int, report: Report) -> Federation:
         if self._vectors is None:
@@ -247,6 +244,10 @@ class Simulation:
         if self._holdings is None:
             self._holdings = self._held(self.dealt(self._config.seed))
         return self._holdings
+
+    def row_statistics(self) -> list[str]:
+        """Return lines on the exact statistics of clients' rows that a run computes, and who learns them."""
+        return row_statistics.lines(self._config, self._dataset, self.holdings().public)
 
     def _held(self, federation: Federation) -> Holdings:
         return holdings(self._labels, federation, has_public_set=self._public is not None)

@@ -111,6 +111,11 @@ class Run:
         """The summary's note on the origin of the examples; mostly empty."""
         return str((self.summary or {}).get("data_origin", ""))
 
+    @property
+    def row_statistics(self) -> str:
+        """The summary's lines on exact statistics of clients' rows; mostly one."""
+        return "; ".join((self.summary or {}).get("row_statistics", ()))
+
     def num_examples(self, metric: str) -> int:
         """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""
         counts = (self.summary or {}).get("examples", {})

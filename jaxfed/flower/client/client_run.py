@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config.build.networks import scales_by_clients
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
@@ -22,7 +23,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.flower.client import client_data, client_step, hello, labels_file
 from jaxfed.flower.client.client_data import ClientData
 from jaxfed.flower.client.client_step import StepRefused
-from jaxfed.flower.client.consent import accepted, needs_feature_sums
+from jaxfed.flower.client.consent import accepted
 from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
@@ -111,7 +112,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
     config = accepted(data.settings, text, method, step.run)
     _check_labels(data, records.whole_number(content, "num_classes", least=2))
     x, y = data.train
-    sums, least = needs_feature_sums(config, method), data.settings.least_examples
+    sums, least = scales_by_clients(config, method), data.settings.least_examples
     if sums and 0 < len(x) < least:
         raise StepRefused(
             "the method needs sums of features, and there are fewer examples than the "

@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.checks.check import RULES
 from jaxfed.config.keys import check_own, check_value, flatten
 from jaxfed.config.schema.training import learner_rules
@@ -57,16 +56,6 @@ def accepted(settings: ClientSettings, text: str, method: str, run: str) -> Conf
     except UsageError as error:  # its text is of the server's config alone
         raise StepRefused(str(error)) from error
     return config
-
-
-def needs_feature_sums(config: ConfigDict, method: str) -> bool:
-    """True if the method's networks normalize their inputs by the data of all clients."""
-    seen = methods.with_own_training(config, method)
-    if seen.training.initial_model == PRETRAINED:
-        return False  # by the numbers that the weights were trained with
-    return methods.trains(seen, method) and (
-        not methods.has_learners(seen, method) or methods.uses_training(seen, method)
-    )
 
 
 def _check(config: ConfigDict, estimators: Collection[str]) -> None:

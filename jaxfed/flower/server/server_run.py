@@ -22,6 +22,7 @@ from jaxfed.config import methods
 from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.clock import clock_of
+from jaxfed.config.data.row_statistics import of_inputs
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -73,7 +74,8 @@ def serve(
         progress.working_on("waiting for clients")
         limits = deployment_of(config)
         calls = client_calls.connect(network, config, limits, data, place, **clock)
-        for line in calls.remarks:
+        inputs = of_inputs(config, len(calls.federation.public))
+        for line in (*inputs, *calls.remarks):
             progress.note(line)
 
         def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:

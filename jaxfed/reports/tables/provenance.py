@@ -37,10 +37,12 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
     environments = [run.environment for run in runs if run.finished]
     commands = [command] if command else [e["command"] for e in environments if "command" in e]
     origins = _joined(run.origin for run in runs if run.finished)
+    learned = _joined(run.row_statistics for run in runs if run.finished)
     facts = {
         "command": "\n".join(dict.fromkeys(commands)),
         "config": _common_settings(runs),
         **({"data": origins} if origins else {}),
+        **({"statistics of rows": learned} if learned else {}),
         "seeds": "; ".join(dict.fromkeys(map(_seeds, runs))),
         "commit": _joined(map(_commit, environments)),
         "device": _joined(str(e.get("device", "")) for e in environments),

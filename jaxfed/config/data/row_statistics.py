@@ -1,0 +1,119 @@
+"""Statistics of clients' rows that preparing a run computes exactly, without noise, and who learns them.
+
+    lines(config, dataset, num_public)     # at the start of a run, and in its report
+    check_private(config, dataset)         # methods with a guarantee refuse them
+
+Where clients are apart each sends its sums for these statistics; a model contains the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.config.build.networks import scales_by_clients, starts_from_state
+from jaxfed.data import Dataset
+from jaxfed.data.readers.tables.encoder import TableEncoder
+from jaxfed.errors import UsageError
+
+_VALIDATION = "dataset.validation_fraction"
+
+
+class Statistic(NamedTuple):
+    """One kind of statistics.
+
+    Fields:
+        key: of the config that asks for it.
+        value: of this key.
+        what: what is computed, over which rows.
+        instead: what to write so that it is not; "" where guarantees leave it out by name.
+    """
+
+    key: str
+    value: object
+    what: str
+    instead: str = ""
+
+
+def statistics(config: ConfigDict, dataset: Dataset) -> Iterator[Statistic]:
+    """Yield the statistics that all methods of a run depend on."""
+    wanted, key = config.preprocessing, "preprocessing.kind"
+    if wanted.kind == "standardized":
+        what = "exact means and deviations of all features over all clients' rows"
+        instead = "use 'identity'; its network scales by public examples (federation.public_size)"
+        yield Statistic(key, wanted.kind, what, instead)
+    if wanted.kind == "federated_features":
+        yield Statistic(key, wanted.kind, "a model trained on clients' labels", "use 'pretrained'")
+    if wanted.components:
+        what = "exact principal components of the features of all clients' rows"
+        yield Statistic("preprocessing.components", wanted.components, what, "use 0")
+    name = config.dataset.name
+    if dataset.gaps is not None and dataset.gaps.columns:
+        what = "exact medians, over all clients' rows, of columns in which numbers are missing"
+        yield Statistic(
+            "dataset.name", name, what, "fill them in the data by numbers that are public"
+        )
+    if isinstance(dataset.encoder, TableEncoder) and any(c.texts for c in dataset.encoder.columns):
+        what = "which texts occur in columns of texts, which are numbered or become columns of their own"
+        yield Statistic("dataset.name", name, what)
+    if config.dataset.validation_fraction:
+        what = "which state does best on the validation examples"
+        yield Statistic(_VALIDATION, config.dataset.validation_fraction, what)
+
+
+def lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
+    """Return a line for each kind of statistics, with who learns it; those of `of_inputs` last."""
+    made = [
+        f"{one.key}={one.value!r}: the server and all clients learn {one.what}"
+        for one in statistics(config, dataset)
+        if one.key != _VALIDATION  # no client's examples
+    ]
+    left_out = [one.key for one in statistics(config, dataset)]
+    return made + of_inputs(config, num_public, left_out)
+
+
+def of_inputs(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
+    """Return lines on what the inputs of networks are scaled by.
+
+    Args:
+        config: of the run.
+        num_public: number of public examples.
+        left_out: keys of statistics that a method's epsilon does not cover.
+    """
+    chosen, found = methods.chosen(config), []
+    if scaled := [name for name in chosen if scales_by_clients(config, name)]:
+        found.append(
+            f"inputs of networks ({', '.join(scaled)}): the server and all clients learn exact means and "
+            "deviations over all clients' rows"
+        )
+    by = f"scaled by the {num_public:,} public examples" if num_public else "not scaled by data"
+    for name in filter(lambda name: methods.needs(config, name).private, chosen):
+        started = ["training.initial_model"] * starts_from_state(
+            methods.with_own_training(config, name)
+        )
+        not_covered = ", ".join([*left_out, *started, "losses", "accuracies"])
+        found.append(
+            f"{name}: inputs of its network are {by}; its epsilon does not cover {not_covered}"
+        )
+    return found
+
+
+def check_private(config: ConfigDict, dataset: Dataset) -> None:
+    """Check that no method with a guarantee for clients' rows depends on exact statistics of them.
+
+    Raises:
+        UsageError: one does; the error says what to write instead.
+    """
+    for name in methods.chosen(config):
+        if methods.needs(config, name).private:
+            for one in statistics(config, dataset):
+                if one.instead:
+                    raise UsageError(
+                        f"gives {one.what}, which the epsilon of {name!r} does not cover",
+                        key=f"config.{one.key}",
+                        value=one.value,
+                        allowed=one.instead,
+                    )
