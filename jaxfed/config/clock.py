@@ -48,7 +48,7 @@ def check(config: ConfigDict) -> None:
         asynchrony = _asynchrony(config, name)
         if asynchrony.concurrency:
             _check_asynchronous(config, name, clock)
-        if methods.needs(config, name).private:
+        if "participation" in methods.all_keywords(config, name):
             with section("config", ("clock",)):
                 check_draws(clock, repr(name))
         if clock.is_on:
