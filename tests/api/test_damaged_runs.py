@@ -101,19 +101,16 @@ def test_a_finished_run_notices_every_damage(copied, name):
             assert not finished, kind
         error = says(lambda place=place: of_result(place))
         assert name in str(error) or "not finished" in str(error) or "no workdir" in str(error)
-        says_or_reads(lambda place=place: of_reports(place))
+        if "not finished" not in str(error):
+            says(lambda place=place: of_reports(place))
 
 
 @pytest.mark.parametrize("name", READ[:-2])
-def test_a_report_notices_what_it_reads(copied, name):
-    if name == "data.json":
-        return
+def test_a_report_notices_another_digit(copied, name):
     file = copied / name
     text = file.read_text()
     file.write_text(re.sub(r"\d(?=\D*$)", lambda found: str(9 - int(found[0])), text, count=1))
-    says(
-        lambda: of_reports(copied).get("partition", int)(), f"{name} is not as the run has written"
-    )
+    says(lambda: of_reports(copied), f"{name} is not as the run has written")
 
 
 def test_a_changed_seed_is_not_the_runs(copied):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ from jaxfed.host import own_files
 from jaxfed.host.own_files import Damaged
 
 MANIFEST = "manifest.json"
+STATES = (
+    "states",
+    "preprocessing",
+)  # folders of large files, which are compared when they are read
 PREDICTED = ("client", "index", "role", "label", "confidence", "truth")  # columns of predictions
 
 
@@ -61,19 +65,18 @@ def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str
     return {str(file.relative_to(workdir)): _measured(file) for file in files}
 
 
-def check_manifest(workdir: Path, *, but: Sequence[str] = (), only: str = "") -> None:
-    """Compare files with the manifest; for files that no other function of this module reads.
+def check_manifest(workdir: Path, folder: str = "") -> None:
+    """Compare the files of a finished run with its manifest.
 
     Args:
-        workdir: of a finished run.
-        but: names that begin with one of these are left out.
-        only: all other names are left out.
+        workdir: of the run.
+        folder: the files of this folder of states only (`STATES`); by default all others, which are small.
 
     Raises:
         Damaged: names a file that is missing or has changed.
     """
     for name, expected in read_manifest(workdir).items():
-        if name.startswith(only) and not name.startswith(tuple(but)):
+        if name.startswith(folder) if folder else not name.startswith(STATES):
             _check(workdir / name, expected, _measured(workdir / name))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.manifest import read_file, read_json, read_manifest
+from jaxfed.experiment.store.manifest import check_manifest, read_file, read_json, read_manifest
 from jaxfed.host import own_files
 from jaxfed.host.location import location
 
@@ -222,8 +222,10 @@ def _experiment_directories(root: Path) -> Iterator[Path]:
 
 
 def read_run(workdir: Path) -> Run:
-    """Read one workdir of `launch.run`, finished or not."""
+    """Read one workdir of `launch.run`, finished or not; a finished one is compared with its manifest."""
     summary = workdir / "summary.json"
+    if summary.exists():
+        check_manifest(workdir)
     return Run(
         workdir,
         config=_read_object(workdir, "config.json", _CONFIG),

@@ -38,7 +38,13 @@ from typing import Any
 from jaxfed.config.keys import flatten
 from jaxfed.config.stored import without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
-from jaxfed.experiment.store.manifest import MANIFEST, check_manifest, manifest_of, read_json
+from jaxfed.experiment.store.manifest import (
+    MANIFEST,
+    STATES,
+    check_manifest,
+    manifest_of,
+    read_json,
+)
 from jaxfed.experiment.store.records import AUDIT, Run, read_metrics
 from jaxfed.host import storage
 from jaxfed.host.own_files import Damaged, content_of, json_object
@@ -71,8 +77,6 @@ _OWN = (
     _DATA,
     MANIFEST,
 )  # beside config.json
-# Large files, checked when they are read. The others are checked whenever a finished run is opened.
-_STATE_FILES = (_STATES, _PREPROCESSING)
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 # Hints for results that cannot be resumed: each entry point names its own flags or arguments.
@@ -178,7 +182,7 @@ class Workdir:
         """Write manifest.json, then summary.json: its presence means that the results are complete."""
         partial = self.path / f".{_SUMMARY}.whole.partial"  # its checksum is in the manifest
         write_json(partial, summary)
-        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *_STATE_FILES, AUDIT)
+        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT)
         files = manifest_of(self.path, (*names, partial.name))
         files[_SUMMARY] = files.pop(partial.name)
         write_json(self.path / MANIFEST, {"files": files})
@@ -190,7 +194,7 @@ class Workdir:
         Raises:
             Damaged: names a file that is missing or has changed.
         """
-        check_manifest(self.path, only=f"{folder.relative_to(self.path)}/")
+        check_manifest(self.path, f"{folder.relative_to(self.path)}/")
 
     def finished_run(self, summary: Mapping[str, Any]) -> Run:
         """Return the run as reports will read it, before summary.json is written."""
@@ -209,7 +213,7 @@ def is_finished(path: str | os.PathLike[str], config: Mapping[str, Any]) -> bool
     if (path / _DELETED).exists() or not _has_summary(path):
         return False
     try:
-        check_manifest(path, but=_STATE_FILES)
+        check_manifest(path)
     except Damaged as error:
         raise Unresumable(str(error)) from error
     return True
@@ -234,7 +238,7 @@ def finished_config(path: Path) -> dict[str, Any]:
         raise UsageError(
             "the run in it has not finished; the call or command that began it continues it"
         )
-    check_manifest(path, but=_STATE_FILES)
+    check_manifest(path)
     return config
 
 
