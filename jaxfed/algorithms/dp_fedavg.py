@@ -67,7 +67,7 @@ from jaxfed.training.specification import Training
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
 )
-@needs(pseudo_label="none", private=True)
+@needs(pseudo_label="none", private=True, unread=("weighting",))
 def dp_fedavg(
     *,
     training: Training,

@@ -63,7 +63,7 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, view
-from jaxfed.training.needs import needs
+from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read, needs
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     embedding_size,
@@ -321,7 +321,7 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
 
     using = Training(model._replace(apply=by_distance), execution=training.execution)
-    learner = network(training=training)._replace(
+    learner = network(training=as_read(training, UNREAD_BY_LEARNERS))._replace(
         predict=answering(
             using, lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, SPOILED
         ),

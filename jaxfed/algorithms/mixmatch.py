@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     rampup_rounds=at_least(0),
     mu=NOT_NEGATIVE,
 )
-@needs(pseudo_label="unlabeled", averages=True)
+@needs(pseudo_label="unlabeled", averages=True, unread=("pointwise",))
 def mixmatch(
     *,
     training: Training,

@@ -28,6 +28,16 @@ from jaxfed.training.needs import Needs, needs_of
 
 # Keywords that `make_algorithm` passes.
 GIVEN = frozenset({"training", "participation", "task", "execution", *learner_section.INGREDIENTS})
+_KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
+    "augment": ("augmentation",),
+    "strong_augment": ("strong_augmentation",),
+    "pointwise": ("loss", "class_weights"),
+    "weighting": ("weighting",),
+    "aggregate": (
+        *("server_optimizer", "server_learning_rate", "server_momentum"),
+        *("server_beta1", "server_beta2", "server_tau"),
+    ),
+}
 _NOT_KEYWORDS = ("algorithm", "training")  # keys of a section that are no keywords of the factory
 
 
@@ -133,6 +143,15 @@ def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
 def needs(config: ConfigDict, name: str) -> Needs:
     """Return what the method's factory declares that it needs, with the method's keywords."""
     return needs_of(factory_of(config, name), all_keywords(config, name))
+
+
+def unread_keys(config: ConfigDict, name: str) -> set[str]:
+    """Return the keys of `training` that no round of the method reads (`Needs.unread`)."""
+    keys = {key for field in needs(config, name).unread for key in _KEYS_OF[field]}
+    # Views and the graph's points are made whatever the method trains on.
+    if config.preprocessing.views:
+        return keys - {"augmentation", "strong_augmentation"}
+    return keys - {"augmentation"} if config.pseudo_label.augmented_features else keys
 
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:

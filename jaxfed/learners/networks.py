@@ -32,6 +32,7 @@ from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
+from jaxfed.training.needs import UNREAD_BY_LEARNERS, refuse_unread
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.client_rows import (
     CohortRows,
@@ -111,13 +112,15 @@ def network(
     scores are nan or infinite has no valid answers.
 
     Raises:
-        UsageError: a value that is not allowed; in `fit`, a soft loss without soft targets.
+        UsageError: a value that is not allowed, or that no network reads; in `fit`, a soft loss without soft
+            targets.
         LearnerError: in all predictions, scores that are nan or infinite; it has the others' answers.
 
     Cost: a step is a forward and a backward pass over both batches. A program is compiled for each number of
     clients, for fits with and without public labels, and for all clients in order, whose states are not
     copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
+    refuse_unread(training, UNREAD_BY_LEARNERS, "network")
     networks = _Networks(training, public_batch_size, pseudo_weight, public_loss)
     return Learner(
         networks.init,

@@ -11,17 +11,24 @@ factory without a declaration may need anything; it raises its errors when it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from functools import wraps
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from jaxfed.errors import UsageError
 from jaxfed.rules import plain_factory
+
+if TYPE_CHECKING:
+    from jaxfed.training.specification import Training
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 T = TypeVar("T")
 Of = Callable[[SimpleNamespace], T]  # of the factory's keywords, as attributes
 
 EVERYWHERE = ("clients", "server")
+UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
 
 
 class Needs(NamedTuple):
@@ -33,6 +40,7 @@ class Needs(NamedTuple):
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
         private: True if it promises an epsilon for clients' rows: no exact statistics of them may enter.
+        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
     """
 
     pseudo_label: str | None = None
@@ -40,6 +48,7 @@ class Needs(NamedTuple):
     two_views: bool | None = None
     averages: bool = False
     private: bool = False
+    unread: tuple[str, ...] = ()
 
 
 def needs(
@@ -49,23 +58,60 @@ def needs(
     two_views: bool = False,
     averages: bool = False,
     private: bool = False,
+    unread: tuple[str, ...] = (),
 ) -> Callable[[Factory], Factory]:
     """Declare a factory's needs: values, or functions of its keywords; see `Needs`.
 
-    By default, the source of labels is the keyword `pseudo_label`.
+    By default, the source of labels is the keyword `pseudo_label`. A call of the factory refuses a `training`
+    with values that no round reads; without two views a strong augmentation is one.
     """
+    unread += () if two_views else ("strong_augment",)
 
     def declared(factory: Factory) -> Factory:
-        factory.needs = lambda given: Needs(  # type: ignore[attr-defined]
+        @wraps(factory)
+        def made(**keywords: Any) -> Any:
+            if "training" in keywords:
+                refuse_unread(keywords["training"], unread, factory.__name__)
+            return factory(**keywords)
+
+        made.needs = lambda given: Needs(  # type: ignore[attr-defined]
             pseudo_label(given) if callable(pseudo_label) else pseudo_label,
             labels_at,
             two_views,
             averages,
             private,
+            unread,
         )
-        return factory
+        return made  # type: ignore[return-value]
 
     return declared
+
+
+def refuse_unread(training: Training, unread: Collection[str], method: str) -> None:
+    """Refuse values of a training that a method does not read.
+
+    Raises:
+        UsageError: names the first of these fields that is not at its default.
+    """
+    for part in (training.local, training.server):
+        for field in fields(part):
+            if field.name in unread and getattr(part, field.name) is not field.default:
+                owner = type(part).__name__
+                raise UsageError(
+                    f"{method!r} does not read it",
+                    key=field.name,
+                    owner=owner,
+                    allowed="leave it out",
+                )
+
+
+def as_read(training: Training, unread: Collection[str]) -> Training:
+    """Return the training of several methods as one of them reads it, the other fields at their defaults."""
+    local, server = (
+        {field.name: field.default for field in fields(part) if field.name in unread}
+        for part in (training.local, training.server)
+    )
+    return training.with_local(**local).with_server(**server)
 
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Needs:

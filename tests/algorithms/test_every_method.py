@@ -15,6 +15,7 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.build import assembly
+from jaxfed.config.methods import needs
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import loop
@@ -23,10 +24,22 @@ from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
+from jaxfed.learners import networks
 from jaxfed.testing import MethodChecks
-from jaxfed.testing.method_checks import SEED, arranged, assert_equal, played, started, trains
+from jaxfed.testing.method_checks import (
+    SEED,
+    arranged,
+    assert_equal,
+    has_learners,
+    played,
+    started,
+    trains,
+)
+from jaxfed.training import needs as training_needs
 from jaxfed.training.local.augmentation import compose
-from jaxfed.training.server import client_rows
+from jaxfed.training.local.losses import POINTWISE
+from jaxfed.training.needs import UNREAD_BY_LEARNERS
+from jaxfed.training.server import aggregate, client_rows
 
 ESTIMATORS = "learner.name=logistic_regression"
 TWO_VIEWS = ("training.strong_augmentation=('translate:1',)",)
@@ -93,6 +106,9 @@ TRAIN = list(filter(trains, ALGORITHMS))
 LEARN = [case for case, (name, _) in CASES.items() if trains(name)]
 
 
+NETWORKS = [case for case in LEARN if ESTIMATORS not in CASES[case][1]]
+
+
 def rolled(key, x):
     """A user's own augmentation, which returns what it is given: bytes of bytes."""
     return jnp.roll(x, jax.random.randint(key, (), 0, 3), axis=1)
@@ -110,16 +126,51 @@ def as_shares(x):
     return as_bytes(x) / np.float32(255)
 
 
+FIELDS = ("augment", "strong_augment", "pointwise", "weighting", "aggregate")
+
+
+def watched(monkeypatch):
+    """The fields of a training that are read from now on, also by methods that declare not to."""
+    read = set()
+
+    def watch(field, function):
+        def called(*values):
+            read.add(field)
+            return function(*values)
+
+        return called
+
+    def server_optimizer(optimizer, made=aggregate.server_optimizer):
+        plain = made(optimizer)
+        return plain._replace(apply=watch("aggregate", plain.apply))
+
+    own = {
+        "augmentation": watch("augment", rolled),
+        "strong_augmentation": watch("strong_augment", flipped),
+    }
+    monkeypatch.setattr(assembly, "change_of", lambda config, key: own[key])
+    for field, named in (("pointwise", POINTWISE), ("weighting", aggregate.WEIGHTINGS)):
+        for name in named:
+            monkeypatch.setitem(named, name, watch(field, named[name]))
+    monkeypatch.setattr(aggregate, "server_optimizer", server_optimizer)
+    monkeypatch.setattr(assembly, "as_read", lambda training, unread: training)
+    for module in (training_needs, networks):
+        monkeypatch.setattr(module, "refuse_unread", lambda *_: None)
+    return read
+
+
 SEEN = ("training.labeled_only_rounds=0", "dataset.train_size=300", "federation.num_labeled=80")
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow if c in ON_DEMAND else ()) for c in LEARN]
+    "case", [pytest.param(c, marks=pytest.mark.slow if c in ON_DEMAND else ()) for c in NETWORKS]
 )
 def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatch):
-    """A method that trained on views of 0..255, or mixed them with others, would have another model."""
-    own = {"augmentation": rolled, "strong_augmentation": flipped}
-    monkeypatch.setattr(assembly, "change_of", lambda config, key: own[key])
+    """A method that trained on views of 0..255, or mixed them with others, would have another model.
+
+    It reads what it declares to read, and no more.
+    """
+    read = watched(monkeypatch)
     name, settings = CASES[case]
     config, federation, _ = arranged(name, settings=(*settings, *SEEN))
     states = []
@@ -128,9 +179,11 @@ def test_bytes_are_shares_of_1_whatever_an_augmentation_returns(case, monkeypatc
         algorithm = assembly.make_algorithm(config, name, seen)
         states.append(played(algorithm, config, seen, started(algorithm, seen), 1, 1))
     assert_equal(*states, rtol=1e-3, atol=1e-4)
+    unread = UNREAD_BY_LEARNERS if has_learners(name) else needs(config, name).unread
+    assert read == {*FIELDS} - {*unread}
 
 
-@pytest.mark.parametrize("case", [c for c in LEARN if ESTIMATORS not in CASES[c][1]])
+@pytest.mark.parametrize("case", NETWORKS)
 def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
     """As a library's user has them, whose examples no config has checked."""
     name, settings = CASES[case]

@@ -72,7 +72,7 @@ from jaxfed.training.specification import Training
     delta=between(0, 1, closed=False),
     chunk=at_least(1),
 )
-@needs(pseudo_label="none", private=True)
+@needs(pseudo_label="none", private=True, unread=("weighting",))
 def dp_fedavg_records(
     *,
     training: Training,

@@ -119,7 +119,10 @@ def _check_together(given: SimpleNamespace) -> None:
 @grouped(
     episode=Episode, unlabeled=Unlabeled, helpers=Helpers, shown=Shown, released_code=ReleasedCode
 )
-@needs(pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp")
+@needs(
+    pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp",
+    unread=("augment", "pointwise"),
+)
 def protofssl(
     *,
     training: Training,

@@ -43,6 +43,7 @@ from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
@@ -87,10 +88,11 @@ def make_algorithm(
     if "training" in keywords:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
-            private = methods.needs(config, name).private
+            needed = methods.needs(config, name)
             training = make_training(
-                seen, federation, repeat, execution, map_clients, private=private
+                seen, federation, repeat, execution, map_clients, private=needed.private
             )
+            training = as_read(training, needed.unread)
             given = beside_training(seen, keywords, federation, repeat)
         with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
             return factory(training=training, **given, **own)
@@ -98,7 +100,8 @@ def make_algorithm(
         seen = methods.with_own_training(config, name)
 
         def training_of(federation: Federation) -> Training:
-            return make_training(seen, federation, repeat, execution, map_clients)
+            training = make_training(seen, federation, repeat, execution, map_clients)
+            return as_read(training, UNREAD_BY_LEARNERS)
 
         with methods.naming_own_training(config, name):
             learned = learner_ingredients.ingredients(

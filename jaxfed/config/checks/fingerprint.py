@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods
 from jaxfed.config.build.assembly import settings_to_try
-from jaxfed.config.build.views import has_views
 from jaxfed.config.keys import flatten
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
@@ -53,9 +52,8 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
         if taken <= LABELING_NOTHING:
             del seen["pseudo_label"]
-        # Inputs are normalized by all views.
-        if methods.needs(config, name).two_views is False and not has_views(config):
-            del seen["training"]["strong_augmentation"]
+        for key in methods.unread_keys(config, name):
+            del seen["training"][key]
         if "support" in methods.all_keywords(config, name):
             for key in _NOT_OF_EPISODES:
                 del seen["training"][key]

@@ -35,6 +35,10 @@ def check_method(config: ConfigDict, name: str) -> None:
     _check_known(config, name)
     if methods.uses_training(config, name):
         seen = methods.with_own_training(config, name)
+        for key in methods.unread_keys(config, name):
+            if (own := methods.training_key(config, name, key)) != f"training.{key}":
+                wrong = f"{name!r} does not read it"
+                raise UsageError(wrong, key=f"config.{own}", allowed="leave it out")
         with methods.naming_own_training(config, name):
             check_momentum(seen.training)
             if starts_from_state(seen):

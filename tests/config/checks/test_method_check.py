@@ -4,6 +4,7 @@ import functools
 import inspect
 
 import numpy as np
+import optax
 import pytest
 from small_training import double, training_of
 
@@ -15,9 +16,11 @@ from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.losses import focal_loss
 from jaxfed.training.needs import needs_of
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
+from jaxfed.training.server.aggregate import server_optimizer, uniformly
 
 TRAINING = "ml_collections_configs/fedavg_xclp.py:smoke"
 SERVER = np.zeros((3, 4), np.float32), np.zeros(3, np.int32)
@@ -30,6 +33,12 @@ CASES = [
     ("fedavg", {"pseudo_label": "network"}),
     ("protofssl", {"targets": "xclp"}),
 ]
+
+
+VALUES = {
+    **{"augment": double, "strong_augment": double, "pointwise": focal_loss},
+    **{"weighting": uniformly, "aggregate": server_optimizer(optax.sgd(0.5))},
+}
 
 
 class Watched(dict):
@@ -49,14 +58,15 @@ def needed(name, given):
 
 def built(name, given, **changes):
     sources = Watched()
+    views = {"augment", "strong_augment"}.difference(needed(name, given).unread)
     training = training_of(
         Batches("joint", size=4, epochs=1),
-        **{"augment": double, "strong_augment": double} | changes,
+        **dict.fromkeys(views, double) | changes,
         labels=lambda model, execution: sources,
     )
     asked = inspect.signature(ALGORITHMS[name]).parameters
-    needed = {"task": PrototypeTask(num_classes=3, max_labels=2), "participation": None}
-    own = {key: value for key, value in needed.items() if key in asked}
+    others = {"task": PrototypeTask(num_classes=3, max_labels=2), "participation": None}
+    own = {key: value for key, value in others.items() if key in asked}
     ALGORITHMS[name](training=training, **own, **given)
     return sources.taken
 
@@ -79,13 +89,15 @@ def test_methods_do_what_they_declare(name, given):
     can_be_at_server = "server" in declared.labels_at and declared.pseudo_label not in BY_OWN_LABELS
     assert refuses(name, given, **at_server) != can_be_at_server
     assert refuses(name, given, **works, strong_augment=None) == declared.two_views
+    for field, value in VALUES.items():
+        assert refuses(name, given, **works, **{field: value}) == (field in declared.unread)
 
 
 def test_a_method_without_a_declaration_may_need_anything():
     def mine(*, training, pseudo_label="none"):
         raise AssertionError
 
-    unknown = (None, ("clients", "server"), None, False, False)
+    unknown = (None, ("clients", "server"), None, False, False, ())
     assert needs_of(mine, {"pseudo_label": "none"}) == unknown
 
 
@@ -110,6 +122,11 @@ def test_a_method_without_a_declaration_may_need_anything():
             TRAINING,
             ["near.algorithm=scaffold", "baselines=near", "scaffold.pseudo_label=mine"],
             "scaffold.pseudo_label='mine': choose one of 'none'",
+        ),
+        (
+            TRAINING,
+            ["baselines=protofssl", "protofssl.training.class_weights=1,2"],
+            "protofssl.training.class_weights: 'protofssl' does not read it; leave it out",
         ),
         (TRAINING, ["rounds=1"], "rounds=1: all rounds would be of stage 1"),
         (
