@@ -8,7 +8,7 @@ Client k has a network f_k of its own; z_k(x) in R^D are its features. n_kc of i
     label = argmin_c |z_k(x) - c^c|                among the classes that have a prototype
 
 A class without a prototype adds nothing to the loss. All networks begin as one, the network that the run
-starts from. Running statistics stay at the client too, whatever `training.batch_statistics` is.
+starts from. Running statistics stay at the client too.
 
 A method of labeled examples: those without a label take no part. With a `pseudo_label` they have one, of
 weight w_i: both terms of the loss and the means count them w_i times, and n_kc is a sum of weights. A graph's
@@ -83,6 +83,7 @@ from jaxfed.training.specification import Training
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing
 _BY_SERVER = ("network", "teacher")  # sources that label by the server's network
 
 
@@ -122,7 +123,7 @@ class PrototypeServer(NamedTuple):
 
 
 @keywords(prototype_weight=NOT_NEGATIVE)
-@needs()
+@needs(unread=UNREAD)
 def fedproto(
     *, training: Training, prototype_weight: float = 1.0, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
@@ -172,7 +173,7 @@ def prototype_training(
             allowed="use 'none', or another source of labels",
         )
     head_paths(training.model, name)
-    training = training.with_local(batch_statistics="averaged")  # changes are 0: none of them moves
+    training = as_read(training, UNREAD)
     local, model = training.local, training.model
 
     def local_update(

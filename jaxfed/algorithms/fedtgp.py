@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.fedproto import Memory, PrototypeServer, Sent, prototype_training
+from jaxfed.algorithms.fedproto import UNREAD, Memory, PrototypeServer, Sent, prototype_training
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.mlp import mlp
 from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
@@ -63,7 +63,7 @@ class Maker(NamedTuple):
     server_rate=NOT_NEGATIVE,
     server_batch_size=at_least(1),
 )
-@needs()
+@needs(unread=UNREAD)
 def fedtgp(
     *,
     training: Training,

@@ -32,6 +32,7 @@ _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `trainin
     "augment": ("augmentation",),
     "strong_augment": ("strong_augmentation",),
     "pointwise": ("loss", "class_weights"),
+    "batch_statistics": ("batch_statistics",),
     "weighting": ("weighting",),
     "aggregate": (
         *("server_optimizer", "server_learning_rate", "server_momentum"),
@@ -148,6 +149,8 @@ def needs(config: ConfigDict, name: str) -> Needs:
 def unread_keys(config: ConfigDict, name: str) -> set[str]:
     """Return the keys of `training` that no round of the method reads (`Needs.unread`)."""
     keys = {key for field in needs(config, name).unread for key in _KEYS_OF[field]}
+    if needs(config, name).pseudo_label == "none":
+        keys |= {"batches", "unlabeled_ratio"}  # batches have given labels alone
     # Views and the graph's points are made whatever the method trains on.
     if config.preprocessing.views:
         return keys - {"augmentation", "strong_augmentation"}

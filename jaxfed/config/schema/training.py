@@ -136,7 +136,7 @@ TRAINING = in_section(
         "batch_statistics": Setting(
             LocalTraining.batch_statistics,
             one_of(get_args(BatchStatistics)),
-            "treatment of BatchNorm's statistics",
+            "treatment of BatchNorm's statistics, which count the rows that fill a client's last batch",
         ),
         "concurrency": Setting(
             Asynchrony().concurrency,

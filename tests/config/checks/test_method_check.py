@@ -37,7 +37,11 @@ CASES = [
 
 VALUES = {
     **{"augment": double, "strong_augment": double, "pointwise": focal_loss},
-    **{"weighting": uniformly, "aggregate": server_optimizer(optax.sgd(0.5))},
+    **{
+        "batch_statistics": "static",
+        "weighting": uniformly,
+        "aggregate": server_optimizer(optax.sgd(0.5)),
+    },
 }
 
 

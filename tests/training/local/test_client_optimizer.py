@@ -137,9 +137,7 @@ def test_every_method_has_it_from_one_place(method, tmp_path):
     federation = federation_of([10, 10, 8], num_labeled=6)
 
     def made(kind):
-        ingredients = training("rmsprop", kind).with_local(
-            strong_augment=lambda key, x: x, learning_rate=lambda count: 1e-2
-        )
+        ingredients = training("rmsprop", kind).with_local(learning_rate=lambda count: 1e-2)
         own = {"task": PrototypeTask(num_classes=3, max_labels=6)} if method == "protofssl" else {}
         return ALGORITHMS[method](training=ingredients, **own)
 

@@ -35,6 +35,8 @@ def algorithm(name, **changes):
             strong_augment=lambda key, x: x + 0.1 * jax.random.normal(key, x.shape),
         ),
     )
+    if name not in ("fixmatch", "fedmatch"):
+        training = training.with_local(strong_augment=None)
     training = changed(training, **changes)
     return ALGORITHMS[name](training=training, **OWN.get(name, {}))
 
