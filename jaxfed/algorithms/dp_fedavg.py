@@ -80,7 +80,7 @@ def dp_fedavg(
     """DP-FedAvg of clients, on their given labels.
 
     Args:
-        training: the training specification; its weighting has no say, all clients of a round count alike.
+        training: the training specification; its weighting is refused, all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: S, largest norm of a client's change; longer ones are scaled down to it.
         noise_multiplier: z, the noise's standard deviation in units of S; None is 1, or what `target_epsilon`

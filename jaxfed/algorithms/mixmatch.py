@@ -64,7 +64,7 @@ def mixmatch(
     """FedAvg on MixMatch's loss; FedProx with mu > 0. Defaults are the paper's for CIFAR-10 but for R.
 
     Args:
-        training: the training specification; its `local.augment` is a. Its `local.pointwise` is not used:
+        training: the training specification; its `local.augment` is a. Its `local.pointwise` is refused:
             labels are mixtures.
         num_augmentations: K, draws of the augmentation that an example's label is guessed from.
         temperature: T of sharpening; below 1 sharpens guessed labels.

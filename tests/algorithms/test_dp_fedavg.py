@@ -41,7 +41,7 @@ QUIET = {"clip": 0.3, "noise_multiplier": 0.0}
 
 def training(batches=ALL_AT_ONCE, **changes):
     """Cohorts are padded to four clients, so that they share programs."""
-    given = {"model": LINEAR, "weighting": aggregate.uniformly, "clients_multiple": 4}
+    given = {"model": LINEAR, "clients_multiple": 4}
     return training_of(batches, **given | changes)
 
 
@@ -96,9 +96,9 @@ def test_a_round_of_clients_by_hand():
 
 
 def test_rounds_of_records_by_hand():
-    """All of them drawn: who is, is another test's matter. The mean is plain, whatever the weighting."""
+    """All of them drawn: who is, is another test's matter. The mean is plain."""
     settings = {"clip": 1.5, "share": 1.0, "noise_multiplier": 0.0, "chunk": 6}
-    given = training(weighting=aggregate.by_examples, optimizer=partial(optax.sgd, momentum=0.5))
+    given = training(optimizer=partial(optax.sgd, momentum=0.5))
     algorithm = dp_fedavg_records(training=given, **settings)
     found, cut = affine(algorithm.init(KEY, FEDERATION).model), []
     for number in range(2):

@@ -139,8 +139,9 @@ def protofssl(
     The fields of the last five are keywords (`jaxfed.algorithms.protofssl.settings`).
 
     Args:
-        training: the ingredients; of `local.batches` the epochs count, E. The embedding f is the network up
-            to its last layer (`Model.features`), which a network without a head has no more of.
+        training: the ingredients; of `local.batches` the epochs count, E. `local.augment` and
+            `local.pointwise` are refused. The embedding f is the network up to its last layer
+            (`Model.features`), which a network without a head has no more of.
         task: the classes, and the network without a head.
         mu: of the proximal term; above 0 it is ProtoFSSL-FedProx.
         episode: numbers of examples in a step.
