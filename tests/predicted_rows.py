@@ -21,4 +21,4 @@ def write_table(path):
 def as_in_the_run(result, x, repeat=0):
     """Raw examples of a data set as the run numbers them, and its model's probabilities."""
     federation = result.federation(repeat)
-    return x[result._simulation.numbers], result.model(repeat=repeat)(federation.x)
+    return x[result._source.numbers], result.model(repeat=repeat)(federation.x)

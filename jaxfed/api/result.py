@@ -26,7 +26,9 @@ from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
+from jaxfed.experiment.store import network_run
 from jaxfed.experiment.store.manifest import read_predictions
+from jaxfed.experiment.store.network_run import NetworkRun
 from jaxfed.experiment.store.records import read_metrics, read_run
 from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.algorithm import Predict, ServerState
@@ -177,22 +179,26 @@ class Result:
         asked = f"predictor({name!r})"
         federation = self.federation(repeat)
         predict, state = self._trained(name, repeat, federation, asked, last=last)
-        simulation, folder = self._simulation, self._files.preprocessing(repeat)
-        return Predictor(
-            name,
-            simulation.class_names,
-            simulation.row_encoding(),
-            (
-                *feature_stages(self.config, simulation, repeat, folder),
-                stage_of(predict, state, f"{name!r} has a model of each client"),
-            ),
-        )
+        source, folder = self._source, self._files.preprocessing(repeat)
+        stages = [stage_of(predict, state, f"{name!r} has a model of each client")]
+        if isinstance(source, Simulation):
+            stages = [*feature_stages(self.config, source, repeat, folder), *stages]
+        return Predictor(name, source.class_names, source.row_encoding(), tuple(stages))
 
     def _trained(
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
     ) -> tuple[Predict, ServerState]:
         """Return a method's function of states and examples, and the state that the run has saved."""
         algorithm = make_algorithm(self.config, name, federation, repeat, folder=self._files.path)
+        init = algorithm.init
+        if isinstance(self._source, NetworkRun):
+            assert algorithm.sides is not None
+            sides = algorithm.sides()
+            if sides.evaluate is not None:
+                raise UsageError(
+                    f"{asked}: its models and labels are at the clients of the network"
+                )
+            init, _ = sides.server(_ask_nobody, federation)  # without rows of clients' states
         if algorithm.predict is None:
             later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
             is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
@@ -205,7 +211,7 @@ class Result:
         if saved is None:
             raise UsageError(f"{asked}: {folder} holds no state; the method diverged")
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
-        template = algorithm.init(key, federation)
+        template = init(key, federation)
         if not last and algorithm.validate:
             template = algorithm.evaluated(template)
         return algorithm.predict, saved.state(template=template)
@@ -214,16 +220,18 @@ class Result:
         """The clients of a repeat, as the methods received them."""
         folder = self._files.preprocessing(repeat)
         self._files.check(folder)
-        return self._simulation.federation(self.config.seed + repeat, folder=folder)
+        return self._source.federation(self.config.seed + repeat, folder=folder)
 
     @cached_property
-    def _simulation(self) -> Simulation:
-        """The data set of the run, as it was then.
+    def _source(self) -> Simulation | NetworkRun:
+        """The data set of the run, as it was then; of a run over a network what its server knew of it.
 
         Raises:
             UsageError: a name in the config that nobody has registered; data that are missing or others.
         """
         check(self.config)
+        if (found := network_run.read(self.workdir)) is not None:
+            return found
         try:
             simulation = Simulation(self.config)
         except UsageError as error:
@@ -246,6 +254,10 @@ class Result:
         if not 0 <= repeat < self.config.num_repeats:
             raise UsageError(f"repeat={repeat}: use 0 to {self.config.num_repeats - 1}")
         return name
+
+
+def _ask_nobody(*_: Any, **__: Any) -> dict[int, Any]:
+    return {}
 
 
 def table(rows: Iterable[dict[str, Any]]) -> ResultTable:

@@ -8,9 +8,9 @@ An encoder belongs to a reader (`Dataset.encoder`); gaps and scaling to the trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from jaxfed.data.dataset import Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.tables.encoder import TableEncoder
+from jaxfed.data.readers.tables.encoder import Column, TableEncoder
 from jaxfed.data.standardization import Standardization
 from jaxfed.host.own_files import typed
 
@@ -57,6 +57,22 @@ class RowEncoding:
             x = self.scaling(x)
         return flat(x) if self.is_flat else x
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of an example's numbers; () if they have none."""
+        own = self.encoder.names
+        missing = self.gaps.columns if self.gaps is not None and own else ()
+        return (*own, *(f"{own[column]} is missing" for column in missing))
+
+    def described(self) -> dict[str, Any]:
+        """Return all that it knows, as JSON has it (`encoding_from`)."""
+        return {
+            "encoder": self.encoder.described(),
+            "gaps": self.gaps._asdict() if self.gaps else None,
+            "scaling": [part.tolist() for part in self.scaling] if self.scaling else None,
+            "is_flat": self.is_flat,
+        }
+
 
 def flat(x: np.ndarray) -> np.ndarray:
     """float32 [n, d] of examples [n, ...]; float32 stays where it is, in memory or mapped."""
@@ -67,6 +83,31 @@ def flat(x: np.ndarray) -> np.ndarray:
 def encoder_of(dataset: Dataset) -> Encoder:
     """Return the data set's encoder; examples of a reader without one are arrays."""
     return dataset.encoder or ArrayEncoder.of(dataset.x)
+
+
+class _Described(NamedTuple):
+    encoder: dict[str, Any]
+    gaps: Gaps | None
+    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None
+    is_flat: bool
+
+
+def encoding_from(described: Mapping[str, Any]) -> RowEncoding:
+    """Return the encoding that `RowEncoding.described` describes; errors as of `encoder_from`."""
+    given = typed(_Described, dict(described), "encoding")
+    mean, scale = given.scaling or ((), ())
+    scaling = Standardization(np.array(mean), np.array(scale)) if given.scaling else None
+    return RowEncoding(encoder_from(given.encoder), given.gaps, scaling, given.is_flat)
+
+
+def encoding_of_arrays(
+    shape: tuple[int, ...], dtype: Any, columns: Sequence[str] = ()
+) -> RowEncoding:
+    """Return the encoding of examples as they are: arrays, or rows of numbers with these names."""
+    if columns:
+        numbers = tuple(map(Column, columns))
+        return RowEncoding(TableEncoder(numbers, tuple(columns)))
+    return RowEncoding(ArrayEncoder(shape, np.dtype(dtype) == np.uint8))
 
 
 def encoder_from(described: Mapping[str, Any]) -> Encoder:

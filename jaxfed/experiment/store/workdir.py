@@ -15,6 +15,7 @@
     tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
     tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
     manifest.json    length and SHA-256 of each other file that is read after the end, except pictures
+    network.json     of a run over a network: what its server knew of the clients' data (`network_run`)
     summary.json     the final metrics; written last and atomically: it marks a finished experiment
     .lock            held by the process that is running here
     .deleted.json    config.json while the results of an earlier experiment are being deleted
@@ -61,7 +62,7 @@ _FREE = tuple(
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
-TRACKING, TENSORBOARD = "tracking.jsonl", "tensorboard"
+TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
     _SUMMARY,
     _METRICS,
@@ -74,6 +75,7 @@ _OWN = (
     _PLOTS,
     TRACKING,
     TENSORBOARD,
+    NETWORK,
     _DATA,
     MANIFEST,
 )  # beside config.json
@@ -182,7 +184,7 @@ class Workdir:
         """Write manifest.json, then summary.json: its presence means that the results are complete."""
         partial = self.path / f".{_SUMMARY}.whole.partial"  # its checksum is in the manifest
         write_json(partial, summary)
-        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT)
+        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT, NETWORK)
         files = manifest_of(self.path, (*names, partial.name))
         files[_SUMMARY] = files.pop(partial.name)
         write_json(self.path / MANIFEST, {"files": files})

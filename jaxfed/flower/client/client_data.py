@@ -1,6 +1,6 @@
 """A client's folder: its examples and its settings, checked before anything is sent.
 
-    train.npz      x [n, ...] and y int [n], -1 for unlabeled
+    train.npz      x [n, ...] and y int [n], -1 for unlabeled; columns, the names of x's last axis, optional
     test.npz       the same; new points, checked and left to the client: no run reads them; optional
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
@@ -104,6 +104,7 @@ class ClientData(NamedTuple):
         train: train.npz.
         test: test.npz; None without the file.
         public: x of public.npz; None without the file.
+        columns: names of the columns of x; () if train.npz has none.
     """
 
     folder: Path
@@ -111,6 +112,7 @@ class ClientData(NamedTuple):
     train: Points
     test: Points | None
     public: np.ndarray | None
+    columns: tuple[str, ...] = ()
 
     def federation(self, num_classes: int) -> Federation:
         """Return a federation of this client alone; its test points are its new ones."""
@@ -139,7 +141,9 @@ def read(folder: Path, *, num_classes: int | None = None) -> ClientData:
         raise UsageError(f"{found.wrong[0]}{others}")
     assert found.settings is not None
     assert found.train is not None
-    return ClientData(folder, found.settings, found.train, found.test, found.public)
+    return ClientData(
+        folder, found.settings, found.train, found.test, found.public, found.columns[TRAIN]
+    )
 
 
 def problems(folder: Path, *, num_classes: int | None = None) -> list[str]:
@@ -184,6 +188,7 @@ class _Reading:
         self.train: Points | None = None
         self.test: Points | None = None
         self.public: np.ndarray | None = None
+        self.columns: dict[str, tuple[str, ...]] = {}
         if not folder.is_dir():
             self.wrong.append(f"{folder}: no such folder")
             return
@@ -214,6 +219,7 @@ class _Reading:
         if arrays is None:
             return None
         x, y = self._examples(name, arrays["x"]), self._labels(name, arrays["y"])
+        self.columns[name] = self._columns(name, arrays)
         if x is None or y is None:
             return None
         if len(x) != len(y):
@@ -257,6 +263,18 @@ class _Reading:
             return read
         return None
 
+    def _columns(self, name: str, arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
+        """Return the names of the columns of x; () without the array."""
+        columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
+        if columns is None:
+            return ()
+        if columns.dtype.kind != "U" or columns.shape != width:
+            form = f"{columns.dtype}{list(columns.shape)}"
+            self._say(name, f"columns is {form}; use texts, one a column of x {list(width)}")
+        elif len(set(columns.tolist())) < len(columns):
+            self._say(name, "columns has a name twice")
+        return tuple(columns.tolist())
+
     def _labels(self, name: str, y: np.ndarray) -> np.ndarray | None:
         if y.dtype.kind not in "iu":
             self._say(name, f"y has type {y.dtype}; use integers, -1 for unlabeled")
@@ -280,6 +298,8 @@ class _Reading:
         others = {TEST: None if self.test is None else self.test.x, PUBLIC: self.public}
         for name, x in others.items():
             kinds = [f"{a.dtype}{list(a.shape[1:])}" for a in (x, self.train.x) if a is not None]
+            if self.columns.get(name, own := self.columns[TRAIN]) != own:
+                self._say(name, f"columns are others than those of {TRAIN}, or in another order")
             if x is not None and kinds[0] != kinds[1]:
                 self._say(name, f"examples are {kinds[0]}, those of {TRAIN} {kinds[1]}")
 

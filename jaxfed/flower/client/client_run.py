@@ -128,6 +128,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
         y=y,
         public=data.public,
         sums=sums,
+        columns=data.columns,
     )
     return hello.to_record(said)
 

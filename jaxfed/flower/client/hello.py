@@ -1,8 +1,8 @@
 """A client's first reply: its versions, its number, and what the server must know of its data.
 
-These numbers leave a client in its hello, and nothing else of its data does: how many examples and labels
-it has, and the shape and type of its examples. The number of steps, shapes and weights of a round depend on
-them.
+These leave a client in its hello, and nothing else of its data does: how many examples and labels it has, the
+shape and type of its examples, and the names of their columns. The number of steps, shapes and weights of a
+round depend on the numbers; by the names the server finds a site whose columns are in another order.
 
 If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
 feature (of each channel of images) leave as well. They are sums in the clear: of one example they are the
@@ -19,6 +19,7 @@ suspects to be there. The one of public examples is meant to be compared.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from importlib import metadata
@@ -38,6 +39,7 @@ from jaxfed.flower.messages.steps import one_line
 NAME = "hello"  # of the step
 
 _MOST_AXES = 8
+_LONGEST_COLUMNS = 10_000_000  # characters of all names
 _MOST_STEPS = 2**53  # the server counts on from the largest number that a client says
 
 
@@ -84,6 +86,7 @@ class Hello(NamedTuple):
         last_step: number of the last step of this run that it has served; 0: none.
         last_round: the round of that step.
         census: counts.
+        columns: names of the columns of its examples; () if it has none.
     """
 
     client: int
@@ -96,6 +99,7 @@ class Hello(NamedTuple):
     last_step: int
     last_round: int
     census: Census
+    columns: tuple[str, ...] = ()
 
 
 def census_of(x: np.ndarray, y: np.ndarray, *, sums: bool = True) -> Census:
@@ -128,6 +132,7 @@ def hello(
     y: np.ndarray,
     public: np.ndarray | None = None,
     sums: bool = True,
+    columns: tuple[str, ...] = (),
 ) -> Hello:
     """Collect a client's first reply.
 
@@ -141,6 +146,7 @@ def hello(
         y: labels int [n], -1 for unlabeled.
         public: public examples.
         sums: True if the method needs the sums of features.
+        columns: names of the columns of x.
 
     Raises:
         client_step.StepRefused: another process is serving a step, or files of the run are damaged.
@@ -157,6 +163,7 @@ def hello(
         last_step=0 if last is None else last.number,
         last_round=0 if last is None else last.round,
         census=census_of(x, y, sums=sums),
+        columns=columns,
     )
 
 
@@ -179,9 +186,8 @@ def check_unchanged(said: Mapping[str, Value], folder: Path, x: np.ndarray, y: n
 
 def to_record(said: Hello) -> Record:
     """Convert a hello to the content of a reply."""
-    head: dict[str, Value] = {
-        name: value for name, value in said._asdict().items() if name != "census"
-    }
+    own = said._asdict() | {"columns": json.dumps(said.columns)}
+    head: dict[str, Value] = {name: value for name, value in own.items() if name != "census"}
     arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
     for name in ("total", "square"):
         arrays[name] = np.array(getattr(said.census, name), np.float64)
@@ -228,7 +234,25 @@ def from_record(content: Mapping[str, Value]) -> Hello:
         last_step=records.whole_number(content, "last_step", most=_MOST_STEPS),
         last_round=records.whole_number(content, "last_round", most=_MOST_STEPS),
         census=census,
+        columns=_columns(records.text(content, "columns", longest=_LONGEST_COLUMNS), shape),
     )
+
+
+def _columns(text: str, shape: np.ndarray) -> tuple[str, ...]:
+    """Names of the columns of examples.
+
+    Raises:
+        BadMessage: these are none, or not as many as there are columns.
+    """
+    try:
+        columns = json.loads(text)
+    except ValueError:
+        columns = None
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise BadMessage("columns is not a list of texts")
+    if columns and [len(columns)] != shape[-1:].tolist():
+        raise BadMessage(f"columns has {len(columns)} names of {shape[-1:].tolist()} columns")
+    return tuple(columns)
 
 
 def _sums(counts: Mapping[str, Value], name: str, shape: np.ndarray) -> tuple[float, ...]:

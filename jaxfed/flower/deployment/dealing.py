@@ -19,7 +19,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.encoding import RowEncoding
 from jaxfed.errors import UsageError
+from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import (
     PRIVATE_FOLDER,
@@ -63,29 +65,45 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
     simulation = Simulation(config)
     simulation.check()
     federation = simulation.federation(config.seed + repeat)
-    folders = deal_to_clients(federation, nodes, estimators=_estimators(config))
+    encoding = None  # of rows, unless a network computes their features
+    if config.preprocessing.kind not in ("pretrained", "federated_features"):
+        encoding = simulation.row_encoding()
+    columns = encoding.names if encoding is not None else ()
+    folders = deal_to_clients(federation, nodes, estimators=_estimators(config), columns=columns)
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]
-    deal_to_server(federation, server, class_names=names, numbers=simulation.numbers)
+    deal_to_server(
+        federation, server, class_names=names, numbers=simulation.numbers, encoding=encoding
+    )
     return Dealt(folders, federation)
 
 
 def deal_to_clients(
-    federation: Federation, nodes: Path, *, estimators: Sequence[str] = ()
+    federation: Federation,
+    nodes: Path,
+    *,
+    estimators: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> tuple[Path, ...]:
     """Write each client's folder, whose settings allow these estimators; its state, if any, stays."""
     nodes.mkdir(parents=True, exist_ok=True)
     return tuple(
-        _deal_to(federation, client, nodes / str(client), estimators)
+        _deal_to(federation, client, nodes / str(client), estimators, columns)
         for client in range(federation.num_clients)
     )
 
 
 def deal_to_server(
-    federation: Federation, folder: Path, *, class_names: tuple[str, ...], numbers: np.ndarray
+    federation: Federation,
+    folder: Path,
+    *,
+    class_names: tuple[str, ...],
+    numbers: np.ndarray,
+    encoding: RowEncoding | None,
 ) -> None:
     """Write what a server knows: shared.json, and its own examples.
 
-    shared.json has the number and the names of the classes, shape and type of an example, and what a
+    shared.json has the number and the names of the classes, shape and type of an example, the names of its
+    columns and the encoding of rows if there are some, and what a
     simulation derives from all clients' data: the largest numbers of examples and of labels of a client, and
     the normalization of inputs. test.npz, validation.npz and server.npz have x, y and the number of each
     example in the data set; public.npz has x, and y if the labels are public.
@@ -101,6 +119,8 @@ def deal_to_server(
         "normalization": [np.asarray(part).tolist() for part in (mean, deviation)],
         "num_public_classes": federation.num_public_classes,
     }
+    if encoding is not None:
+        shared |= {"columns": list(encoding.names), "encoding": plain(encoding.described())}
     write_private(folder / SHARED, (json.dumps(shared, indent=2) + "\n").encode())
     for name in HELD_OUT:
         points = getattr(federation, name)
@@ -118,14 +138,21 @@ def _estimators(config: ConfigDict) -> tuple[str, ...]:
     return (named,) if named else ()
 
 
-def _deal_to(federation: Federation, client: int, folder: Path, estimators: Sequence[str]) -> Path:
+def _deal_to(
+    federation: Federation,
+    client: int,
+    folder: Path,
+    estimators: Sequence[str],
+    columns: Sequence[str],
+) -> Path:
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     part = federation.partition
     labeled, unlabeled, new = (each[client] for each in part)
     own = np.concatenate([labeled, unlabeled])
     y = np.full(len(own), UNLABELED, np.int32)
     y[: len(labeled)] = federation.y[labeled]
-    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y})
+    named = {"columns": np.array(columns)} if columns else {}
+    _write_arrays(folder / TRAIN, {"x": federation.x[own], "y": y, **named})
     test = {"x": federation.x[new], "y": federation.y[new]} if len(new) else {}
     _write_arrays(folder / TEST, test)
     public = {"x": federation.public_examples} if len(federation.public) else {}

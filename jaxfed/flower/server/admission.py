@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -17,6 +17,9 @@ from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import Record
 from jaxfed.flower.messages.steps import one_line
 from jaxfed.flower.server.exchange import Exchange
+
+_MOST_NAMED = 10  # clients in a line
+_BETWEEN_LINES = 30.0  # seconds
 
 
 class Admitted(NamedTuple):
@@ -56,6 +59,8 @@ class Expected(NamedTuple):
         public: checksum of the public examples; "": the method has none.
         data: checksums of clients' data in an earlier part of this run.
         names: of the clients; () for any.
+        example: type and sizes of an example.
+        columns: names of its columns; () if they have none.
     """
 
     clients: Collection[int]
@@ -63,6 +68,16 @@ class Expected(NamedTuple):
     public: str = ""
     data: Mapping[int, str] = {}
     names: Sequence[str] = ()
+    example: Sequence[Any] = ()
+    columns: Sequence[str] = ()
+
+    def missing(self, there: Collection[int]) -> str:
+        """Name the clients that are not there, such as `1 (south), 2 (west)`; "" if all are."""
+        names = {client: f" ({name})" for client, name in enumerate(self.names)}
+        left = [client for client in self.clients if client not in there]
+        shown = [f"{client}{names.get(client, '')}" for client in left[:_MOST_NAMED]]
+        more = len(left) - len(shown)
+        return ", ".join(shown) + f" and {more} more" * bool(more)
 
 
 def gather(
@@ -71,6 +86,8 @@ def gather(
     admit: Callable[..., Admitted],
     *,
     seconds: float,
+    missing: Callable[[Collection[int]], str] = lambda there: "",
+    tell: Callable[[str], None] = lambda line: None,
     poll: float = 0.5,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -84,18 +101,27 @@ def gather(
         number: of clients.
         admit: asks nodes (nodes, known=) and admits the clients among them.
         seconds: to wait.
+        missing: names the clients that are not among these.
+        tell: receives a line of who is missing, when that changes and every half minute.
         poll: seconds between two looks at the network.
         clock: as in `Exchange`.
         sleep: as in `Exchange`.
     """
-    end = clock() + seconds
-    found = Admitted({}, {}, {}, 0, False)
+    began = told = clock()
+    end = began + seconds
+    found, line = Admitted({}, {}, {}, 0, False), ""
     while True:
         if new := set(network.nodes()) - {*found.nodes.values(), *found.refused}:
             found = found.joined(admit(new, known=found.nodes))
         left = end - clock()
         if len(found.nodes) == number or found.wrong or left <= 0:
             return found
+        waiting = (
+            f"waiting for clients {missing(found.nodes)}; {len(found.nodes)} of {number} are here"
+        )
+        if waiting != line or clock() - told >= _BETWEEN_LINES:
+            line, told = waiting, clock()
+            tell(f"{line}, after {told - began:.0f} of {seconds:g} s")
         sleep(min(poll, left))
 
 
@@ -202,6 +228,10 @@ def _objection(said: Hello, expected: Expected) -> str:
         return (
             f"{who} has the name {one_line(said.name)!r}, and config.deployment.nodes has {name!r}"
         )
+    if expected.example and (form := [said.census.dtype, *said.census.shape]) != expected.example:
+        return f"{who} has examples {form}, the server {expected.example}"
+    if wrong := _other_columns(said.columns, tuple(expected.columns)):
+        return f"{who} ({one_line(said.name)}) {wrong}"
     if said.config != expected.config:
         return f"{who} resolves the config differently ({one_line(said.config)}, not {expected.config})"
     if expected.public and said.public != expected.public:
@@ -210,6 +240,26 @@ def _objection(said: Hello, expected: Expected) -> str:
     if said.data != expected.data.get(said.client, said.data):
         return f"{who} has other data than earlier in this run, or a new folder"
     return ""
+
+
+def _other_columns(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """Reason to refuse examples with these names of columns, where the server has `ours`; ""."""
+    if theirs == ours:
+        return ""
+    if not theirs:
+        return (
+            "names no columns, and shared.json of the server does; add `columns` to its train.npz"
+        )
+    if not ours:
+        return "names its columns, and shared.json of the server does not; add `columns` there"
+    place = next(place for place, name in enumerate(theirs) if name != ours[place])
+    found, wanted = (one_line(name) for name in (theirs[place], ours[place]))
+    if theirs[place] not in ours:
+        return f"has a column {found!r} in place {place}, where the server has {wanted!r}"
+    return (
+        f"has its columns in another order: {found!r} in place {place}, where the server has {wanted!r}; put "
+        "the columns of train.npz and test.npz into the server's order"
+    )
 
 
 class Returning:

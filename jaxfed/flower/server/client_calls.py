@@ -11,7 +11,7 @@ said of themselves at the run's first start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ def connect(
     limits: Deployment,
     data: ServerData,
     place: Path,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
     **clock: Any,
 ) -> ClientCalls:
     """Wait for the clients, ask who they are, and return the calls to them.
@@ -78,6 +80,8 @@ def connect(
         setup.fingerprint(text),
         data=earlier,
         names=limits.names,
+        example=[data.dtype.name, *data.example],
+        columns=data.columns,
     )
     asked: Record = {"config": text, "method": config.algorithm, "num_classes": data.num_classes}
     waiting: dict[str, Any] = {"deadline": limits.deadline, "retries": limits.retries, **clock}
@@ -85,8 +89,20 @@ def connect(
     def admit(asking: Collection[int], wanted: Expected = expected, **known: Any) -> Admitted:
         return admission.admit(network, asking, wanted, asked, run=run, **waiting, **known)
 
-    admitted = admission.gather(network, number, admit, seconds=limits.wait_for_nodes, **clock)
-    _check_complete(admitted, number, data)
+    admitted = admission.gather(
+        network,
+        number,
+        admit,
+        seconds=limits.wait_for_nodes,
+        missing=expected.missing,
+        tell=tell,
+        **clock,
+    )
+    if missing := expected.missing(admitted.nodes):
+        refused = "; ".join(f"node {node}: {why}" for node, why in admitted.refused.items())
+        raise UsageError(
+            f"clients {missing} of {number} are missing{f'; refused: {refused}' * bool(refused)}"
+        )
     hellos = [admitted.hellos[client] for client in range(number)]
     if not earlier:
         known_clients.write(place, admitted.hellos)
@@ -104,6 +120,7 @@ def connect(
         limits,
         place,
         Returning(network, admit, expected, admitted.hellos),
+        [said.name for said in hellos],
         tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
     )
 
@@ -119,6 +136,7 @@ class ClientCalls:
         limits: the quorum, and the largest norm of a reply.
         place: the workdir.
         returning: admits clients that come back with another node.
+        names: of the clients.
         remarks: lines about nodes that were refused.
     """
 
@@ -128,6 +146,7 @@ class ClientCalls:
     limits: Deployment
     place: Path
     returning: Returning
+    names: list[str]
     remarks: tuple[str, ...] = ()
     _of_round: dict[str, Any] = field(default_factory=dict)
     _norms: dict[int, float] = field(default_factory=dict)  # of a round's replies
@@ -306,22 +325,6 @@ def _name_of_run(text: str, place: Path) -> str:
     """
     where = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
     return f"{setup.fingerprint(text)}-{where}"
-
-
-def _check_complete(admitted: Admitted, number: int, data: ServerData) -> None:
-    missing = sorted(set(range(number)) - admitted.nodes.keys())
-    if missing:
-        refused = "; ".join(f"node {node}: {why}" for node, why in admitted.refused.items())
-        raise UsageError(
-            f"clients {', '.join(map(str, missing))} of {number} are missing"
-            f"{f'; refused: {refused}' * bool(refused)}"
-        )
-    for client, said in admitted.hellos.items():
-        form = [said.census.dtype, *said.census.shape]
-        if form != [data.dtype.name, *data.example]:
-            raise UsageError(
-                f"client {client} has examples {form}, the server {[data.dtype.name, *data.example]}"
-            )
 
 
 def _has_states(algorithm: FederatedAlgorithm, federation: Federation) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.encoding import RowEncoding, encoding_from, encoding_of_arrays
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
@@ -39,6 +40,8 @@ class ServerData:
         class_names: of the classes.
         example: shape of one example.
         dtype: of examples.
+        encoding: of rows as they are outside jaxfed.
+        columns: names of the columns of an example; () if they have none.
         parts: {"test", "validation" or "public": (x, y, number of each example in the data set)}.
     """
 
@@ -46,6 +49,8 @@ class ServerData:
     class_names: tuple[str, ...]
     example: tuple[int, ...]
     dtype: np.dtype
+    encoding: RowEncoding
+    columns: tuple[str, ...] = ()
     parts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def federation(self, census: Census | None, num_clients: int) -> Federation:
@@ -87,7 +92,8 @@ def read(folder: Path) -> ServerData:
     Raises:
         UsageError: a file is missing, damaged, or does not fit the others.
     """
-    num_classes, class_names, shape, dtype = _read_shared(folder)
+    shared = _read_shared(folder)
+    shape, dtype, num_classes = shared.example, shared.dtype, shared.num_classes
     parts = {}
     for name in (*HELD_OUT, PUBLIC.removesuffix(".npz")):
         file = folder / f"{name}.npz"
@@ -95,11 +101,11 @@ def read(folder: Path) -> ServerData:
             parts[name] = _part(file, shape, dtype, num_classes)
     if "server" in parts:
         raise UsageError(f"{folder / 'server.npz'}: on a network the labels are at clients")
-    return ServerData(num_classes, class_names, shape, dtype, parts)
+    return replace(shared, parts=parts)
 
 
-def _read_shared(folder: Path) -> tuple[int, tuple[str, ...], tuple[int, ...], np.dtype]:
-    """Return number and names of the classes, shape and type of an example, from shared.json.
+def _read_shared(folder: Path) -> ServerData:
+    """Return what shared.json has, without parts.
 
     Raises:
         UsageError: it is missing or damaged.
@@ -107,15 +113,27 @@ def _read_shared(folder: Path) -> tuple[int, tuple[str, ...], tuple[int, ...], n
     file = folder / SHARED
     found = own_files.json_object(own_files.content_of(file), file)
     for key, (allowed, holds) in _IN_SHARED.items():
-        if key not in found:
+        if key not in found and key not in _OPTIONAL:
             raise UsageError(f"{file}: {key} is missing; use {allowed}")
-        if not holds(found[key]):
+        if key in found and not holds(found[key]):
             raise UsageError(f"{file}: {key}={shown(found[key])}: use {allowed}")
     number, names = found["num_classes"], found["class_names"]
     if len(names) != number:
         raise UsageError(f"{file}: {len(names)} class_names, and num_classes={number}")
     dtype, *shape = found["example"]
-    return number, tuple(names), tuple(shape), np.dtype(dtype)
+    columns = tuple(found.get("columns", ()))
+    if columns and len(columns) != shape[-1]:
+        raise UsageError(f"{file}: {len(columns)} columns, and examples of shape {shape}")
+    encoding = encoding_of_arrays(tuple(shape), dtype, columns)
+    if "encoding" in found:
+        try:
+            encoding = encoding_from(found["encoding"])
+            form = encoding.prepared(encoding.encoder.blank())
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise UsageError(f"{file}: encoding is damaged; deal anew, or leave it out") from None
+        if [str(form.dtype), *form.shape[1:]] != found["example"]:
+            raise UsageError(f"{file}: encoding gives {form.dtype}{list(form.shape[1:])} examples")
+    return ServerData(number, tuple(names), tuple(shape), np.dtype(dtype), encoding, columns)
 
 
 def shown(value: Any) -> str:
@@ -142,7 +160,17 @@ _IN_SHARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     ),
     "example": ("a list of 'uint8' or 'float32' and the sizes of an example", _is_form),
+    "columns": (
+        "a list of different texts, the names of the columns of an example",
+        lambda value: (
+            isinstance(value, list)
+            and all(isinstance(name, str) for name in value)
+            and len(set(value)) == len(value)
+        ),
+    ),
+    "encoding": ("what `launch.flower try` writes", lambda value: isinstance(value, dict)),
 }
+_OPTIONAL = ("columns", "encoding")
 
 
 def _part(

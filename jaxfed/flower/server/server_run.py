@@ -29,12 +29,14 @@ from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache
+from jaxfed.experiment.store.network_run import NetworkRun
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.messages.network import Network
 from jaxfed.flower.server import client_calls, server_data
 from jaxfed.flower.server.server_data import ServerData
+from jaxfed.flower.server.stages import sites
 from jaxfed.host.interruption import Interruption
 
 if TYPE_CHECKING:
@@ -73,17 +75,27 @@ def serve(
     ):
         progress.working_on("waiting for clients")
         limits = deployment_of(config)
-        calls = client_calls.connect(network, config, limits, data, place, **clock)
+        calls = client_calls.connect(
+            network, config, limits, data, place, tell=progress.note, **clock
+        )
         inputs = of_inputs(config, len(calls.federation.public))
         for line in (*inputs, *calls.remarks):
             progress.note(line)
+        census = calls.federation.census
+        assert census is not None
+        form = data.class_names, data.dtype.name, data.example, data.encoding
+        NetworkRun(*form, census).write(place)
 
         def make(seen: ConfigDict, name: str, *_: Any, **__: Any) -> FederatedAlgorithm:
             return calls.algorithm(make_algorithm(seen, name, calls.federation), name)
 
         held = _InPlaceOfSimulation(data, calls.federation)
         experiment = Experiment(config, held, directory, progress, Interruption(), make=make)
-        summary = {**experiment.run(), "environment": environment.describe()}
+        summary = {
+            **experiment.run(),
+            "environment": environment.describe(),
+            "sites": sites(place, calls.names, census),
+        }
         directory.finish(summary)
     return summary
 

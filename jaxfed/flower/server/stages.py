@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxfed.errors import Unresumable
+from jaxfed.federation.census import Census
 from jaxfed.host import storage
 
 STAGES = "stages.jsonl"
@@ -83,6 +84,29 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(line, dict) and "stage" in line and type(line.get("round")) is int:
             yield line
+
+
+def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:
+    """Return each client's part in a run: its name, its counts, rounds that it was in, and that it left."""
+    asked: dict[int, set[int]] = {client: set() for client in range(len(names))}
+    why: dict[int, dict[int, str]] = {client: {} for client in asked}
+    for line in lines(place / STAGES):
+        for client in line.get("clients", ()):
+            asked[client].add(line["round"])
+            why[client].pop(line["round"], None)  # of a round that is played again
+        for client, reason in line.get("why", {}).items():
+            why[int(client)][line["round"]] = reason
+    return [
+        {
+            "site": name,
+            "examples": census.examples[client],
+            "labels": census.labels[client],
+            "rounds": len(asked[client]) - len(why[client]),
+            "left": len(why[client]),
+            "last_reason": next(reversed(why[client].values()), ""),
+        }
+        for client, name in enumerate(names)
+    ]
 
 
 def departures(place: Path) -> dict[int, dict[str, list[int]]]:

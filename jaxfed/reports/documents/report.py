@@ -168,7 +168,8 @@ def _run_section(run: Run, names: _Names, target: float | None) -> Section:
         if target is None
         else target_table(run, target, names.take("tables", run.name, "target"))
     )
-    parts: list[Table | Picture] = [table, *_there(taken), *pictures, *_there(chosen)]
+    sites = tables.sites_table(run, names.take("tables", run.name, "sites"))
+    parts: list[Table | Picture] = [table, *_there(taken, sites), *pictures, *_there(chosen)]
     found = read_audit(run.workdir)
     if found is not None:
         draw = partial(vulnerability_figure, found["methods"], methods_of([run]))

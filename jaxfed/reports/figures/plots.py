@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.network_run import is_network
 from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics, sort_algorithms
 from jaxfed.host.own_files import guarded
 from jaxfed.reports.figures.axes import fit
@@ -94,7 +95,7 @@ def run_plots(run: Run) -> dict[str, Callable[[], Figure]]:
     bins = reliabilities(run)
     if bins:
         drawings["reliability"] = partial(reliability_figure, bins, methods)
-    if (run.workdir / "partition.json").exists():
+    if (run.workdir / "partition.json").exists() and not is_network(run.workdir):
         drawings["partition"] = partial(_partition_of, run.workdir)
     return drawings
 

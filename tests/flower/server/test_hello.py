@@ -228,7 +228,7 @@ class Joining(LocalNetwork):
         return [node for node in super().nodes() if self.since.get(node, 0) <= self.clock()]
 
 
-def gathered(network, number, **data):
+def gathered(network, number, tell=lambda line: None, **data):
     waited = {"clock": network.clock, "sleep": network.clock.sleep}
     expected = Expected(range(number), CONFIG, **data)
 
@@ -237,7 +237,9 @@ def gathered(network, number, **data):
             network, nodes, expected, {}, run="r", deadline=10, retries=0, **waited, **known
         )
 
-    found = admission.gather(network, number, admit, seconds=60, **waited)
+    found = admission.gather(
+        network, number, admit, seconds=60, missing=expected.missing, tell=tell, **waited
+    )
     return found, network.clock() - 100
 
 
@@ -249,6 +251,21 @@ def test_waiting_ends_with_the_last_client_or_the_time(tmp_path):
     found, seconds = gathered(Joining(clients, {6: 90}), 2)
     assert found.nodes == {0: 5}  # who is here is asked, so that the error says who is missing
     assert 60 <= seconds < 65
+
+
+def test_a_waiting_server_names_who_is_missing(tmp_path):
+    lines, names = [], ("north", "west", "south")
+    clients = {5 + j: client_of(tmp_path / names[j], j, name=names[j]) for j in (0, 1)}
+    gathered(Joining(clients, {6: 40}), 3, lines.append, names=names)
+    assert lines == [
+        "waiting for clients 1 (west), 2 (south); 1 of 3 are here, after 1 of 60 s",
+        "waiting for clients 1 (west), 2 (south); 1 of 3 are here, after 31 of 60 s",
+        "waiting for clients 2 (south); 2 of 3 are here, after 41 of 60 s",
+    ]
+    assert (
+        Expected(range(20), CONFIG).missing(range(5))
+        == "5, 6, 7, 8, 9, 10, 11, 12, 13, 14 and 5 more"
+    )
 
 
 @pytest.mark.parametrize(("number", "faults"), [(7, {}), (1, {(9, 1): "late"})])

@@ -1,0 +1,117 @@
+"""network.json in the workdir of a run over a network: what its results need in place of the clients' data.
+
+    NetworkRun(...).write(workdir)
+    found = read(workdir)              # None: a simulation's workdir
+    found.federation()                 # as the server knew it, without examples
+
+It has the form of an example, the encoding of rows, and the counts that clients sent in their hellos.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxfed.data.client_rows import Partition
+from jaxfed.data.encoding import RowEncoding, encoding_from
+from jaxfed.experiment.store.manifest import read_json
+from jaxfed.experiment.store.workdir import NETWORK, write_json
+from jaxfed.federation.census import Census
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.feature_statistics import FeatureSums
+from jaxfed.host import own_files
+
+_NOBODY = np.zeros(0, np.int64)
+
+
+class NetworkRun(NamedTuple):
+    """A run over a network, in the place of a simulation's data (`Simulation`).
+
+    Fields:
+        class_names: C names.
+        dtype: of an example.
+        shape: of an example.
+        encoding: of rows as they are outside jaxfed.
+        census: of all clients.
+    """
+
+    class_names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    encoding: RowEncoding
+    census: Census
+
+    def federation(self, *_: Any, **__: Any) -> Federation:
+        """Return the federation without examples; arguments are those of a simulation's."""
+        nobody = (_NOBODY,) * len(self.census.examples)
+        return Federation(
+            np.zeros((0, *self.shape), self.dtype),
+            np.zeros(0, np.int32),
+            Partition(nobody, nobody, nobody),
+            len(self.class_names),
+            census=self.census,
+        )
+
+    def row_encoding(self) -> RowEncoding:
+        """Return the encoding of rows."""
+        return self.encoding
+
+    def write(self, workdir: Path) -> None:
+        """Write the file."""
+        census = self.census._asdict()
+        if self.census.sums is not None:
+            census["sums"] = self.census.sums._asdict()
+        described = {"encoding": self.encoding.described(), "census": census}
+        write_json(workdir / NETWORK, {**self._asdict(), **described})
+
+
+def is_network(workdir: Path) -> bool:
+    """True for the workdir of a run over a network."""
+    return (workdir / NETWORK).exists()
+
+
+def read(workdir: Path) -> NetworkRun | None:
+    """Read the file; None for the workdir of a simulation.
+
+    Raises:
+        Damaged: it cannot be read.
+    """
+    if not is_network(workdir):
+        return None
+    given = read_json(workdir, NETWORK)
+    with own_files.guarded(workdir / NETWORK):
+        described = given.pop("encoding")
+        stored = own_files.typed(_Stored, given, "network")
+        census, sums = stored.census, stored.census.sums
+        if sums is not None:
+            sums = FeatureSums(np.array(sums.total), np.array(sums.square), sums.values)
+        return NetworkRun(
+            stored.class_names,
+            np.dtype(stored.dtype).name,
+            stored.shape,
+            encoding_from(described),
+            Census(*census[:2], sums, census.labels, census.examples),
+        )
+
+
+class _Sums(NamedTuple):
+    total: tuple[float, ...]
+    square: tuple[float, ...]
+    values: int
+
+
+class _Census(NamedTuple):
+    capacity: int
+    max_labels: int
+    sums: _Sums | None
+    labels: tuple[int, ...]
+    examples: tuple[int, ...]
+
+
+class _Stored(NamedTuple):
+    class_names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    census: _Census
