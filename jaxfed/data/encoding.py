@@ -88,15 +88,17 @@ def encoder_of(dataset: Dataset) -> Encoder:
 class _Described(NamedTuple):
     encoder: dict[str, Any]
     gaps: Gaps | None
-    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None
+    scaling: tuple[list[Any], list[Any]] | None  # nested as the arrays
     is_flat: bool
 
 
 def encoding_from(described: Mapping[str, Any]) -> RowEncoding:
     """Return the encoding that `RowEncoding.described` describes; errors as of `encoder_from`."""
     given = typed(_Described, dict(described), "encoding")
-    mean, scale = given.scaling or ((), ())
-    scaling = Standardization(np.array(mean), np.array(scale)) if given.scaling else None
+    scaling = None
+    if given.scaling is not None:
+        mean, scale = (np.array(each, np.float64) for each in given.scaling)
+        scaling = Standardization(mean, scale)
     return RowEncoding(encoder_from(given.encoder), given.gaps, scaling, given.is_flat)
 
 

@@ -92,7 +92,7 @@ def read(workdir: Path) -> NetworkRun | None:
             np.dtype(stored.dtype).name,
             stored.shape,
             encoding_from(described),
-            Census(*census[:2], sums, census.labels, census.examples),
+            Census(census.capacity, census.max_labels, sums, census.labels, census.examples),
         )
 
 
