@@ -17,15 +17,16 @@ from __future__ import annotations
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from jaxfed.config.keys import check_value
-from jaxfed.data.dataset import UNLABELED
+from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.clients import Federation
@@ -35,6 +36,8 @@ from jaxfed.rules import Rule, at_least, check_values, one_of
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
 STATE, NODE = "state", "node"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+T = TypeVar("T")
+
 Errors = Literal["class only", "full"]
 _HASH = re.compile(r"([0-9a-f]{16})?")
 
@@ -197,7 +200,9 @@ class _Reading:
         self.train = self._points(TRAIN, is_needed=True)
         self.test = self._points(TEST)
         arrays = self._arrays(PUBLIC, ("x",))
-        self.public = None if arrays is None else self._examples(PUBLIC, arrays["x"])
+        if arrays is not None:
+            public = self._entering(PUBLIC, partial(examples_of, arrays["x"]))
+            self.public = None if public is None else as_examples(public)
         self._compare()
 
     def _settings(self) -> ClientSettings | None:
@@ -218,14 +223,10 @@ class _Reading:
         arrays = self._arrays(name, ("x", "y"), is_needed=is_needed)
         if arrays is None:
             return None
-        x, y = self._examples(name, arrays["x"]), self._labels(name, arrays["y"])
         self.columns[name] = self._columns(name, arrays)
-        if x is None or y is None:
-            return None
-        if len(x) != len(y):
-            self._say(name, f"x has {len(x)} examples and y {len(y)} labels; one label an example")
-            return None
-        return Points(x, y)
+        given = arrays["x"], arrays["y"]
+        pair = self._entering(name, partial(pair_of, given, num_classes=self._num_classes))
+        return None if pair is None else Points(as_examples(pair[0]), pair[1])
 
     def _arrays(
         self, name: str, wanted: tuple[str, ...], *, is_needed: bool = False
@@ -249,20 +250,6 @@ class _Reading:
             return None
         return arrays
 
-    def _examples(self, name: str, x: np.ndarray) -> np.ndarray | None:
-        if x.dtype.kind not in "biuf":
-            self._say(name, f"x has type {x.dtype}; use numbers")
-        elif x.ndim < 2:
-            self._say(name, f"x has shape {list(x.shape)}; use [n, ...], one row an example")
-        elif not np.isfinite(read := as_examples(x)).all():
-            count = int((~np.isfinite(read.reshape(len(read), -1))).any(1).sum())
-            self._say(
-                name, f"x has values that are nan or infinite in float32, in {count} examples"
-            )
-        else:
-            return read
-        return None
-
     def _columns(self, name: str, arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
         """Return the names of the columns of x; () without the array."""
         columns, width = arrays.get("columns"), arrays["x"].shape[-1:]
@@ -275,19 +262,13 @@ class _Reading:
             self._say(name, "columns has a name twice")
         return tuple(columns.tolist())
 
-    def _labels(self, name: str, y: np.ndarray) -> np.ndarray | None:
-        if y.dtype.kind not in "iu":
-            self._say(name, f"y has type {y.dtype}; use integers, -1 for unlabeled")
-        elif y.ndim != 1:
-            self._say(name, f"y has shape {list(y.shape)}; use [n]")
-        elif len(y) and int(y.min()) < UNLABELED:
-            self._say(name, f"y has the label {y.min()}; use classes from 0 on, -1 for unlabeled")
-        elif len(y) and int(y.max()) >= (self._num_classes or np.iinfo(np.int32).max):
-            most = f"0 to {self._num_classes - 1}" if self._num_classes else "below 2 ** 31"
-            self._say(name, f"y has the label {y.max()}; classes are {most}")
-        else:
-            return y.astype(np.int32)
-        return None
+    def _entering(self, name: str, gate: Callable[..., T]) -> T | None:
+        """What `jaxfed.data.given_examples` returns; None, and a line, for what it refuses."""
+        try:
+            return gate(where=str(self._folder / name))
+        except UsageError as error:
+            self.wrong.append(str(error))
+            return None
 
     def _compare(self) -> None:
         """Compare test and public examples with training examples."""

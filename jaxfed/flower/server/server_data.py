@@ -19,6 +19,7 @@ import numpy as np
 from jaxfed.data.client_rows import Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.encoding import RowEncoding, encoding_from, encoding_of_arrays
+from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
@@ -187,27 +188,14 @@ def _part(
         raise UsageError(f"{file}: {error.strerror}") from error
     if "x" not in arrays:
         raise UsageError(f"{file}: no array x")
-    if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
-        form = f"{arrays['x'].dtype}{list(arrays['x'].shape)}"
-        raise UsageError(f"{file}: x is {form}; use numbers [n, ...]")
-    x = as_examples(arrays["x"])
-    y = arrays.get("y", np.full(len(x), UNLABELED, np.int32))
+    like = np.zeros((0, *shape), dtype)
+    x = as_examples(examples_of(arrays["x"], str(file)))
+    x = examples_of(x, str(file), like)
+    y = arrays.get("y", np.full(len(x), UNLABELED))
+    y = labels_of(y, str(file), len(x), num_classes)
     number = arrays.get("number", np.full(len(x), UNLABELED, np.int64))
-    for name, array in (("y", y), ("number", number)):
-        if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise UsageError(
-                f"{file}: {name} is {array.dtype}{list(array.shape)}; use integers [n]"
-            )
-    if x.shape[1:] != shape or x.dtype != dtype or len(y) != len(x):
+    if number.dtype.kind not in "iu" or number.shape != y.shape:
         raise UsageError(
-            f"{file}: {x.dtype}{list(x.shape)} and {len(y)} labels; examples of this run are "
-            f"{dtype}{list(shape)}"
+            f"{file}: number is {number.dtype}{list(number.shape)}; use integers [{len(x)}]"
         )
-    if len(number) != len(x):
-        raise UsageError(f"{file}: {len(number)} numbers of {len(x)} examples")
-    if not np.isfinite(x).all():
-        raise UsageError(f"{file}: x has values that are nan or infinite in float32")
-    if len(y) and not UNLABELED <= int(y.min()) <= int(y.max()) < num_classes:
-        wrong = y.min() if y.min() < UNLABELED else y.max()
-        raise UsageError(f"{file}: y has the label {wrong}; classes are 0 to {num_classes - 1}")
     return x, y, number

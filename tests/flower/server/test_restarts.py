@@ -195,15 +195,15 @@ DAMAGE = {
         lambda folder: ((folder / "test.npz").unlink(), (folder / "test.npz").mkdir()),
         "test.npz: Is a directory",
     ),
-    "texts": (arrays(x=lambda x: np.array(["a"] * len(x))), "use numbers [n, ...]"),
-    "another form": (arrays(x=lambda x: x[:, :3]), "examples of this run are"),
+    "texts": (arrays(x=lambda x: np.array(["a"] * len(x))), "examples of type <U1"),
+    "another form": (arrays(x=lambda x: x[:, :3]), "; use [n, 8, 8, 1]"),
     "not finite": (arrays(x=lambda x: x * np.float32(np.nan)), "nan or infinite"),
-    "few labels": (arrays(y=lambda y: y[1:]), "labels; examples of this run are"),
-    "labels of texts": (arrays(y=lambda y: y.astype(str)), "use integers [n]"),
-    "a label beyond": (arrays(y=lambda y: y + 90), "classes are 0 to 9"),
-    "a label below": (arrays(y=lambda y: y - 90), "classes are 0 to 9"),
-    "few numbers": (arrays(number=lambda number: number[1:]), "numbers of"),
-    "numbers of floats": (arrays(number=lambda number: number * 1.0), "use integers [n]"),
+    "few labels": (arrays(y=lambda y: y[1:]), "for 40 examples; one integer each"),
+    "labels by name": (arrays(y=lambda y: np.array(["a"] * len(y))), "label 'a' is a name"),
+    "a label beyond": (arrays(y=lambda y: y + 90), "label 9"),
+    "a label below": (arrays(y=lambda y: y - 90), "label -9"),
+    "few numbers": (arrays(number=lambda number: number[1:]), "use integers [40]"),
+    "numbers of floats": (arrays(number=lambda number: number * 1.0), "use integers [40]"),
 }
 
 
