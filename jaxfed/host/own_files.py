@@ -69,17 +69,19 @@ def opened(file: Path, most: int | None = None) -> Iterator[io.BufferedReader]:
     Raises:
         Damaged: it is missing, no regular file, or larger; whatever else the enclosed code raises.
     """
-    with guarded(file):
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb", closefd=True) as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Damaged(f"cannot read {file}: it is no regular file")
-            if most is not None and status.st_size > most:
-                raise Damaged(
-                    f"cannot read {file}: it has {status.st_size} bytes, at most {most} belong there"
-                )
-            yield stream
+    with guarded(file), open(file, "rb", opener=_without_waiting) as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise Damaged(f"cannot read {file}: it is no regular file")
+        if most is not None and status.st_size > most:
+            raise Damaged(
+                f"cannot read {file}: it has {status.st_size} bytes, at most {most} belong there"
+            )
+        yield stream
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO's other end may never come
 
 
 def content_of(file: Path, most: int | None = LARGEST) -> bytes:

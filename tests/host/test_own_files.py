@@ -1,0 +1,159 @@
+"""Readers of our own files: each limit by its words, so that none is another's doing."""
+
+import gzip
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from damaged_files import says
+
+from jaxfed.host import own_files
+
+COLUMNS = ("a", "b")
+
+
+def npy(array, **changes):
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, **changes)
+    return stream.getvalue()
+
+
+def zipped(*names, compression=zipfile.ZIP_STORED):
+    def write(file):
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            for name in names:
+                archive.writestr(name, npy(np.zeros(9)))
+
+    return write
+
+
+def overlapping(file):
+    """Two entries of the directory at one member."""
+    zipped("a.npy", "b.npy")(file)
+    with zipfile.ZipFile(file) as archive:
+        first, second = archive.infolist()
+        content = file.read_bytes()
+        kept = content[: second.header_offset] + content[archive.start_dir :]
+        end = len(kept) - 6  # the directory's offset, before the length of the comment
+    start = second.header_offset.to_bytes(4, "little")
+    place = kept.rindex(start, 0, end)
+    kept = kept[:place] + first.header_offset.to_bytes(4, "little") + kept[place + 4 :]
+    file.write_bytes(kept[:end] + second.header_offset.to_bytes(4, "little") + kept[end + 4 :])
+
+
+def written(content):
+    return lambda file: file.write_bytes(content)
+
+
+def table(text):
+    return written(gzip.compress(text.encode()))
+
+
+def rows(file):
+    return own_files.table_rows(own_files.content_of(file), COLUMNS, file)
+
+
+def an_object(file):
+    return own_files.json_object(own_files.content_of(file), file)
+
+
+def an_array(file):
+    with own_files.guarded(file):
+        return own_files.array(own_files.content_of(file))
+
+
+def small(file):
+    return own_files.content_of(file, most=9)
+
+
+NESTED = {depth: '{"a":' * depth + "1" + "}" * depth for depth in (50, 51, 10**5)}
+CASES = {
+    "no file": (lambda file: None, an_object, "No such file or directory"),
+    "FIFO": (os.mkfifo, an_object, "it is no regular file"),
+    "device": (lambda file: file.symlink_to("/dev/zero"), an_object, "it is no regular file"),
+    "folder": (Path.mkdir, own_files.arrays_of, "Is a directory"),
+    "too long": (written(b"0123456789"), small, "it has 10 bytes, at most 9 belong there"),
+    "list": (written(b"[]"), an_object, "it holds no JSON object"),
+    "deep": (written(NESTED[51].encode()), an_object, "nested more than 50 deep"),
+    "deeper": (written(NESTED[10**5].encode()), an_object, "RecursionError"),
+    "no text": (written(b'{"a": "\xff"}'), an_object, "UnicodeDecodeError"),
+    "bomb": (table("a,b\n" + "1,1\n" * 10**6), rows, "it decompresses to more than"),
+    "columns": (table("a,c\n"), rows, "its columns are not a,b"),
+    "no columns": (table(""), rows, "ValueError"),
+    "short row": (table("a,b\n1\n"), rows, "ValueError"),
+    "cut table": (written(gzip.compress(b"a,b\n")[:-4]), rows, "EOFError"),
+    "objects": (written(npy(np.array([print], object))), an_array, "of Python objects"),
+    "fewer bytes": (written(npy(np.zeros(9))[:-1]), an_array, r"71 bytes for float64 \[9\]"),
+    "more bytes": (written(npy(np.zeros(9)) + b"0"), an_array, r"73 bytes for float64 \[9\]"),
+    "no size": (written(npy(np.zeros(9, "V0"))), an_array, "0 bytes for "),
+    "version": (
+        written(npy(np.zeros(9), version=(3, 0))),
+        an_array,
+        "version .3, 0. of NumPy's format",
+    ),
+    "compressed": (
+        zipped("a.npy", compression=zipfile.ZIP_DEFLATED),
+        own_files.arrays_of,
+        "a compressed member",
+    ),
+    "overlap": (overlapping, own_files.arrays_of, "members of more bytes than the file"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_said(tmp_path, case):
+    write, read, words = CASES[case]
+    file = tmp_path / "file"
+    write(file)
+    error = says(lambda: read(file), words)
+    assert isinstance(error, own_files.Damaged)
+    assert str(error).startswith(f"cannot read {file}: ")
+
+
+def test_what_is_whole_is_read(tmp_path):
+    file = tmp_path / "file"
+    file.write_text(NESTED[50])
+    assert an_object(file) == json.loads(NESTED[50])
+    table("a,b\n1,\n")(file)
+    assert rows(file) == [{"a": "1", "b": ""}]
+    for array in (np.zeros((0, 3)), np.float32(2), np.asfortranarray(np.eye(3)[:2]), np.array("x")):
+        file.write_bytes(npy(np.asanyarray(array)))
+        found = an_array(file)
+        np.testing.assert_array_equal(found, array)
+        assert found.dtype == array.dtype
+        assert found.flags.writeable
+    zipped("a.npy")(file)
+    assert own_files.arrays_of(file)["a"].tolist() == [0] * 9
+
+
+class Inner(NamedTuple):
+    numbers: tuple[int, ...] = ()
+    pair: tuple[int, float] = (1, 2.0)
+    more: "Inner | None" = None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"numbers": [1, True]}, r"x.numbers\[1\] is of type bool"),
+        ({"numbers": "12"}, "x.numbers is of type str"),
+        ({"pair": [1]}, "argument 2 is shorter"),
+        ({"pair": [1, "2"]}, r"x.pair\[1\] is of type str"),
+        ({"more": {"mare": 1}}, "x.more has mare, which nothing reads"),
+        ([], "x is of type list"),
+    ],
+)
+def test_types_are_those_of_annotations(value, words):
+    with pytest.raises(ValueError, match=words):
+        own_files.typed(Inner, value, "x")
+
+
+def test_lists_are_tuples_and_integers_may_be_numbers():
+    found = own_files.typed(Inner, {"pair": [3, 4], "more": {"numbers": [5]}}, "x")
+    assert found == Inner((), (3, 4.0), Inner((5,)))
+    assert type(found.pair[1]) is float
