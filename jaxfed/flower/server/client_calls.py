@@ -11,6 +11,7 @@ said of themselves at the run's first start.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
 
 _THEN = "the run stops; the same command continues it"
+_IS_METRIC = re.compile(r"\.(metrics|labels)\.")  # in a name of a reply
 _MOST_LOOKED_AT = 8  # examples that a new model must have predictions for
 _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
 
@@ -212,10 +214,17 @@ class ClientCalls:
             for client, message in requests.items()
         }
         seconds: dict[int, timings.Seconds] = {}
+        measured: dict[int, dict[str, float]] = {}
 
         def read(client: int, content: Record) -> Any:
             seconds[client] = timings.from_record(records.part(content, SECONDS))
-            return self._read(reply, check, client, content)
+            found = self._read(reply, check, client, content)
+            measured[client] = {
+                name.rpartition(".")[2]: round(float(value), 6)
+                for name, value in content.items()
+                if _IS_METRIC.search(name) and np.ndim(value) == 0
+            }
+            return found
 
         if not in_session:
             self._before_session = None
@@ -228,7 +237,7 @@ class ClientCalls:
             read=read,
             continues=self._continues,
         )
-        self._count(answers, round_number, seconds)
+        self._count(answers, round_number, seconds, {c: m for c, m in measured.items() if m})
         answers.enough(self.limits.quorum, then=_THEN)
         return answers.replies
 
@@ -290,7 +299,13 @@ class ClientCalls:
             "from the state before"
         )
 
-    def _count(self, answers: Answers, number: int, seconds: Mapping[int, timings.Seconds]) -> None:
+    def _count(
+        self,
+        answers: Answers,
+        number: int,
+        seconds: Mapping[int, timings.Seconds],
+        measured: Mapping[int, Mapping[str, float]],
+    ) -> None:
         for client, lost in answers.lost.items():
             before = (self._before_session or {}).get(client)
             if lost.kind == "StateLost":  # it begins anew in its next round
@@ -308,7 +323,8 @@ class ClientCalls:
         for key, value in found.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
-        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why)
+        told = {"metrics": measured} if measured else {}
+        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why, **told)
 
 
 def _norm(tree: Any) -> float:

@@ -87,15 +87,18 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, Any]]:
-    """Return each client's part in a run: its name, its counts, rounds that it was in, and that it left."""
+    """Return each client's part in a run: name, counts, rounds that it was in or left, its last metrics."""
     asked: dict[int, set[int]] = {client: set() for client in range(len(names))}
     why: dict[int, dict[int, str]] = {client: {} for client in asked}
+    measured: dict[int, dict[str, float]] = {client: {} for client in asked}
     for line in lines(place / STAGES):
         for client in line.get("clients", ()):
             asked[client].add(line["round"])
             why[client].pop(line["round"], None)  # of a round that is played again
         for client, reason in line.get("why", {}).items():
             why[int(client)][line["round"]] = reason
+        for client, metrics in line.get("metrics", {}).items():
+            measured[int(client)] |= metrics
     return [
         {
             "site": name,
@@ -104,6 +107,7 @@ def sites(place: Path, names: Sequence[str], census: Census) -> list[dict[str, A
             "rounds": len(asked[client]) - len(why[client]),
             "left": len(why[client]),
             "last_reason": next(reversed(why[client].values()), ""),
+            **measured[client],
         }
         for client, name in enumerate(names)
     ]

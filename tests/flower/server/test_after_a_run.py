@@ -102,6 +102,7 @@ def test_a_report_has_the_sites(tmp_path):
     assert [site["site"] for site in sites] == ["client-0", "client-1", "client-2"]
     assert [(site["rounds"], site["left"]) for site in sites] == [(2, 0), (2, 0), (1, 1)]
     assert sites[2]["last_reason"] == "no reply within 300 s"
+    assert all(site["train_loss"] > 0 and site["local_steps"] > 0 for site in sites)
     assert sum(site["examples"] for site in sites) > sum(site["labels"] for site in sites) > 0
     write_report([place], tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
