@@ -84,6 +84,7 @@ def get_config(variant: str = "") -> ConfigDict:
     smoke                           two rounds, few methods and shadow models
     """
     config = base.get_config()
+    config.dataset.test_rows = "shared"  # as in the tables of results/
     config.algorithm = "fedct"
     config.baselines = METHODS
     config.num_repeats = 3

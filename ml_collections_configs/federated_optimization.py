@@ -38,6 +38,7 @@ from jaxfed.config import base
 def get_config(variant: str = "") -> ConfigDict:
     """Variants: fashion_mnist, cifar10 (a small CNN, ten clients of 100 a round), clock, and shared ones."""
     config = base.get_config()
+    config.dataset.test_rows = "shared"  # as in the tables of results/
     config.algorithm = "fedavg"
     config.baselines = (
         *("fedprox", "scaffold", "feddyn", "fedavgm"),

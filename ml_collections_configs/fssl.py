@@ -74,6 +74,7 @@ def get_config(variant: str = "") -> ConfigDict:
     smoke                                               a few rounds
     """
     config = base.get_config()
+    config.dataset.test_rows = "shared"  # as in the tables of results/
     config.algorithm, config.baselines = "sage", AT_CLIENTS
     config.num_repeats = 3
     config.rounds = 60

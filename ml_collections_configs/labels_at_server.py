@@ -35,6 +35,7 @@ from jaxfed.config import base
 def get_config(variant: str = "") -> ConfigDict:
     """Variants: fashion_mnist (100 clients, 100 labels, a small CNN), cifar10, and the shared ones."""
     config = base.get_config()
+    config.dataset.test_rows = "shared"  # as in the tables of results/
     config.algorithm = "semifl"
     config.baselines = (
         *("fedavg", "fedavg_network", "fixmatch", "fedmatch"),

@@ -62,6 +62,7 @@ FIXED: dict[str, dict[str, object]] = {
 def get_config(variant: str = "") -> ConfigDict:
     """Variants: a set, by default `digits`; smoke, two repeats of digits."""
     config = base.get_config()
+    config.dataset.test_rows = "shared"  # as in the tables of results/
     config.num_repeats = 3
     config.federation.labeled_fraction = 0.02
     base.beside_auto(config, ("xclp", "per_client_lp", "pooled_lp"))

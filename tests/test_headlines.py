@@ -110,6 +110,11 @@ def test_xclp_prediction():
     assert f"inside clients {best.mean():.1f} ({gain} ± {error} less)" in text("docs/choosing.md")
     assert f"{gain} ± {error}" in text("docs/results.md")
     assert f"{gain} ± {error}" in text("results/xclp_prediction/README.md")
+    table = "xclp_prediction/no_client_prior/tables/cifar10-no-client-prior"
+    without = values(table, "xclp", "test_balanced_accuracy")
+    gain, error = difference(without, best)
+    for page in ("README.md", "docs/choosing.md", "docs/results.md"):
+        assert f"{gain} ± {error}" in text(page)
 
 
 def test_protofssl_at_equal_steps():

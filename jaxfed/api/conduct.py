@@ -89,7 +89,7 @@ def conduct(
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
     statistics = simulation.row_statistics()
-    for line in (*disclosures(config), *statistics):
+    for line in (*held.warnings(), *disclosures(config), *statistics):
         progress.note(line)
     with (
         open_for_all(place, settings, overwrite=overwrite) as directory,
@@ -134,12 +134,13 @@ def present(
     """Print the results of a finished run, and of its audit; say so if the folder is a result's own."""
     # Here, because a mistake need not wait for what reports import.
     from jaxfed.reports.tables.method_names import methods_of
+    from jaxfed.reports.tables.remarks import MARK, marked
 
     run = read_run(place)
     summary, methods = run.summary or {}, methods_of([run])
-    remarks = summary.get("remarks", ())
+    lines = [f"{MARK[1:]} {line}" for line in summary.get("remarks", ())]
     where = in_words(place, is_temporary=is_temporary)
-    progress.show_results(summary["algorithms"], where, methods.names, remarks=remarks)
+    progress.show_results(summary["algorithms"], where, marked(run, methods.names), remarks=lines)
     found = read_audit(place) if audited else None
     if found is not None:
         from jaxfed.reports.documents.audit import HEADINGS, table_rows, which_accuracy

@@ -35,6 +35,7 @@ from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.own_files import guarded
+from jaxfed.reports.tables import remarks
 from jaxfed.reports.tables.method_names import methods_of
 
 # A pandas.DataFrame where pandas is installed, else a list of one dict a row.
@@ -77,9 +78,10 @@ class Result:
     def _repr_html_(self) -> str:
         """The table of methods as the console has it, the remarks, and the place."""
         run = read_run(self.workdir)
-        headings, rows = results_table(self.summary["algorithms"], methods_of([run]).names)
+        names = remarks.marked(run, methods_of([run]).names)
+        headings, rows = results_table(self.summary["algorithms"], names)
         place = in_words(self.workdir, is_temporary=self._is_temporary)
-        notes = [*complaints(self.summary), *self.summary.get("remarks", ())]
+        notes = [*complaints(self.summary), *(f"{remarks.MARK[1:]} {line}" for line in run.remarks)]
         return html_table(headings, rows, [*notes, f"results are in {place}"])
 
     def plot(self) -> Plots:
@@ -183,7 +185,9 @@ class Result:
         stages = [stage_of(predict, state, f"{name!r} has a model of each client")]
         if isinstance(source, Simulation):
             stages = [*feature_stages(self.config, source, repeat, folder), *stages]
-        return Predictor(name, source.class_names, source.row_encoding(), tuple(stages))
+        return Predictor(
+            name, source.class_names, source.row_encoding(self.config.seed + repeat), tuple(stages)
+        )
 
     def _trained(
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool

@@ -185,7 +185,7 @@ def feature_stages(
     kind = config.preprocessing.kind
     if kind == "pretrained":
         network = _network_stage(*extraction(**pretrained_settings(config)))
-        projected = simulation.projection()
+        projected = simulation.projection(config.seed + repeat)
         if projected is None:
             return (network,)
         return network, _network_stage(projected, lambda project, x: project(x), rows_at_once())

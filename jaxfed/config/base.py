@@ -25,6 +25,7 @@ SIZES_OF_A_SET: dict[str, Any] = {
     key: SHARED[key].default
     for key in (
         *("dataset.train_size", "dataset.test_size", "dataset.unlabeled_size", "dataset.balanced"),
+        "dataset.test_rows",
         *("federation.num_labeled", "federation.public_size", "federation.own_size"),
         *("audit.members", "audit.population", "paper_table"),
     )

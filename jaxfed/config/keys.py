@@ -33,6 +33,8 @@ GONE: dict[str, Any] = {
     "twinsight.thresholds": "freematch",
     "xclp.self_edges": False,
 }
+# Keys that configs of earlier versions lack, with the value that their runs have, if it is no default.
+ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {
     **dict.fromkeys(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import GONE
+from jaxfed.config.keys import ADDED, GONE
 
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
 
@@ -15,12 +15,13 @@ _WHOLE = "selection.candidates"  # section without defaults of its own, once a c
 def restored(stored: Mapping[str, Any]) -> ConfigDict:
     """Return the config that was written as JSON: lists are tuples, references between keys are resolved.
 
-    Keys that an older version did not write have their defaults (`jaxfed.config.schema`); in the sections of
-    XCLP's baselines they have XCLP's values, as in a config file.
+    Keys that an older version did not write have the values that its runs had: `ADDED`, else their defaults
+    (`jaxfed.config.schema`); in the sections of XCLP's baselines XCLP's values, as in a config file.
     """
     from jaxfed.config import base  # methods and their settings; a workdir is read without them
 
     config = base.get_config()
+    config.update_from_flattened_dict(ADDED)
     with config.unlocked(), config.ignore_type():
         _put(config, stored, "")
     resolved = config.copy_and_resolve_references()

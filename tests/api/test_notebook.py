@@ -21,7 +21,7 @@ def opened(tmp_path):
     accuracies = {"xclp": XCLP, "a<b": XCLP}
     make_run(tmp_path / "a<b", accuracies, algorithm="xclp", baselines=["a<b"])
     summary = json.loads((tmp_path / "a<b" / "summary.json").read_text())
-    summary["remarks"] = ["xclp: x < y"]
+    summary["remarks"] = ["xclp in repeat 1: x < y"]
     (tmp_path / "a<b" / "summary.json").write_text(json.dumps(summary))
     return jaxfed.open(tmp_path / "a<b")
 
@@ -30,8 +30,8 @@ def test_the_table_is_the_consoles(opened):
     html = opened._repr_html_()
     lines = html.splitlines()
     assert lines[1].startswith("<tr><th>algorithm</th><th>accuracy, %</th>")
-    assert "<tr><td>XCLP</td><td>84.00 ± 4.00</td>" in html
-    assert "<p>xclp: x &lt; y</p>" in html
+    assert "<tr><td>XCLP ‡</td><td>84.00 ± 4.00</td>" in html
+    assert "<p>‡ xclp in repeat 1: x &lt; y</p>" in html
     assert lines[-1].startswith("<p>results are in /")
     assert lines[-1].endswith("a&lt;b</p>")
     assert "a<b" not in html

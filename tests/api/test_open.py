@@ -62,8 +62,10 @@ def test_keys_of_later_versions_have_their_defaults(trained, tmp_path):
     del config["client_knn"]
     # Keys of earlier versions, at their only values.
     config |= {"fedct": {"decode": "unbiased"}, "labeled_share": "ceiling"}
+    del config["dataset"]["test_rows"]
     (place / "config.json").write_text(json.dumps(config))
     opened = jaxfed.open(place).config
+    assert opened.dataset.test_rows == "shared"  # as all runs were then
     assert dict(flatten(opened.execution)) == dict(flatten(base.get_config().execution))
     assert opened.evaluate_every == 0
     assert opened.per_client_lp.alpha == 0.9

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.federation.clients import Federation
+
+_FEW_TEST, _FEW_VALIDATION = 100, 30
 
 
 class Holdings(NamedTuple):
@@ -22,6 +25,8 @@ class Holdings(NamedTuple):
         test: held out for testing, including clients' new points.
         dropped: all other examples of the data.
         without_label: examples without a label in the data, including dropped ones.
+        test_classes: test examples of each class that any has.
+        test_rows: "shared" by all repeats, or drawn "by_repeat".
     """
 
     clients: int
@@ -33,6 +38,8 @@ class Holdings(NamedTuple):
     test: int
     dropped: int
     without_label: int
+    test_classes: tuple[int, ...] = ()
+    test_rows: str = "shared"
 
     def line(self, name: str) -> str:
         """Return a readable line on the data set of this name."""
@@ -45,15 +52,36 @@ class Holdings(NamedTuple):
             f"{unknown}"
         )
 
+    def warnings(self) -> list[str]:
+        """Return a line for test and for validation examples that are too few to tell methods apart."""
+        found = []
+        if self.test < _FEW_TEST:
+            found.append(
+                f"{self.test} test rows, fewer than {_FEW_TEST}: differences of methods depend on which rows "
+                "these are; raise config.dataset.test_fraction, or config.num_repeats"
+            )
+        if 0 < self.validation < _FEW_VALIDATION:
+            found.append(
+                f"{self.validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost "
+                "by chance; raise config.dataset.validation_fraction, or set it to 0 for the last states"
+            )
+        return found
 
-def holdings(y: np.ndarray, federation: Federation, *, has_public_set: bool) -> Holdings:
+
+def holdings(
+    y: np.ndarray, federation: Federation, *, has_public_set: bool, test_rows: str = "shared"
+) -> Holdings:
     """Count the examples of a federation made from this data set.
 
     Args:
         y: int [n], classes of both splits as they were read, before subsampling; -1: none.
         federation: with or without examples.
         has_public_set: True if public examples come from another data set.
+        test_rows: as in `Holdings`.
     """
+    new_points = ClientRows.of(federation.partition.new).joined
+    tested = federation.y[np.concatenate([federation.test, new_points])]
+    of_each = np.bincount(tested[tested >= 0])
     labeled, unlabeled, new = federation.partition.sizes.sum(axis=1).tolist()
     server, public = len(federation.server), len(federation.public)
     validation, test = len(federation.validation), len(federation.test) + new
@@ -68,4 +96,6 @@ def holdings(y: np.ndarray, federation: Federation, *, has_public_set: bool) -> 
         test,
         dropped=len(y) - of_these,
         without_label=int(np.count_nonzero(y < 0)),
+        test_classes=tuple(of_each[of_each > 0].tolist()),
+        test_rows=test_rows,
     )

@@ -5,8 +5,10 @@
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
 The subsample of examples (`jaxfed.config.data.subsampling`) depends on `config.seed` alone and is the same in
-every repeat. So is the test split of a set without one, or with its own undone (`dataset.pooled`). The
-assignment to clients, the choice of labeled examples and the validation split depend on the repeat's seed.
+every repeat. The test split of a set without one, or with its own undone (`dataset.pooled`), is drawn in each
+repeat, or once (`dataset.test_rows`). The assignment to clients, the choice of labeled examples and the
+validation split depend on the repeat's seed. What is estimated from training rows (scales, components,
+medians for gaps) is so by repeat where the test split is.
 All draws are stratified: they take the same share of each class, or of each natural client.
 
 Public examples (`jaxfed.config.data.public_examples`) and those of a server with labels are drawn from the
@@ -25,7 +27,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flax import nnx
@@ -63,13 +65,12 @@ from jaxfed.config.data.preprocessing import (
     warn_of_scales,
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
-from jaxfed.config.data.sources import clients_set, public_set
-from jaxfed.config.data.subsampling import drawn_for_test, subsampled
+from jaxfed.config.data.sources import clients_set, completed_public, public_set
+from jaxfed.config.data.subsampling import drawn_for_test, hold_out, subsampled, test_seed
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.mapped_rows import parts
-from jaxfed.data.partitioning.stratified import stratified
 from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -99,19 +100,25 @@ class Simulation:
             UsageError: the set cannot be found or read, or is smaller than requested.
         """
         self._config = config
-        self._vectors: np.ndarray | None = None
+        self._vectors: tuple[int, np.ndarray] | None = None  # by the seed of the test rows
         dataset = dataset or clients_set(config)
         self._holdings: Holdings | None = None
         self._sizes: dict[int, np.ndarray] = {}
         self._labels = np.concatenate([dataset.y, dataset.y_test])
-        self._dataset, self.numbers = subsampled(dataset, config)
-        if self._dataset.has_gaps:
-            self._dataset = self._dataset.completed(~drawn_for_test(config, self._dataset))
-        self._public = public_set(config, dataset, self._dataset.gaps)
+        part, self.numbers = subsampled(dataset, config)
+        self._with_gaps = part, public_set(config, dataset)
+        self._dataset, self._public = self._completed(config.seed)
         if self._public is not None:
             self.numbers = np.pad(
                 self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER
             )
+
+    def _completed(self, seed: int) -> tuple[Dataset, Dataset | None]:
+        """Return the clients' and the public set; a repeat's training rows fill the gaps."""
+        data, public = self._with_gaps
+        if data.has_gaps:
+            data = data.completed(~drawn_for_test(self._config, data, seed))
+        return data, None if public is None else completed_public(public, data.gaps)
 
     def check(self, look: Callable[[int, Federation], None] = lambda repeat, dealt: None) -> None:
         """Run the cheap part of `federation` in advance: deal out the labels of the first 100 repeats.
@@ -136,6 +143,7 @@ class Simulation:
         check_clients(self._dataset, self._config)
         for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
             federation = self._dealt(self._config.seed + repeat)
+            self._completed(self._config.seed + repeat)
             check_rounds(self._config, federation.num_clients)
             check_deadlines(self._config, federation, self._config.seed + repeat)
             check_points(self._dataset, self._config, federation)
@@ -155,10 +163,11 @@ class Simulation:
         """Check that these `KEY=VALUE` have an effect for these data (others: `jaxfed.config.checks.unread`).
 
         Raises:
-            UsageError: `test_fraction` is set for a data set with a test split.
+            UsageError: a key of a drawn test split is set for a data set with its own.
         """
+        keys = ("dataset.test_fraction=", "dataset.test_rows=by_repeat")
         for text in overrides:
-            if text.startswith("dataset.test_fraction=") and len(self._dataset.y_test):
+            if text.startswith(keys) and len(self._dataset.y_test):
                 raise UsageError(
                     f"config.{text}: nothing reads it, for {self._dataset.name} has a test split; leave it "
                     "out, or set dataset.pooled to True"
@@ -212,20 +221,22 @@ class Simulation:
         return federated_features.trained_model(self._config, federation, *own)
 
     def _without_features(self, seed: int, report: Report) -> Federation:
-        if self._vectors is None:
-            self._vectors = preprocessed(self._parts(), self._config, report)
-        return replace(self._federation(self._vectors, seed), room=self._room)
+        drawn_by = test_seed(self._config, self._dataset, seed)
+        if self._vectors is None or self._vectors[0] != drawn_by:
+            self._vectors = None
+            self._vectors = drawn_by, preprocessed(self._parts(seed), self._config, report)
+        return replace(self._federation(self._vectors[1], seed), room=self._room)
 
-    def projection(self) -> Projection | None:
-        """Return the projection of pretrained features that the config asks for."""
-        return projection(self._parts(), self._config)
+    def projection(self, seed: int) -> Projection | None:
+        """Return the repeat's projection of pretrained features, if the config asks for one."""
+        return projection(self._parts(seed), self._config)
 
-    def row_encoding(self) -> RowEncoding:
-        """Return the encoding of rows as they are outside jaxfed, up to features that networks compute."""
+    def row_encoding(self, seed: int) -> RowEncoding:
+        """Return the repeat's encoding of rows from outside, up to features that networks compute."""
         return RowEncoding(
             encoder_of(self._dataset),
-            self._dataset.gaps,
-            scaling(self._parts(), self._config),
+            self._completed(seed)[0].gaps,
+            scaling(self._parts(seed), self._config),
             is_flat(self._config),
         )
 
@@ -250,7 +261,13 @@ class Simulation:
         return row_statistics.lines(self._config, self._dataset, self.holdings().public)
 
     def _held(self, federation: Federation) -> Holdings:
-        return holdings(self._labels, federation, has_public_set=self._public is not None)
+        other = self._config.seed + 1
+        is_drawn = test_seed(self._config, self._dataset, other) == other
+        return holdings(
+            *(self._labels, federation),
+            has_public_set=self._public is not None,
+            test_rows="by_repeat" if is_drawn else "shared",
+        )
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
@@ -317,17 +334,19 @@ class Simulation:
             for client, (own, other) in enumerate(zip(first.tolist(), final.tolist(), strict=True))
         ]
 
-    def _parts(self) -> Parts:
-        """Return all examples in the order in which federations number them."""
-        data = self._dataset
-        public = data.x[:0] if self._public is None else self._public.x
-        is_test = drawn_for_test(self._config, data)
-        return Parts(data.x, data.x_test, public, ~is_test if is_test.any() else slice(None))
+    def _parts(self, seed: int) -> Parts:
+        """Return all examples in the order of federations, with the repeat's training rows."""
+        data, public = self._completed(seed)
+        is_test = drawn_for_test(self._config, data, seed)
+        return Parts(
+            *(data.x, data.x_test, data.x[:0] if public is None else public.x),
+            ~is_test if is_test.any() else slice(None),
+        )
 
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
         y = np.concatenate([data.y, data.y_test, classes_to_measure_by(data, self._public)])
-        held_out = _hold_out(self._config, data, seed)
+        held_out = hold_out(self._config, data, seed)
         at_server = drawn_for_server(wanted, data, held_out.train, seed)
         held_out = held_out.without(at_server)
         own = drawn_own(wanted, held_out.train, seed)
@@ -361,40 +380,3 @@ def _checksum(array: np.ndarray) -> str:
     for part in parts(array):
         crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
     return f"{array.dtype}{list(array.shape)} {crc:08x}"
-
-
-class HeldOut(NamedTuple):
-    """Indices of training examples for clients and of held-out examples; the training split counts first.
-
-    The test split is either `new`, clients' new points, or `test`, the central test set.
-    """
-
-    train: np.ndarray
-    validation: np.ndarray
-    new: np.ndarray
-    test: np.ndarray
-
-    def without(self, points: np.ndarray) -> HeldOut:
-        """Return the same split without these points among the training examples."""
-        return self._replace(train=self.train[~np.isin(self.train, points)])
-
-
-def _hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
-    """Hold out the test split, which is the same for every seed, and the validation split."""
-    is_test = drawn_for_test(config, data)
-    rest = np.flatnonzero(~is_test)
-    is_validation = np.zeros(len(rest), bool)
-    known = np.flatnonzero(data.is_labeled[rest])
-    num_validation = round(config.dataset.validation_fraction * len(known))
-    rng = np.random.default_rng((seed, 2))
-    is_validation[known] = stratified(data.y[rest[known]], num_validation, rng)
-    after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
-    test = after_training if len(data.y_test) else np.flatnonzero(is_test)
-    nothing = test[:0]
-    is_central = config.federation.test == "central"
-    return HeldOut(
-        train=rest[~is_validation],
-        validation=rest[is_validation],
-        new=nothing if is_central else test,
-        test=test if is_central else nothing,
-    )

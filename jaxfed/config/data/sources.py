@@ -44,7 +44,7 @@ def clients_set(config: ConfigDict) -> Dataset:
         raise
 
 
-def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -> Dataset | None:
+def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     """Load the data set `federation.public_dataset`; None if the key is empty.
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
@@ -55,12 +55,10 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
     Args:
         config: of the experiment.
         dataset: the clients' own, as it was read.
-        gaps: of the clients' own, `Dataset.gaps`: the same medians and indicators complete the public set.
 
     Raises:
         UsageError: it cannot be found or read; its examples differ from the clients' in shape, type or
-            features, or miss a number where the clients' miss none; `public_labeled` needs labels that it
-            lacks.
+            features; `public_labeled` needs labels that it lacks.
     """
     name = config.federation.public_dataset
     if not name:
@@ -98,15 +96,6 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
             value=name,
             allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
         )
-    if gaps is not None or public.has_gaps:
-        filled = (gaps or Gaps((), ())).filled
-        try:
-            x, x_test = (filled(part, theirs) for part in (public.x, public.x_test))
-        except UsageError as error:
-            raise UsageError(
-                str(error), key="config.federation.public_dataset", value=name
-            ) from error
-        public = replace(public, x=x, x_test=x_test, has_gaps=False)
     num_classes = len(np.unique(public.y[public.is_labeled]))
     if config.federation.public_labeled and num_classes < 2:
         raise UsageError(
@@ -116,6 +105,24 @@ def public_set(config: ConfigDict, dataset: Dataset, gaps: Gaps | None = None) -
             allowed="set it to False, or use a federation.public_dataset with labels of two or more",
         )
     return public
+
+
+def completed_public(public: Dataset, gaps: Gaps | None) -> Dataset:
+    """Fill the public set's gaps as those of the clients' examples, `Dataset.gaps`.
+
+    Raises:
+        UsageError: it misses a number where the clients' examples miss none.
+    """
+    if gaps is None and not public.has_gaps:
+        return public
+    filled, names = (gaps or Gaps((), ())).filled, public.names["features"]
+    try:
+        x, x_test = (filled(part, names) for part in (public.x, public.x_test))
+    except UsageError as error:
+        raise UsageError(
+            str(error), key="config.federation.public_dataset", value=public.name
+        ) from error
+    return replace(public, x=x, x_test=x_test, has_gaps=False)
 
 
 def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, Any]]:

@@ -1,9 +1,10 @@
-"""Subsampling of a data set: `dataset.pooled`, `dataset.balanced` and its sizes.
+"""Subsampling of a data set, `dataset.pooled`, `dataset.balanced` and its sizes; and what is held out of it.
 
     part, numbers = subsampled(dataset, config)
-    is_test = drawn_for_test(config, part)           # for a set without a test split
+    is_test = drawn_for_test(config, part, seed)     # for a set without a test split
+    held_out = hold_out(config, part, seed)          # test and validation split
 
-Everything depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
+The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
 or with its own undone (`pooled`), a test split is held out: `test_size` of the labeled examples, else
 `test_fraction` of them. The subsample then has `train_size` examples and, in addition, `test_size` ones.
 """
@@ -11,7 +12,7 @@ or with its own undone (`pooled`), a test split is held out: `test_size` of the 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -67,10 +68,17 @@ def _part(column: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | N
     return None if column is None else column[rows]
 
 
-def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
+def test_seed(config: ConfigDict, data: Dataset, seed: int) -> int:
+    """Return the seed of a repeat's test rows: that of the repeat, or `config.seed` if all share them."""
+    is_drawn = config.dataset.test_rows == "by_repeat" and not len(data.y_test)
+    return int(seed if is_drawn else config.seed)
+
+
+def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
     """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one.
 
-    The draw is stratified by class, or by client if natural clients have their own test examples.
+    The draw is stratified by class, or by client if natural clients have their own test examples. It is that
+    of the repeat with this seed, or of all (`dataset.test_rows`).
 
     Raises:
         UsageError: `test_size` leaves no example to train on.
@@ -81,9 +89,46 @@ def drawn_for_test(config: ConfigDict, data: Dataset) -> np.ndarray:
     natural = config.federation.partition == "natural" and config.federation.test == "clients"
     strata = data.y if not natural or data.client_id is None else data.client_id
     known = np.flatnonzero(data.is_labeled)
-    rng = np.random.default_rng((config.seed, 1))
+    rng = np.random.default_rng((test_seed(config, data, seed), 1))
     is_test[known] = stratified(strata[known], _num_test(config, len(known)), rng)
     return is_test
+
+
+class HeldOut(NamedTuple):
+    """Indices of training examples for clients and of held-out examples; the training split counts first.
+
+    The test split is either `new`, clients' new points, or `test`, the central test set.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    new: np.ndarray
+    test: np.ndarray
+
+    def without(self, points: np.ndarray) -> HeldOut:
+        """Return the same split without these points among the training examples."""
+        return self._replace(train=self.train[~np.isin(self.train, points)])
+
+
+def hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
+    """Hold out the test split and the validation split of the repeat with this seed."""
+    is_test = drawn_for_test(config, data, seed)
+    rest = np.flatnonzero(~is_test)
+    is_validation = np.zeros(len(rest), bool)
+    known = np.flatnonzero(data.is_labeled[rest])
+    num_validation = round(config.dataset.validation_fraction * len(known))
+    rng = np.random.default_rng((seed, 2))
+    is_validation[known] = stratified(data.y[rest[known]], num_validation, rng)
+    after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
+    test = after_training if len(data.y_test) else np.flatnonzero(is_test)
+    nothing = test[:0]
+    is_central = config.federation.test == "central"
+    return HeldOut(
+        train=rest[~is_validation],
+        validation=rest[is_validation],
+        new=nothing if is_central else test,
+        test=test if is_central else nothing,
+    )
 
 
 def _num_test(config: ConfigDict, num_labeled: int) -> int:

@@ -74,7 +74,13 @@ DATASET = in_section(
         "test_fraction": Setting(
             0.2,
             between(0, 1, closed=False),
-            "share for testing of a set without a test split; the same examples in every repeat",
+            "share for testing of a set without a test split",
+        ),
+        "test_rows": Setting(
+            "by_repeat",
+            one_of(("by_repeat", "shared")),
+            "how the test rows of a set without a test split are drawn: 'by_repeat': anew in each repeat, "
+            "'shared': once for all",
         ),
         "validation_fraction": Setting(
             0.0,

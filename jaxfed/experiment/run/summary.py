@@ -174,5 +174,5 @@ def _measured(values: list[float | None]) -> dict[str, Any]:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return {"mean": None, "std": None, "values": values}
-    mean, std, _ = measure(known)
+    mean, std, *_ = measure(known)
     return {"mean": mean, "std": std, "values": values}

@@ -54,8 +54,8 @@ class NetworkRun(NamedTuple):
             census=self.census,
         )
 
-    def row_encoding(self) -> RowEncoding:
-        """Return the encoding of rows."""
+    def row_encoding(self, *_: Any) -> RowEncoding:
+        """Return the encoding of rows; arguments are those of a simulation's."""
         return self.encoding
 
     def write(self, workdir: Path) -> None:

@@ -26,12 +26,14 @@ _LAST_ALGORITHMS = ("pooled_lp",)
 class Measurement(NamedTuple):
     """One metric over the repeats of an experiment: mean, sample deviation, and each repeat's value.
 
-    `std` is the sample standard deviation (divisor n - 1) and None for a single repeat.
+    `std` is the sample standard deviation (divisor n - 1) and None for a single repeat. `source` is the
+    workdir and the method; None if unknown.
     """
 
     mean: float
     std: float | None
     values: tuple[float, ...]
+    source: tuple[Path, str] | None = None
 
 
 def measure(values: Sequence[float]) -> Measurement:
@@ -86,7 +88,10 @@ class Run:
         }
         algorithms = others | (self.summary or {}).get("algorithms", {})
         return {
-            algorithm: dict(_measurements(algorithms[algorithm]))
+            algorithm: {
+                metric: found._replace(source=(self.reused.get(algorithm, self).workdir, algorithm))
+                for metric, found in _measurements(algorithms[algorithm])
+            }
             for algorithm in sort_algorithms(
                 algorithms, {name: self.algorithm_of(name) for name in algorithms}
             )

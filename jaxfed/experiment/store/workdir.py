@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import ADDED, flatten
 from jaxfed.config.stored import without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.store.manifest import (
@@ -384,7 +384,7 @@ def _delete_results(path: Path) -> None:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(flatten(plain(config)))
+    return ADDED | dict(flatten(plain(config)))
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

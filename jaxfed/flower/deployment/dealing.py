@@ -67,7 +67,7 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
     federation = simulation.federation(config.seed + repeat)
     encoding = None  # of rows, unless a network computes their features
     if config.preprocessing.kind not in ("pretrained", "federated_features"):
-        encoding = simulation.row_encoding()
+        encoding = simulation.row_encoding(config.seed + repeat)
     columns = encoding.names if encoding is not None else ()
     folders = deal_to_clients(federation, nodes, estimators=_estimators(config), columns=columns)
     names = simulation.class_counts(federation)["class_names"][: federation.num_classes]

@@ -7,6 +7,7 @@ from scipy import special
 
 from jaxfed.experiment.store.records import Measurement, Run, measure
 from jaxfed.reports.tables.display_names import POOLED, is_accuracy
+from jaxfed.reports.tables.tested_rows import is_ahead_on_other_rows
 
 LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
 
@@ -29,10 +30,11 @@ def best_methods(
 ) -> set[str]:
     """Return the method with the best mean and those that follow without a significant difference.
 
-    Methods are taken in order of their means, down to the first that is behind by a paired t test. A method
-    is therefore never among the best if one with a higher mean is not, however much its repeats vary. The set
-    is empty if there is nothing to compare or there are fewer than three repeats. Methods on pooled data do
-    not count; `algorithms` maps each method to its algorithm.
+    Methods are taken in order of their means, down to the first that is behind by a paired t test and on
+    other test rows (`jaxfed.reports.tables.tested_rows`). A method is therefore never among the best if one
+    with a higher mean is not, however much its repeats vary. The set is empty if there is nothing to compare
+    or there are fewer than three repeats. Methods on pooled data do not count; `algorithms` maps each method
+    to its algorithm.
     """
     means = {
         method: found[metric].mean
@@ -45,11 +47,20 @@ def best_methods(
     first = ordered[0]
     if len(results[first][metric].values) < LEAST_REPEATS:
         return set()
-    is_behind = [
-        not is_within_noise(paired_difference(results, first, method, metric))
-        for method in ordered[1:]
-    ]
-    return set(ordered[: 1 + (is_behind.index(True) if True in is_behind else len(is_behind))])
+    for place, method in enumerate(ordered[1:], 1):
+        if is_clearly_ahead(results, first, method, metric):
+            return set(ordered[:place])
+    return set(ordered)
+
+
+def is_clearly_ahead(
+    results: Mapping[str, Mapping[str, Measurement]], first: str, other: str, metric: str
+) -> bool:
+    """True if `first` is ahead of `other` by a paired t test, and stays so on other test rows."""
+    difference = paired_difference(results, first, other, metric)
+    if difference is None or is_within_noise(difference):
+        return difference is None
+    return is_ahead_on_other_rows(results[first][metric], results[other][metric], metric)
 
 
 def is_within_noise(difference: Measurement | None) -> bool:

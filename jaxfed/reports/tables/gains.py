@@ -1,6 +1,6 @@
 """Gains of a sweep's main method over each other method, for every setting, with counts of wins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxfed.experiment.store.records import Measurement, ordered_methods
@@ -18,11 +18,13 @@ from jaxfed.reports.tables.display_names import (
 )
 from jaxfed.reports.tables.method_names import method_names
 from jaxfed.reports.tables.tables import Cell, Row, Table
+from jaxfed.reports.tables.tested_rows import is_ahead_on_other_rows
 
 _CAPTION = (
     "Differences in percentage points, paired by seed: mean ± standard error (s / √n; none for one seed). "
-    "Bold, from three repeats on: ahead by more than one of them. The last lines count the settings that are "
-    "ahead, and behind, by more than one. "
+    "Bold, from three repeats on: ahead by more than two of them, and in 97.5 % of the draws of a bootstrap "
+    "over test rows. The last lines count the settings that are ahead, and behind, by more than two; "
+    "others are level. "
 )
 
 
@@ -53,7 +55,10 @@ def gains_table(
                 Cell(setting_text(value, key, names))
                 for key, value in zip(keys, row.values, strict=True)
             ),
-            *(_cell(gained[other][place]) for other in others),
+            *(
+                _cell(gained[other][place], runs[place].results, (main, other, metric))
+                for other in others
+            ),
         )
         for place, row in enumerate(rows)
     ]
@@ -79,16 +84,25 @@ def gains_table(
 
 
 def _sign(difference: Measurement) -> int:
-    """Return 1 (ahead) or -1 (behind) if the difference exceeds one standard error, else 0."""
-    clear = abs(difference.mean) > standard_error(difference)
+    """Return 1 (ahead) or -1 (behind) if the difference exceeds two standard errors, else 0."""
+    clear = abs(difference.mean) > 2 * standard_error(difference)
     return int(clear) * (1 if difference.mean > 0 else -1)
 
 
-def _cell(difference: Measurement | None) -> Cell:
+def _cell(
+    difference: Measurement | None,
+    results: Mapping[str, Mapping[str, Measurement]],
+    compared: tuple[str, str, str],
+) -> Cell:
     if difference is None:
         return Cell("–")
+    main, other, metric = compared
     std = None if difference.std is None else standard_error(difference)
-    is_ahead = _sign(difference) > 0 and len(difference.values) >= LEAST_REPEATS
+    is_ahead = (
+        _sign(difference) > 0
+        and len(difference.values) >= LEAST_REPEATS
+        and is_ahead_on_other_rows(results[main][metric], results[other][metric], metric)
+    )
     return Cell(difference_text(difference._replace(std=std)), is_ahead)
 
 

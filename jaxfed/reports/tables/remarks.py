@@ -14,6 +14,11 @@ def mark(run: Run | None, method: str) -> str:
     return MARK * any(name == method for name, _, _ in _parts(run.reused.get(method, run)))
 
 
+def marked(run: Run, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the display name of each method with its mark, for tables in a terminal or notebook."""
+    return {method: names.get(method, method) + mark(run, method) for method in run.results}
+
+
 def note(runs: Sequence[Run], names: Mapping[str, str]) -> str:
     """Return the footnote on marked methods: of each reason the methods, with the repeats of a single run."""
     found: dict[str, dict[str, None]] = {}

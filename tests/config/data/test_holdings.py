@@ -43,6 +43,12 @@ def test_another_data_set_has_shares_and_not_the_sizes_of_the_configs_own(patien
     assert held.public == 324  # half of the 648 others
     assert held.labeled + held.unlabeled == 324
     assert held.without_label == 40
+    assert (held.test_classes, held.test_rows) == ((76, 76), "by_repeat")
+    assert not held.warnings()
+    assert [line[:19] for line in held._replace(test=99, validation=29).warnings()] == [
+        "99 test rows, fewer",
+        "29 validation rows,",
+    ]
     assert held.line("patients") == (
         f"patients: 5 clients {held.labeled} labeled and {held.unlabeled} unlabeled, public 324, "
         "validation 0, test 152, dropped 0; 40 came without a label"
@@ -129,6 +135,8 @@ def test_all_roles_add_up(tmp_path):
         "test": 15,
         "dropped": 210 - 60 - 20 - 12 - 15,
         "without_label": 0,
+        "test_classes": (5, 5, 5),
+        "test_rows": "shared",
     }
     at_server = {"federation.labels_at": "server", "federation.num_labeled": 12}
     held = simulation(tmp_path, 30, **at_server).holdings()

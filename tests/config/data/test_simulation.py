@@ -27,10 +27,10 @@ def new_points(federation):
     return np.sort(np.concatenate(federation.partition.new))
 
 
+@pytest.mark.parametrize("rows", ["by_repeat", "shared"])
 @pytest.mark.parametrize("test", ["clients", "central"])
-def test_a_test_split_is_drawn_once_for_all_repeats(tmp_path, test):
-    """Mini-ImageNet comes without one; its authors' is a folder that stays the same."""
-    keys = {"federation.test": test, "dataset.test_fraction": 1 / 6}
+def test_a_test_split_is_drawn_by_repeat_or_once(tmp_path, test, rows):
+    keys = {"federation.test": test, "dataset.test_fraction": 1 / 6, "dataset.test_rows": rows}
     ours = simulation(tmp_path, 0, **keys)
     splits = []
     for federation in map(ours.federation, range(3)):
@@ -38,11 +38,32 @@ def test_a_test_split_is_drawn_once_for_all_repeats(tmp_path, test):
         points = federation.test if test == "central" else new_points(federation)
         np.testing.assert_array_equal(classes_of(federation, points), 10)
         splits.append(federation.x[points])
-    np.testing.assert_array_equal(splits[0], splits[1])
-    np.testing.assert_array_equal(splits[0], splits[2])
-    others = simulation(tmp_path, 0, seed=1, **keys).federation(0)
+    for other in splits[1:]:
+        assert np.array_equal(splits[0], other) == (rows == "shared")
+    others = simulation(tmp_path, 0, seed=1, **keys).federation(1)
     points = others.test if test == "central" else new_points(others)
-    assert (others.x[points] != splits[0]).any()
+    assert np.array_equal(others.x[points], splits[1]) == (rows == "by_repeat")
+
+
+@pytest.mark.parametrize("rows", ["by_repeat", "shared"])
+def test_scales_and_medians_are_of_the_training_rows_of_the_repeat(tmp_path, rows):
+    """Not those of the first repeat, of which some are test rows of a later one."""
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal() if i % 5 else ''},{i % 2}" for i in range(60)]
+    (tmp_path / "set.csv").write_text("\n".join(["a,label", *lines]))
+    config = base.get_config()
+    config.dataset.name = str(tmp_path / "set.csv")
+    config.dataset.test_rows, config.federation.test = rows, "central"
+    config.preprocessing.kind, config.num_repeats = "standardized", 3
+    ours = Simulation(config)
+    for seed in (0, 1, 2, 1):
+        federation = ours.federation(seed)
+        training = np.setdiff1d(np.arange(60), federation.test)
+        np.testing.assert_allclose(federation.x[training].mean(axis=0), 0, atol=1e-6)
+        encoding, raw = ours.row_encoding(seed), [line.partition(",")[0] for line in lines]
+        known = [float(value) for value in np.array(raw)[training] if value]
+        np.testing.assert_allclose(encoding.gaps.medians, np.median(known), rtol=1e-6)
+        np.testing.assert_array_equal(encoding([{"a": value} for value in raw]), federation.x)
 
 
 def test_which_examples_are_taken_tells_nothing_of_who_holds_them(tmp_path):

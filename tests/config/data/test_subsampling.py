@@ -30,7 +30,7 @@ POOLED = {"dataset.pooled": True, "dataset.test_size": 15, "dataset.validation_f
 
 def test_a_pooled_set_is_split_anew(tmp_path):
     """150 examples, 40 + 60 + 50: a tenth of each class to test on, a ninth of the others to validate on."""
-    ours = simulation(tmp_path, **POOLED)
+    ours = simulation(tmp_path, **POOLED, **{"dataset.test_rows": "shared"})
     ours.check()
     tests = []
     for repeat in range(3):
@@ -45,7 +45,7 @@ def test_a_pooled_set_is_split_anew(tmp_path):
     np.testing.assert_array_equal(tests[0], tests[1])
     np.testing.assert_array_equal(tests[0], tests[2])
     assert tests[0].min() < 120 <= tests[0].max()  # of both splits
-    other = simulation(tmp_path, seed=1, **POOLED).federation(0)
+    other = simulation(tmp_path, seed=1, **POOLED).federation(1)
     assert (np.sort(other.x[other.test, 0]) != tests[0]).any()
 
 

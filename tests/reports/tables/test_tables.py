@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from jaxfed.reports.tables.display_names import (
     unbroken,
 )
 from jaxfed.reports.tables.provenance import provenance
+from jaxfed.reports.tables.tested_rows import shared_split
 
 
 @pytest.mark.parametrize(
@@ -166,12 +168,18 @@ def test_no_worse_mean_is_bold_where_a_better_one_is_not(tmp_path):
 def test_a_test_split_that_repeats_share_is_said_with_its_own_standard_error(tmp_path):
     place = make_run(tmp_path / "r", {"xclp": (0.6325,) * 3, "client_knn": (0.5,) * 3})
     summary = json.loads((place / "summary.json").read_text())
-    (place / "summary.json").write_text(json.dumps(summary | {"examples": {"test": 117}}))
+    examples = {"test": 117, "test_classes": [100, 17]}
+    of_xclp = summary["algorithms"]["xclp"]
+    of_xclp["test_balanced_accuracy"] = of_xclp["test_accuracy"]
+    (place / "summary.json").write_text(json.dumps(summary | {"examples": examples}))
     run = read_run(place)
+    balanced = shared_split([run], ["test_balanced_accuracy"])
+    assert "standard error of up to 6.6 points" in balanced  # sqrt(0.25 / 100 + 0.25 / 17) / 2
+    drawn = replace(run, summary={**run.summary, "examples": examples | {"test_rows": "by_repeat"}})
+    assert not shared_split([drawn], ["test_accuracy"])
     rows = tables.settings_table("s", "s", ["seed"], [tables.Row([7], run)], "test_accuracy")
-    for table in (tables.run_table(run, "r"), rows):  # sqrt(0.25 / 117)
-        assert "tested on the same 117 examples" in table.caption
-        assert "standard error of up to 4.6 points" in table.caption
+    assert "tested on the same 117 examples" in tables.run_table(run, "r").caption
+    assert "standard error of up to 4.6 points" in rows.caption  # sqrt(0.25 / 117)
     assert (
         "same"
         not in tables.run_table(read_run(make_run(tmp_path / "old")), "r").caption.partition(
