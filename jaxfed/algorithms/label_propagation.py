@@ -80,10 +80,9 @@ def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgori
         vectors, labels = map(np.concatenate, client_arrays(cohort))
         points = padded_rows(vectors.astype(np.float32))
         y = padded_rows(one_hot_labels(labels, p.num_classes))
-        is_point = jnp.asarray(np.arange(len(points)) < len(vectors))
         sizes = np.asarray(cohort.mask).sum(axis=1)
         owner = padded_rows(np.repeat(np.arange(len(sizes)), sizes))
-        *outputs, choice = label_over_cosines(jnp.asarray(points), y, is_point, owner, p, execution)
+        *outputs, choice = label_over_cosines(jnp.asarray(points), y, owner, p, execution)
         label, confidence = (np.asarray(values)[: len(vectors)] for values in outputs)
         ends = np.cumsum(sizes)[:-1]
         return (
@@ -111,8 +110,7 @@ def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgori
                 return p
             y = one_hot_labels(np.concatenate(labels), p.num_classes)
             points, owner = np.concatenate(vectors), np.repeat(np.arange(len(sizes)), sizes)
-            every = jnp.ones(len(points), bool)
-            *_, choice = label_over_cosines(jnp.asarray(points), y, every, owner, p, execution)
+            *_, choice = label_over_cosines(jnp.asarray(points), y, owner, p, execution)
             return choice.p if choice else p
 
         def label(points: np.ndarray) -> np.ndarray:

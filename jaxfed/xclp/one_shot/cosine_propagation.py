@@ -67,7 +67,6 @@ def propagate_over_cosines(
 def label_over_cosines(
     vectors: jax.Array,
     y: np.ndarray,
-    valid: jax.Array,
     owner: np.ndarray | None,
     p: Propagation,
     execution: Execution = HERE,
@@ -75,9 +74,8 @@ def label_over_cosines(
     """Choose the settings in `p.select` by leave-one-out over these vectors, and propagate with them.
 
     Args:
-        vectors: float32 [n, d].
+        vectors: float32 [n, d], padded with zero vectors, which have no edges.
         y: float32 [n, C], one-hot, zero where unlabeled.
-        valid: bool [n], False on padding.
         owner: the client of each point, int [n]; None: one client has all, and a client prior has no effect,
             not even in leave-one-out.
         p: all settings.
@@ -91,7 +89,7 @@ def label_over_cosines(
     """
     p = _without_prior(p) if owner is None else p
     most = max(s.num_neighbors for s in settings_of(p))
-    near = execution.once(knn.cosine_knn, vectors, most, valid=valid)
+    near = execution.once(knn.cosine_knn, vectors, most)
     choice = None
     if p.asks_labels:
         choice = _chosen(near, y, np.zeros(len(y), int) if owner is None else owner, p)
@@ -114,10 +112,8 @@ def label_over_cosines(
 
 def matrix_over_cosines(vectors: Sequence[np.ndarray], p: Propagation) -> PropagationMatrix:
     """Matrix S of the graph over all these vectors, [n_j, d] a client, padded; n^2 d operations."""
-    joint = np.concatenate(vectors).astype(np.float32)
-    points = jnp.asarray(padded_rows(joint))
-    is_point = jnp.asarray(np.arange(len(points)) < len(joint))
-    return _matrix(knn.cosine_knn(points, p.num_neighbors, valid=is_point), p)
+    points = jnp.asarray(padded_rows(np.concatenate(vectors).astype(np.float32)))
+    return _matrix(knn.cosine_knn(points, p.num_neighbors), p)
 
 
 def label_each(
@@ -154,10 +150,7 @@ def label_each(
         for row in rows:
             own = padded_to(vectors[row][: sizes[row]], capacity)
             one_hot = one_hot_labels(y[row, :capacity], p.num_classes)
-            is_point = jnp.asarray(mask[row, :capacity])
-            *outputs, choice = label_over_cosines(
-                jnp.asarray(own), one_hot, is_point, None, p, execution
-            )
+            *outputs, choice = label_over_cosines(jnp.asarray(own), one_hot, None, p, execution)
             label[row, :capacity], confidence[row, :capacity] = outputs
             choices += [choice] if choice else []
     return label, confidence, choices

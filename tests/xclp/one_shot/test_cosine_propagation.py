@@ -14,7 +14,11 @@ from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import Propagation
-from jaxfed.xclp.one_shot.cosine_propagation import label_each, label_over_cosines
+from jaxfed.xclp.one_shot.cosine_propagation import (
+    label_each,
+    label_over_cosines,
+    matrix_over_cosines,
+)
 
 NUM_CLASSES, NUM_NEIGHBORS, ALPHA = 3, 5, 0.99
 
@@ -144,6 +148,33 @@ def test_each_switch_tells_here(federation, name):
     assert np.abs(plain - changed).max() > 0.01
 
 
+@pytest.mark.parametrize("num_neighbors", [3, 40], ids=["few", "more than there are"])
+def test_padding_has_no_edges(num_neighbors):
+    """Also where a point has fewer than k neighbors at a cosine above 0, which padding has."""
+    x = np.random.default_rng(4).standard_normal((30, 4)).astype(np.float32)
+    p = Propagation(NUM_CLASSES, num_neighbors=num_neighbors, alpha=0.9)
+    graph = matrix_over_cosines([x[:20], x[20:]], p).graph
+    padding = np.arange(len(graph.weights)) >= 30
+    assert padding.sum() > 200
+    assert not graph.weights[padding].any()
+    assert not graph.root_degrees[padding].any()
+    used = (
+        (graph.weights > 0, graph.neighbors),
+        (graph.overflow_weights > 0, graph.overflow_neighbors),
+    )
+    assert all((neighbors[there] < 30).all() for there, neighbors in used)
+    alone = matrix_over_cosines([x], p)
+    indices, cosines = reference.cosine_knn(x, min(num_neighbors, 29))
+    w = reference.normalized_graph(indices, np.maximum(cosines, 0))
+    y = (
+        np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(len(graph.weights)) % NUM_CLASSES]
+        * ~padding[:, None]
+    )
+    np.testing.assert_allclose(
+        alone.solved(y)[0][:30], reference.propagate(w, y[:30].astype(float), 0.9), atol=1e-3
+    )
+
+
 @pytest.mark.parametrize("name", ["per_client_lp", "pooled_lp"])
 def test_switches_follow_those_of_xclp_unless_given(name):
     digits = "ml_collections_configs/xclp_digits.py"
@@ -252,7 +283,7 @@ def test_unequal_clients_share_a_few_programs():
     for j in (2, 3, 6):  # without labels, with a hub, with few points; alone each compiles anew
         n = sizes[j]
         one_hot = np.asarray(given[j][:, None] == np.arange(NUM_CLASSES), np.float32)
-        alone = label_over_cosines(jnp.asarray(x[j]), one_hot, jnp.ones(n, dtype=bool), None, p)
+        alone = label_over_cosines(jnp.asarray(x[j]), one_hot, None, p)
         np.testing.assert_array_equal(label[j, :n], alone[0])
         np.testing.assert_allclose(confidence[j, :n], alone[1], atol=1e-4)
         assert choices[j].chosen == alone[2].chosen

@@ -53,8 +53,8 @@ def over_codes(**protocols):
 def over_cosines():
     labels = np.concatenate(LABELS)
     y = (labels[:, None] == np.arange(10)).astype(np.float32)
-    x, valid = jnp.asarray(np.concatenate(VECTORS)), jnp.ones(len(y), bool)
-    label_over_cosines(x, y, valid, None, Propagation(**SETTINGS))
+    x = jnp.asarray(np.concatenate(VECTORS))
+    label_over_cosines(x, y, None, Propagation(**SETTINGS))
 
 
 RUNS = {
