@@ -72,9 +72,9 @@ def sample_clients(
 ) -> list[int]:
     """Return the round's clients, ascending: `cohort_size` drawn without replacement, 0 is all.
 
-    `sampling` "uniform": all clients are equally likely, also those that have nothing to train on; these count
-    with weight 0, and fewer train in that round. "proportional": clients with and without labels
-    are drawn separately, in proportion to their shares of all clients (XCLP, A.2), at least one with labels.
+    `sampling` "uniform": all clients are equally likely, also those that have nothing to train on; they count
+    with weight 0, and fewer train in that round. "proportional": clients with and without labels are drawn
+    separately, in proportion to their shares of all clients (XCLP, A.2), at least one with labels.
     "groups": the clients are divided once, at random, into `num_groups` groups of at most `cohort_size`,
     their sizes equal to within one. Round r has group r; after the last group the first one follows (XCLP,
     B.1).
