@@ -21,6 +21,7 @@ STATIC = ("model.name=mlp", "model.norm=batch", "training.batch_statistics=stati
 CASES = {
     **{name: (name, ()) for name in METHODS},
     "kept optimizers": ("fedavg", ("training.client_optimizer=kept", "training.momentum=0.9")),
+    "labels at few clients": ("scaffold", ("federation.num_labeled_clients=4",)),
     "prototypes by the mean": ("protofssl", ("protofssl.prototype_network=mean",)),
 }
 
