@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxfed.data.given_examples import without_wide_integers
+from jaxfed.data.given_examples import integer_images, without_wide_integers
 from jaxfed.data.labels import UNLABELED as UNLABELED
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
@@ -196,6 +196,8 @@ class Dataset:
                     "with 0 rows where there is no such split"
                 )
         for field in ("x", "x_test"):
+            if wrong := integer_images(getattr(self, field)):
+                raise UsageError(f"data set {self.name!r}: {field}: {wrong}")
             object.__setattr__(self, field, without_wide_integers(getattr(self, field)))
         for field in ("y", "y_test"):
             dtype = getattr(self, field).dtype

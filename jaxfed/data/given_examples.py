@@ -12,7 +12,7 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
 
 * Bytes (uint8) are images, 0 to 255. Other integers from 0 to 255 become bytes where bytes are expected.
 * All other types are numbers, which stay as they are. Integers of 64 bits become float64, since a device
-  would wrap them.
+  would wrap them. Images of integers that are no bytes are refused: nothing tells their scale.
 * Numbers that all lie in [0, 1], some with fractions, are shares of 1. With these whole numbers beyond 1 do
   not mix, nor do images outside [-1, 2] (`Range`).
 
@@ -67,6 +67,14 @@ def without_wide_integers(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64) if is_wide else x
 
 
+def integer_images(x: np.ndarray, *, axes: int = 4) -> str:
+    """Return what is wrong with integers of so many axes that are no bytes; "" for all other examples."""
+    if x.ndim < axes or x.dtype.kind not in "iu" or x.dtype == np.uint8:
+        return ""
+    form = f"{x.dtype}{list(x.shape)}"
+    return f"{form} are no images; give images as uint8, 0 to 255, or as floats from 0 to 1"
+
+
 def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.ndarray:
     """Return examples as an array [n, ...], by the rules above.
 
@@ -97,6 +105,8 @@ def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.nd
         )
     if like is not None and (x.dtype == np.uint8) != (like.dtype == np.uint8):
         x = _as_bytes(x, like, where)
+    elif like is None and (wrong := integer_images(x)):
+        raise UsageError(f"{where}: examples {wrong}")
     _check_finite(x, f"{where}: examples")
     return without_wide_integers(x)
 

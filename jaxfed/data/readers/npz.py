@@ -16,6 +16,7 @@ from jaxfed.data.dataset import (
     client_names,
     client_numbers,
 )
+from jaxfed.data.given_examples import integer_images
 from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.data.readers.cells import is_wide, may_be_wide
 from jaxfed.errors import UsageError
@@ -32,8 +33,9 @@ _NAMES = {  # role -> its spellings, in any case
     "subclass_test": ("subclass_test",),
 }
 # role, allowed kinds of dtype, their description in errors
+_EXAMPLES = ("x", "x_test")
 _CONTENTS = (
-    *((role, "biuf", "numbers [n, ...]") for role in ("x", "x_test")),
+    *((role, "biuf", "numbers [n, ...]") for role in _EXAMPLES),
     *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
     *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
     *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
@@ -81,6 +83,8 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
             raise UsageError(
                 f"{path}: {role} has type {array.dtype} and shape {array.shape}; use {allowed}"
             )
+        if array is not None and role in _EXAMPLES and (wrong := integer_images(array, axes=3)):
+            raise UsageError(f"{path}: {role}: {wrong}")
         if array is not None and role in _COLUMNS and array.ndim > 1:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
     x_test, y_test = arrays.get("x_test"), arrays.get("y_test")

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import UNLABELED, Dataset, client_names, client_numbers
+from jaxfed.data.given_examples import integer_images
 from jaxfed.errors import UsageError
 
 _UNLABELED_SPLITS = ("unlabelled", "unlabeled")  # splits without labels
@@ -245,6 +246,8 @@ def _decode_split(folder: Path, split: str, keys: Sequence[str | None]) -> dict[
         return {"x": np.zeros((0, *shape), np.uint8), "y": empty, **dict.fromkeys(others, empty)}
     examples, labels, *columns = zip(*rows, strict=True)
     x = np.stack(examples)
+    if wrong := integer_images(x):
+        raise UsageError(f"{example_key}: {wrong}")
     if x.dtype != np.uint8:
         x = x.astype(np.float32)
     named = dict(zip(others, map(np.asarray, columns), strict=True))
