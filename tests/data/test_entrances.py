@@ -10,6 +10,7 @@ import pytest
 from jaxfed import Training
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.data import Dataset, load
 from jaxfed.data.packing import pack
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.errors import UsageError
@@ -180,6 +181,22 @@ SCALES = {  # examples, those to train on
 def test_another_scale_than_that_to_train_on(entrance, scale, tmp_path):
     x, good, words = SCALES[scale]
     refused(entrance, words, x, Y, good, folder=tmp_path / "p")
+
+
+def test_images_of_integers_that_are_no_bytes(tmp_path):
+    """Nothing tells whether they are 0 to 255, to 4095, or to 16."""
+    x = BYTES.astype(np.int32)
+    np.savez(tmp_path / "set.npz", x=x[..., 0], y=Y)
+    for make in (
+        lambda: Federation.from_clients([(x, Y)]),
+        lambda: pack([(x, Y)], tmp_path / "p"),
+        lambda: Dataset("d", x, Y, x[:0], Y[:0], C, tuple("abc")),
+        lambda: load(str(tmp_path / "set.npz")),
+    ):
+        with pytest.raises(
+            UsageError, match=r"int32\[12, 4, 4.*\] are no images; give images as uint8"
+        ):
+            make()
 
 
 @pytest.mark.parametrize("entrance", [name for name in ENTRANCES if not name.startswith("pack")])

@@ -142,3 +142,14 @@ def test_configs_have_the_defaults_of_the_library():
         assert TRAINING[f"training.{key}"].default == getattr(training.local, key)
     for key in ("confidence", "class_weights"):
         assert PSEUDO_LABEL[f"pseudo_label.{key}"].default == getattr(training.labels, key)
+
+
+def test_two_views_need_a_strong_augmentation_and_other_methods_refuse_one():
+    words = r"^LocalTraining\.strong_augment=None: 'fixmatch' compares two views .*; give a strong"
+    with pytest.raises(jaxfed.UsageError, match=words):
+        jaxfed.algorithms.fixmatch(training=jaxfed.Training(MODEL))
+    strong = jaxfed.Training(MODEL).with_local(strong_augment=lambda key, x: x)
+    jaxfed.algorithms.fixmatch(training=strong)
+    words = r"^LocalTraining\.strong_augment: 'fedavg' does not read it; leave it out$"
+    with pytest.raises(jaxfed.UsageError, match=words):
+        jaxfed.algorithms.fedavg(training=strong)
