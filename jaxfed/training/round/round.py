@@ -152,8 +152,7 @@ def federated_training(
     ) -> tuple[ServerState, Metrics]:
         stage = stages[int(state.round) >= training.labeled_only_rounds]
         state = control.scaled(state, training.labeled_only_rounds)
-        label_key, train_key = jax.random.split(key)
-        communication = Communication()
+        (label_key, train_key), communication = jax.random.split(key), Communication()
         # 1. A server that has labels trains on them.
         state, server_metrics = stage.turn(state, key)
         cohort = server.cohort(arranged(cohort, multiple), stage.source)
