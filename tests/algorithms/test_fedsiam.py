@@ -170,6 +170,7 @@ def test_unsent_layers_are_not_counted():
             state, federation.cohort(), jax.random.fold_in(KEY, number)
         )
         sent.append((metrics["communication"]["upload_bytes"], float(metrics["layers_sent"])))
+        assert metrics["communication"]["download"]["threshold"] == 3 * 4
     assert sent[0] == (3 * 2 * size, 1.0)
     threshold = np.median(before.clients.divergence)
     is_sent = np.asarray(state.clients.divergence) >= threshold
