@@ -14,6 +14,7 @@ from jaxfed import xclp
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution import HERE
 from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols
@@ -21,7 +22,7 @@ from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.xclp.steps.compared_clients import ComparedClients, chosen_pairs, drawn_pairs
-from jaxfed.xclp.steps.hamming import _among_chosen
+from jaxfed.xclp.steps.hamming import _among_chosen, plaintext_hamming, plaintext_in_graph
 
 BY = ["random", "neighbors"]
 SIZES = [3, 0, 5, 1, 4, 2, 20, 3, 0, 2, 4, 1, 3]
@@ -46,6 +47,39 @@ def knn_among(codes, pairs, k):
     distances = np.take_along_axis(h, order, axis=1)
     is_there = distances < np.iinfo(np.int64).max
     return np.where(is_there, order, -1), np.where(is_there, distances, 33)
+
+
+SEARCHES = {
+    "exact": {"neighbors": "exact"},
+    "approximate": {"neighbors": "approximate"},
+    "in parts": {"neighbors": "exact", "part_points": 16},
+}
+
+
+@pytest.mark.parametrize("num_neighbors", [3, 80], ids=["few", "more than there are"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_padding_is_nobodys_neighbor(search, num_neighbors):
+    """In the clear, where all clients are compared: padding's code, all zero, is near these codes."""
+    codes = codes_of()
+    everybody = combinations(range(len(codes)), 2)
+    _, *found = plaintext_hamming(
+        codes, None, HERE, num_neighbors=num_neighbors, key_bits=0, **SEARCHES[search]
+    )
+    for ours, twin in zip(found, knn_among(codes, everybody, num_neighbors), strict=True):
+        np.testing.assert_array_equal(ours[:, : twin.shape[1]], twin)
+        assert (ours[:, twin.shape[1] :] == ours[0, -1]).all()
+
+
+def test_padding_is_no_later_points_neighbor():
+    graph, later = (dict(enumerate(codes_of(seed=seed))) for seed in (0, 1))
+    _, indices, distances = plaintext_in_graph(
+        later, graph, None, HERE, num_neighbors=30, key_bits=0
+    )
+    queries, points = (np.concatenate(list(codes.values())) for codes in (later, graph))
+    h = reference.hamming_distances(queries, points)
+    nearest = np.argsort(h, axis=1, kind="stable")[:, :30]
+    np.testing.assert_array_equal(indices, nearest)
+    np.testing.assert_array_equal(distances, np.take_along_axis(h, nearest, axis=1))
 
 
 def recorded(compared):
