@@ -103,6 +103,8 @@ class Dataset:
         has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
         gaps: of a completed table, the values that took the place of missing ones.
+        x_validation, y_validation: the source's own examples to select models, of the same kind, all labeled;
+            None without any.
         labels_optional: True for public examples, none of which needs a label.
 
     Arrays that come from the cache are memory-mapped and read-only.
@@ -124,6 +126,8 @@ class Dataset:
     encoder: Encoder | None = None
     gaps: Gaps | None = None
     client_names: tuple[str, ...] = ()
+    x_validation: np.ndarray | None = None
+    y_validation: np.ndarray | None = None
     labels_optional: bool = False
 
     def __post_init__(self) -> None:
@@ -222,6 +226,37 @@ class Dataset:
         )
 
     @property
+    def validation(self) -> tuple[np.ndarray, np.ndarray]:
+        """`x_validation` and `y_validation`, 0 rows without any."""
+        if self.x_validation is None or self.y_validation is None:
+            return self.x[:0], self.y[:0]
+        return self.x_validation, self.y_validation
+
+    def with_validation(self, number: int) -> "Dataset":
+        """Hold out the last training examples, so many, to select models.
+
+        Raises:
+            UsageError: one has no label.
+        """
+        if not number:
+            return self
+        start = len(self.y) - number
+        if (self.y[start:] == UNLABELED).any():
+            raise UsageError(
+                f"data set {self.name!r}: a validation example has no label and selects no model; move it to "
+                "the training examples"
+            )
+        columns = {name: getattr(self, name) for name in ("client_id", "subclass")}
+        return dataclasses.replace(
+            self,
+            x=self.x[:start],
+            y=self.y[:start],
+            x_validation=self.x[start:],
+            y_validation=self.y[start:],
+            **{name: column[:start] for name, column in columns.items() if column is not None},
+        )
+
+    @property
     def is_labeled(self) -> np.ndarray:
         """bool [n], True for training examples with a label in the source."""
         return self.y != UNLABELED
@@ -247,7 +282,10 @@ class Dataset:
         if not self.has_gaps:
             return self
         is_gap = np.isnan(self.x)
-        has_gap = is_gap.any(axis=0) | np.isnan(self.x_test).any(axis=0)
+        others = self.x_test, self.validation[0]
+        has_gap = np.logical_or.reduce(
+            [is_gap.any(axis=0), *(np.isnan(x).any(axis=0) for x in others)]
+        )
         columns, medians = np.flatnonzero(has_gap).tolist(), []
         for column in columns:
             known = self.x[is_training & ~is_gap[:, column], column]
@@ -258,9 +296,10 @@ class Dataset:
                 )
             medians.append(float(np.median(known)))
         gaps = Gaps(tuple(columns), tuple(medians))
-        return dataclasses.replace(
-            self, x=gaps.filled(self.x), x_test=gaps.filled(self.x_test), has_gaps=False, gaps=gaps
-        )
+        x, x_test = gaps.filled(self.x), gaps.filled(self.x_test)
+        if self.x_validation is not None:
+            self = dataclasses.replace(self, x_validation=gaps.filled(self.x_validation))
+        return dataclasses.replace(self, x=x, x_test=x_test, has_gaps=False, gaps=gaps)
 
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""

@@ -303,6 +303,7 @@ def _write_dataset(writer: _Writer, data: Dataset) -> None:
     )
     part = Partition(labeled, unlabeled, ClientRows.empty(number))
     writer.copy("own", data.x, data.y, part.joined.joined)
+    writer.copy("validation", *data.validation, np.arange(len(data.validation[1])))
     writer.copy("test", data.x_test, data.y_test, np.arange(len(data.y_test)))
     writer.columns["counts"] = part.sizes
     writer.num_classes = data.num_classes

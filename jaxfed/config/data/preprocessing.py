@@ -43,12 +43,14 @@ class Parts(NamedTuple):
         test: the test split of a set that has one of its own.
         public: examples of another, public data set.
         is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
+        validation: validation examples of a set that has some.
     """
 
     train: np.ndarray
     test: np.ndarray
     public: np.ndarray
     is_seen: np.ndarray | slice = slice(None)
+    validation: np.ndarray | None = None
 
 
 def preprocessed(
@@ -63,7 +65,8 @@ def preprocessed(
     has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
     kind = config.preprocessing.kind
-    there = [parts.train, *(part for part in (parts.test, parts.public) if len(part))]
+    others = parts.test, parts.public, parts.validation
+    there = [parts.train, *(part for part in others if part is not None and len(part))]
     if kind == "pretrained":
         there = _with_features(there, parts, config, report)
     scale = scaling(parts, config)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -104,7 +105,7 @@ class Simulation:
         dataset = dataset or clients_set(config)
         self._holdings: Holdings | None = None
         self._sizes: dict[int, np.ndarray] = {}
-        self._labels = np.concatenate([dataset.y, dataset.y_test])
+        self._labels = np.concatenate([dataset.y, dataset.y_test, dataset.validation[1]])
         part, self.numbers = subsampled(dataset, config)
         self._with_gaps = part, public_set(config, dataset)
         self._dataset, self._public = self._completed(config.seed)
@@ -112,6 +113,8 @@ class Simulation:
             self.numbers = np.pad(
                 self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER
             )
+        of_validation = np.arange(len(self._labels))[len(dataset.y) + len(dataset.y_test) :]
+        self.numbers = np.append(self.numbers, of_validation[: len(self._dataset.validation[1])])
 
     def _completed(self, seed: int) -> tuple[Dataset, Dataset | None]:
         """Return the clients' and the public set; a repeat's training rows fill the gaps."""
@@ -138,6 +141,11 @@ class Simulation:
         else:
             check_models(self._dataset, self._config)
         row_statistics.check_private(self._config, self._dataset)
+        if len(self._dataset.validation[1]) and not self._config.dataset.validation_fraction:
+            logging.warning(
+                "%s: its validation examples are not used; dataset.validation_fraction above 0 does so",
+                self._dataset.name,
+            )
         check_classes(self._dataset)
         check_class_weights(self._dataset, self._config)
         check_clients(self._dataset, self._config)
@@ -284,6 +292,8 @@ class Simulation:
             "client_id_test": data.client_id_test,
             "subclass": data.subclass,
             "subclass_test": data.subclass_test,
+            "x_validation": data.x_validation,
+            "y_validation": data.y_validation,
         }
         if self._public is not None:
             arrays |= {"x_public": self._public.x, "y_public": self._public.y}
@@ -341,12 +351,14 @@ class Simulation:
         return Parts(
             *(data.x, data.x_test, data.x[:0] if public is None else public.x),
             ~is_test if is_test.any() else slice(None),
+            data.x_validation,
         )
 
     def _federation(self, x: np.ndarray, seed: int) -> Federation:
         data, wanted = self._dataset, self._config.federation
-        y = np.concatenate([data.y, data.y_test, classes_to_measure_by(data, self._public)])
-        held_out = hold_out(self._config, data, seed)
+        before = data.y, data.y_test, classes_to_measure_by(data, self._public)
+        y = np.concatenate([*before, data.validation[1]])
+        held_out = hold_out(self._config, data, seed, sum(map(len, before)))
         at_server = drawn_for_server(wanted, data, held_out.train, seed)
         held_out = held_out.without(at_server)
         own = drawn_own(wanted, held_out.train, seed)

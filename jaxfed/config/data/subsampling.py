@@ -110,22 +110,27 @@ class HeldOut(NamedTuple):
         return self._replace(train=self.train[~np.isin(self.train, points)])
 
 
-def hold_out(config: ConfigDict, data: Dataset, seed: int) -> HeldOut:
-    """Hold out the test split and the validation split of the repeat with this seed."""
+def hold_out(config: ConfigDict, data: Dataset, seed: int, first_validation: int) -> HeldOut:
+    """Hold out the test split and the validation split of the repeat with this seed.
+
+    The data set's own validation examples, from number `first_validation` on, take the place of drawn ones.
+    """
     is_test = drawn_for_test(config, data, seed)
     rest = np.flatnonzero(~is_test)
     is_validation = np.zeros(len(rest), bool)
     known = np.flatnonzero(data.is_labeled[rest])
-    num_validation = round(config.dataset.validation_fraction * len(known))
+    share, given = config.dataset.validation_fraction, len(data.validation[1])
+    num_validation = 0 if given else round(share * len(known))
     rng = np.random.default_rng((seed, 2))
     is_validation[known] = stratified(data.y[rest[known]], num_validation, rng)
     after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
     test = after_training if len(data.y_test) else np.flatnonzero(is_test)
     nothing = test[:0]
     is_central = config.federation.test == "central"
+    own = first_validation + np.arange(given if share else 0)
     return HeldOut(
         train=rest[~is_validation],
-        validation=rest[is_validation],
+        validation=own if given else rest[is_validation],
         new=nothing if is_central else test,
         test=test if is_central else nothing,
     )
@@ -143,14 +148,16 @@ def _num_test(config: ConfigDict, num_labeled: int) -> int:
 
 
 def _pooled(dataset: Dataset) -> Dataset:
-    """Append the test split to the training examples.
+    """Append the test split and validation examples to the training examples.
 
     Raises:
         UsageError: clients hold the training examples, and nobody the test split's.
     """
-    if dataset.client_id is not None and dataset.client_id_test is None and len(dataset.y_test):
+    x_validation, y_validation = dataset.validation
+    is_nobodys = len(y_validation) or (dataset.client_id_test is None and len(dataset.y_test))
+    if dataset.client_id is not None and is_nobodys:
         raise UsageError(
-            f"the test examples of {dataset.name!r} belong to no client, as the others do",
+            f"the test or validation examples of {dataset.name!r} belong to no client, as the others do",
             key="config.dataset.pooled",
             value=True,
             allowed="use False",
@@ -163,10 +170,12 @@ def _pooled(dataset: Dataset) -> Dataset:
         columns |= {name: train, f"{name}_test": _part(train, slice(0))}
     return dataclasses.replace(
         dataset,
-        x=np.concatenate([dataset.x, dataset.x_test]),
-        y=np.concatenate([dataset.y, dataset.y_test]),
+        x=np.concatenate([dataset.x, dataset.x_test, x_validation]),
+        y=np.concatenate([dataset.y, dataset.y_test, y_validation]),
         x_test=dataset.x_test[:0],
         y_test=dataset.y_test[:0],
+        x_validation=None,
+        y_validation=None,
         **columns,
     )
 

@@ -85,7 +85,8 @@ DATASET = in_section(
         "validation_fraction": Setting(
             0.0,
             BELOW_ONE,
-            "share of the training examples for validation, which selects models; drawn in every repeat",
+            "share of the training examples for validation, which selects models; drawn in every repeat; "
+            "validation examples of the data set take their place",
         ),
     },
 )

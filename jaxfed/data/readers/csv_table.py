@@ -140,7 +140,8 @@ def dataset_of(
     if client is not None:
         clients = np.split(_clients(table, client), [table.num_train])
     elif is_by_file:
-        clients = (table.rows.file_names(table.num_train), None)
+        names_of = table.rows.file_names(table.num_train - table.num_validation)
+        clients = (np.append(names_of, [names_of[0]] * table.num_validation), None)
     client_id, client_id_test = client_numbers(*clients)
     if is_by_file and len(y_test):
         client_id_test = None  # a test set for all clients together
@@ -159,7 +160,7 @@ def dataset_of(
         has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
         labels_optional=labels_optional,
-    )
+    ).with_validation(table.num_validation)
 
 
 def _labels(

@@ -1,8 +1,8 @@
 """Sets of image files by class: folders named after classes, or few-shot tables of file names.
 
     ROOT/CLASS/**/*.png                             one split
-    ROOT/{train,test}/CLASS/**/*.png                two; `val` (or `valid`, ...) where there is no test;
-                                                    also as {Training,Testing}, {TRAIN,TEST}
+    ROOT/{train,val,test}/CLASS/**/*.png            three; `val` (or `valid`, ...) is the test split without
+                                                    test; also as {Training,Testing}, {TRAIN,TEST}
     ROOT/{train,val,test}.csv and ROOT/images/*     Mini-ImageNet's few-shot splits: filename,label
 
 Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
@@ -36,7 +36,8 @@ from jaxfed.data.readers.image_files import (
 from jaxfed.errors import UsageError
 
 TRAIN_NAMES = ("train", "training")
-TEST_NAMES = ("test", "testing", "val", "valid", "validation")
+VALIDATION_NAMES = ("val", "valid", "validation")
+TEST_NAMES = ("test", "testing", *VALIDATION_NAMES)
 _FORMAT = 4
 _HIDDEN = (".", "__")  # prefixes of folders that hold no class: .ipynb_checkpoints, __MACOSX
 
@@ -62,15 +63,16 @@ def read(folder: Path, image_size: int | None = None) -> Dataset:
         UsageError: no images, or one that cannot be read; tables and folders of classes at once.
     """
     check_image_size(image_size)
-    train, test = _splits(folder)
-    names = sorted({name for _, name in chain(train, test)})
+    train, validation, test = _splits(folder)
+    names = sorted({name for _, name in chain(train, validation, test)})
     if not names:
         tables = sorted({file.suffix for file in folder.iterdir() if file.suffix in TABLE_ENDINGS})
         raise UsageError(
             f"{folder}: no images; use folders named after classes, with files *{', *'.join(ENDINGS[:3])}"
             + "".join(f"; tables are read by a pattern, '{folder}/*{ending}'" for ending in tables)
         )
-    return decoded(folder, train, test, names, image_size)
+    number = len(validation)
+    return decoded(folder, train + validation, test, names, image_size, num_validation=number)
 
 
 def decoded(
@@ -80,6 +82,7 @@ def decoded(
     class_names: Sequence[str],
     image_size: int | None,
     channels: int | None = None,
+    num_validation: int = 0,
 ) -> Dataset:
     """The images of both splits, decoded once, in parallel, and cached as arrays.
 
@@ -90,6 +93,7 @@ def decoded(
         class_names: in the order of their numbers.
         image_size: pixels a side; None as in `read`.
         channels: 1 makes all of them grey; None as in `read`.
+        num_validation: number of the last of `train` that are for validation.
 
     Raises:
         UsageError: an image cannot be read.
@@ -118,11 +122,11 @@ def decoded(
         num_classes=len(class_names),
         class_names=tuple(class_names),
         encoder=ImageEncoder(width, height, depth),
-    )
+    ).with_validation(num_validation)
 
 
-def _splits(folder: Path) -> tuple[Examples, Examples]:
-    """The examples for training, and those for testing if there are any."""
+def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
+    """The examples for training, and those for validation and for testing if there are any."""
     tables = [folder / f"{name}.csv" for name in ("train", *TEST_NAMES)]
     if tables[0].is_file():
         if (folder / "train").is_dir():
@@ -134,15 +138,25 @@ def _splits(folder: Path) -> tuple[Examples, Examples]:
     elif sources := _split_folders(folder):
         splits = [classes_in(part) for part in sources]
     else:
-        return classes_in(folder), []  # a class may be named "test"
+        return classes_in(folder), [], []  # a class may be named "test"
     train, *others = splits
     if len(others) and _names(train).isdisjoint(chain.from_iterable(map(_names, others))):
-        return sorted(chain(*splits), key=lambda example: (example[1], example[0])), []
-    unread = ", ".join(path.name for path in sources[2:])
-    if unread:
-        name = sources[1].name
-        logging.warning("%s: not read: %s; %s is the test split", folder, unread, name)
-    return train, others[0] if others else []
+        return sorted(chain(*splits), key=lambda example: (example[1], example[0])), [], []
+    test, validation = chosen_splits([path.stem.lower() for path in sources[1:]])
+    if unread := [
+        path.name for place, path in enumerate(sources[1:]) if place not in (test, validation)
+    ]:
+        logging.warning("%s: not read: %s", folder, ", ".join(unread))
+    found = [[] if place is None else others[place] for place in (validation, test)]
+    return train, found[0], found[1]
+
+
+def chosen_splits(names: Sequence[str]) -> tuple[int | None, int | None]:
+    """Places of the test split and of the validation split; without a test split, validation is it."""
+    test = next((names.index(name) for name in TEST_NAMES if name in names), None)
+    others = [place for place, name in enumerate(names) if name in VALIDATION_NAMES]
+    others.sort(key=lambda place: VALIDATION_NAMES.index(names[place]))
+    return test, next((place for place in others if test not in others), None)
 
 
 def _split_folders(folder: Path) -> list[Path]:

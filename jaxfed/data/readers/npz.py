@@ -26,6 +26,8 @@ _NAMES = {  # role -> its spellings, in any case
     "y": ("y", "y_train", "train_y", "train_labels"),
     "x_test": ("x_test", "test_x", "test_images"),
     "y_test": ("y_test", "test_y", "test_labels"),
+    "x_validation": ("x_val", "val_x", "x_valid", "x_validation", "val_images"),
+    "y_validation": ("y_val", "val_y", "y_valid", "y_validation", "val_labels"),
     "client_id": ("client_id", "writer", "client_id_train"),
     "client_id_test": ("client_id_test", "writer_test"),
     "class_names": ("class_names", "classes"),
@@ -33,10 +35,10 @@ _NAMES = {  # role -> its spellings, in any case
     "subclass_test": ("subclass_test",),
 }
 # role, allowed kinds of dtype, their description in errors
-_EXAMPLES = ("x", "x_test")
+_EXAMPLES = ("x", "x_test", "x_validation")
 _CONTENTS = (
     *((role, "biuf", "numbers [n, ...]") for role in _EXAMPLES),
-    *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test")),
+    *((role, "biufUS", "integers or names [n]") for role in ("y", "y_test", "y_validation")),
     *((role, "iuUS", "integers or names [n]") for role in ("client_id", "client_id_test")),
     *((role, "iu", "integers [n]") for role in ("subclass", "subclass_test")),
     ("class_names", "iuUS", "names [C]"),
@@ -50,7 +52,7 @@ _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_
 
 
 def read(path: Path, client_key: str | None = None, *, labels_optional: bool = False) -> Dataset:
-    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, client_id, subclass and class_names.
+    """Read x [n, ...] and y [n] (or [n, 1]); optionally x_test, y_test, x_val, y_val and others.
 
     uint8 [n, h, w] is read as grey images and gets a channel; other dtypes become float32, or float64 if that
     would make whole numbers above 2^24 equal. Names may be in any case, X_train and train_x too. The array
@@ -87,17 +89,25 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
             raise UsageError(f"{path}: {role}: {wrong}")
         if array is not None and role in _COLUMNS and array.ndim > 1:
             raise UsageError(f"{path}: {role} has shape {array.shape}; use one entry each, [n]")
-    x_test, y_test = arrays.get("x_test"), arrays.get("y_test")
-    if (x_test is None) != (y_test is None):
-        there, absent = ("y_test", "x_test") if x_test is None else ("x_test", "y_test")
-        raise UsageError(
-            f"{path}: {there} without {absent}; a test split needs both, there are {there_are}"
-        )
-    if x_test is None or y_test is None:
-        x_test, y_test = x[:0], y[:0]
-    x, x_test = _examples(x, x_test)
+    for split in ("test", "validation"):
+        absent = [role for role in (f"x_{split}", f"y_{split}") if role not in arrays]
+        if len(absent) == 1:
+            there = "xy"[absent[0][0] == "x"] + f"_{split}"
+            raise UsageError(
+                f"{path}: {there} without {absent[0]}; a {split} split needs both, there are {there_are}"
+            )
+    if "x_test" not in arrays:  # validation examples alone are the test split
+        for kind, none in (("x", x[:0]), ("y", y[:0])):
+            arrays[f"{kind}_test"] = arrays.pop(f"{kind}_validation", none)
+    x, x_test, x_validation = _examples(x, arrays["x_test"], arrays.get("x_validation", x[:0]))
     class_names = arrays.get("class_names")
-    y, y_test = _column(path, "y", y), _column(path, "y_test", y_test)
+    y, y_test = _column(path, "y", y), _column(path, "y_test", arrays["y_test"])
+    number = len(x_validation)
+    if number:
+        x = _joined(path, "x", x, x_validation)
+        y = _joined(path, "y", y, _column(path, "y_validation", arrays["y_validation"]))
+        for role in arrays.keys() & {"client_id", "subclass"}:  # nobody holds them
+            arrays[role] = np.append(arrays[role], [arrays[role][0]] * number)
     labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
     check_test_labels(labels_test, path)
     (y, y_test), names = class_numbers(
@@ -122,7 +132,7 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
         labels_optional=labels_optional,
-    )
+    ).with_validation(number)
 
 
 def plain_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -157,7 +167,7 @@ def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
 
 
 def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by `_NAMES`; a line names others.
+    """The arrays by `_NAMES`; others are logged.
 
     Raises:
         UsageError: examples or labels that nothing reads.
@@ -178,7 +188,7 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
                 f"{', '.join(known)}"
             )
     if unread:
-        logging.warning("%s: arrays that are not read: %s", path, ", ".join(unread))
+        logging.info("%s: arrays that are not read: %s", path, ", ".join(unread))
     return found
 
 
@@ -195,6 +205,16 @@ def _with_clients(
             wrong = f"no array {key} in {path}; there are {', '.join(arrays)}"
             raise UsageError(wrong, key="client_key", value=client_key)
     return chosen
+
+
+def _joined(path: Path, role: str, train: np.ndarray, validation: np.ndarray) -> np.ndarray:
+    """The training split with validation examples at its end."""
+    if train.shape[1:] != validation.shape[1:] or train.dtype.kind != validation.dtype.kind:
+        forms = [f"{each.dtype}{list(each.shape[1:])}" for each in (validation, train)]
+        raise UsageError(
+            f"{path}: {role}_validation is {forms[0]} where {role} is {forms[1]}; use the same for both"
+        )
+    return np.concatenate([train, validation])
 
 
 def _examples(*splits: np.ndarray) -> list[np.ndarray]:

@@ -38,10 +38,11 @@ def test_one_such_folder_is_a_class(tmp_path, name):
     assert load(images_in(tmp_path, "Bus", name)).class_names == ("Bus", name)
 
 
-def test_validation_images_beside_test_images_are_named(tmp_path, caplog):
-    data = load(images_in(tmp_path, "train/a", "train/b", "val/a", "test/b"))
+def test_a_second_validation_folder_is_named(tmp_path, caplog):
+    data = load(images_in(tmp_path, "train/a", "train/b", "val/a", "valid/b", "test/b"))
     np.testing.assert_array_equal(data.y_test, [1])
-    assert caplog.messages == [f"{tmp_path}: not read: val; test is the test split"]
+    np.testing.assert_array_equal(data.y_validation, [0])
+    assert caplog.messages == [f"{tmp_path}: not read: valid"]
 
 
 def test_folders_that_may_be_clients_are_named(tmp_path, caplog):

@@ -107,7 +107,9 @@ class _ArrowTable:
             for field, described in zip(fields, self._described, strict=True)
         ]
         counts = self._files.counts
-        self.num_train, self.num_rows = sum(counts[: len(splits.train)]), sum(counts)
+        of_train = counts[: len(splits.train)]
+        self.num_train, self.num_rows = sum(of_train), sum(counts)
+        self.num_validation = sum(of_train[len(of_train) - splits.num_validation :])
         if self.num_rows < 2:
             raise UsageError(f"{path}: {self.num_rows} rows; use a table of two or more")
         self.rows = Rows(self._files.files, counts)

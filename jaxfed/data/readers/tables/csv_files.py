@@ -38,6 +38,7 @@ class _Table:
     names: list[str]
     has_header: bool
     num_train: int
+    num_validation: int
     num_rows: int
     rows: Rows
     cells: list[Cells | None]
@@ -108,9 +109,15 @@ def read_files(
     if sum(counts) + has_header < 2:
         lines = sum(counts) + (has_header and bool(first))
         raise UsageError(f"{path}: {lines} lines; use a table of two or more")
-    num_train = sum(counts[: len(splits.train)])
+    of_train = counts[: len(splits.train)]
+    num_train, num_validation = (
+        sum(of_train),
+        sum(of_train[len(of_train) - splits.num_validation :]),
+    )
     rows, delimiter = Rows(files, counts), _delimiter_of(files[0])
-    table = _Table(path, names, has_header, num_train, sum(counts), rows, cells, delimiter)
+    table = _Table(
+        *(path, names, has_header, num_train, num_validation, sum(counts), rows, cells, delimiter)
+    )
     for place in filter(None, nameless):
         column = table.column(place)
         if not all(map(is_nothing, column)) and len(set(column)) < len(column):

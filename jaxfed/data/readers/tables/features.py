@@ -52,7 +52,7 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
         if all(map(is_nothing, cells)):
             left_out.append(f"{name!r} (no value)")
             continue
-        if _numbers_rows(name, cells[: table.num_train]):
+        if _numbers_rows(name, cells[: table.num_train - table.num_validation]):
             left_out.append(f"{name!r} (numbers the rows)")
             continue
         if may_number_rows(name):

@@ -50,7 +50,8 @@ class Table(Protocol):
         path: its file, folder or pattern, for messages.
         names: of the columns.
         has_header: False if `names` are places.
-        num_train: rows of the training split.
+        num_train: rows of the training split, those for validation last.
+        num_validation: number of these.
         num_rows: rows of both splits.
         rows: their files.
         numeric: place of each column whose values are known to be numbers -> shape of a cell, (k,) for lists.
@@ -61,6 +62,7 @@ class Table(Protocol):
     names: list[str]
     has_header: bool
     num_train: int
+    num_validation: int
     num_rows: int
     rows: Rows
     numeric: Mapping[int, tuple[int, ...]]

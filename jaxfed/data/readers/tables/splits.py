@@ -1,7 +1,7 @@
 """Files of one table, and its two splits by their names.
 
-Files named train* and test* (or val*, valid*, validation*) are the splits, as Hugging Face names them:
-train-00000-of-00001.parquet. All files have one schema.
+Files named train*, test* and val* (valid*, validation*) are the splits, as Hugging Face names them:
+train-00000-of-00001.parquet. Without test*, val* is the test split. All files have one schema.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from typing import NamedTuple
 
 from absl import logging
 
-from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES
+from jaxfed.data.readers.image_folder import TEST_NAMES, TRAIN_NAMES, chosen_splits
 from jaxfed.errors import UsageError
 
 
 class Splits(NamedTuple):
-    """Files of a table, in the order of their rows; `test` may be empty."""
+    """Files of a table, in the order of their rows; `test` may be empty.
+
+    The last `num_validation` files of `train` are for validation.
+    """
 
     train: list[Path]
     test: list[Path]
+    num_validation: int = 0
 
 
 def is_pattern(name: str) -> bool:
@@ -38,8 +42,8 @@ def matching(pattern: Path) -> list[Path]:
 def splits_by_name(files: Sequence[Path]) -> Splits:
     """Files train* (training*) and test* are splits; without the first all files are for training.
 
-    The first of test, testing, val, valid and validation that exists is the test split. Other files are not
-    read, and a line names them.
+    The first of test, testing, val, valid and validation that exists is the test split. The first of the last
+    three that exists beside a test split is for validation. Other files are not read, and a line names them.
     """
     train = [file for name in TRAIN_NAMES for file in _named(files, name)]
     return chosen({"train": train, **{name: _named(files, name) for name in TEST_NAMES}}, files)
@@ -49,8 +53,11 @@ def chosen(splits: Mapping[str, Sequence[Path]], files: Sequence[Path]) -> Split
     """Select the training and the test split by their names, out of all files; the others are logged."""
     if not splits.get("train"):
         return Splits(list(files), [])
-    test = next((name for name in TEST_NAMES if splits.get(name)), None)
-    found = Splits(list(splits["train"]), list(splits[test]) if test else [])
+    names = [name for name in splits if name != "train" and splits[name]]
+    test, validation = (
+        [] if place is None else list(splits[names[place]]) for place in chosen_splits(names)
+    )
+    found = Splits([*splits["train"], *validation], test, len(validation))
     others = [str(file) for file in files if file not in found.train and file not in found.test]
     if others:
         logging.warning(
