@@ -12,6 +12,8 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:late --workdir=runs/xclp_digits_late
     python -m launch.sweep --config=ml_collections_configs/xclp_digits.py:calibrated \
         --workdir=runs/xclp_digits_calibrated
+    python -m launch.run --config=ml_collections_configs/xclp_digits.py --workdir=runs/xclp_digits_fedavg \
+        --config.baselines=fedavg
 """
 
 from collections.abc import Callable
@@ -34,6 +36,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config = base.get_config()
     config.dataset.test_rows = "shared"  # as in the tables of results/
     config.dataset.name = "digits"
+    config.rounds, config.evaluate_every = 100, 10  # of methods that train; labeling is one round
     config.client_knn.num_neighbors = 1  # a client has 1.4 labels a class
     if not variant:
         base.beside_auto(config, ("xclp", "per_client_lp"))

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.checks.fingerprint import disclosures
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.methods import check_tested_alike
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
@@ -64,7 +65,9 @@ def conduct(
             that differ.
     """
     settings = config.to_dict()
-    if audited and processes.are_several():
+    if not audited:  # which measures something else
+        check_tested_alike(config)
+    elif processes.are_several():
         raise UsageError("--coordinator: an audit runs in one process only")
     with processes.together():
         compilation_cache.enable(config.execution.compilation_cache)

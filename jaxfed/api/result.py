@@ -23,6 +23,7 @@ from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
+from jaxfed.config.methods import clients_for
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.experiment.run.progress import results_table
 from jaxfed.experiment.run.summary import complaints
@@ -193,6 +194,7 @@ class Result:
         self, name: str, repeat: int, federation: Federation, asked: str, *, last: bool
     ) -> tuple[Predict, ServerState]:
         """Return a method's function of states and examples, and the state that the run has saved."""
+        federation = clients_for(self.config, name, federation)
         algorithm = make_algorithm(self.config, name, federation, repeat, folder=self._files.path)
         init = algorithm.init
         if isinstance(self._source, NetworkRun):

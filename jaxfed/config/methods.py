@@ -24,6 +24,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
 from jaxfed.training.needs import Needs, needs_of
 
 # Keywords that `make_algorithm` passes.
@@ -73,6 +74,27 @@ def trains(config: ConfigDict, name: str) -> bool:
     """True if the method trains a model, shared or per client."""
     taken = inspect.signature(factory_of(config, name)).parameters
     return "training" in taken or learner_section.asks_for_learners(taken)
+
+
+def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
+    """Return the clients as a method takes them: one that trains is tested on their new points."""
+    return federation.with_new_held_out() if trains(config, name) else federation
+
+
+def check_tested_alike(config: ConfigDict) -> None:
+    """Refuse a table of methods that are tested on different examples, or not at all.
+
+    Raises:
+        UsageError: methods that label clients' points beside methods that train, and a central test set.
+    """
+    by_kind = {labels_in_one_shot(config, name): name for name in chosen(config)}
+    if config.federation.test == "central" and len(by_kind) > 1:
+        raise UsageError(
+            f"{by_kind[True]!r} labels points of clients, so that only {by_kind[False]!r} is tested",
+            key="config.federation.test",
+            value="central",
+            allowed="use 'clients', on whose new points both are tested",
+        )
 
 
 def labels_in_one_shot(config: ConfigDict, name: str) -> bool:

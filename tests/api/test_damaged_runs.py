@@ -20,6 +20,7 @@ SMALL = {
     "dataset__train_size": 200,
     "algorithm": "fedavg",
     "baselines": ("per_client_lp",),
+    "federation__test": "clients",
     "rounds": 3,
     "model__hidden": (8,),
     "execution__plots": False,

@@ -14,7 +14,12 @@ from jaxfed.config.schema.reference import entries
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"algorithm": "fedavg", "baselines": ("per_client_lp",), "xclp__alpha": 0.9, "rounds": 2}
-FEW |= {"dataset__train_size": 400, "model__hidden": (16,), "execution__plots": False}
+FEW |= {
+    "federation__test": "clients",
+    "dataset__train_size": 400,
+    "model__hidden": (16,),
+    "execution__plots": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def test_it_is_what_run_returns(trained):
 def test_models_and_clients_need_no_config(trained):
     opened = jaxfed.open(trained.workdir)
     federation = opened.federation()
-    x = federation.x[federation.test]
+    x = federation.x[np.concatenate(federation.partition.new)]
     assert np.array_equal(opened.model("fedavg")(x), trained.model("fedavg")(x))
 
 

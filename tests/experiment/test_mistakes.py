@@ -27,6 +27,16 @@ MISTAKES = {
         ["dataset.validation_fraction=1e-9"],
         "config.dataset.validation_fraction=1e-09: no example",
     ),
+    "validation by one class": (
+        TRAINED,
+        ["dataset.validation_fraction=0.001", "dataset.validation_measure=auroc"],
+        "config.dataset.validation_measure='auroc': the validation examples are of one class",
+    ),
+    "methods that are not tested alike": (
+        TRAINED,
+        ["baselines=per_client_lp"],
+        "config.federation.test='central': 'per_client_lp' labels points of clients, so that only",
+    ),
     "infinite power": (DIGITS, ["xclp.similarity_power=inf"], "config.xclp.similarity_power=inf"),
     "its follower's": (
         DIGITS,

@@ -204,14 +204,6 @@ def _check_together(config: ConfigDict) -> None:
     check_public(config)
     check_views(config)
     check_learner(config)
-    for name in methods.chosen(config):
-        if federation.test == "clients" and methods.has_learners(config, name):
-            raise UsageError(
-                f"the clients' models of {name!r} are tested on examples that nobody holds",
-                key="config.federation.test",
-                value="clients",
-                allowed="use 'central'",
-            )
     check_presence(config, num_clients or sys.maxsize)
     if num_clients:
         for key, value, most in (

@@ -63,6 +63,7 @@ _PAILLIER = {"hamming": _any_of("phe")}
 COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "sampling": _COHORTS,
     "dataset.test_fraction": {"dataset.test_size": _any_of(0)},
+    "dataset.validation_measure": {"dataset.validation_fraction": _SOME},
     "preprocessing.rounds": _LEARNED,
     "preprocessing.cohort_size": _LEARNED,
     "preprocessing.network": _PRETRAINED,

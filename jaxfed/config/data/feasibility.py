@@ -254,6 +254,14 @@ def check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -
                 key=f"config.dataset.{key}",
                 value=config.dataset[key],
             )
+    classes = np.unique(federation.y[federation.validation])
+    if config.dataset.validation_measure == "auroc" and len(classes[classes >= 0]) == 1:
+        raise UsageError(
+            "the validation examples are of one class",
+            key="config.dataset.validation_measure",
+            value="auroc",
+            allowed="raise dataset.validation_fraction",
+        )
 
 
 def check_labels_a_class(config: ConfigDict, federation: Federation) -> None:

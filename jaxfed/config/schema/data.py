@@ -88,6 +88,11 @@ DATASET = in_section(
             "share of the training examples for validation, which selects models; drawn in every repeat; "
             "validation examples of the data set take their place",
         ),
+        "validation_measure": Setting(
+            "accuracy",
+            one_of(("accuracy", "balanced_accuracy", "auroc")),
+            "what selects models on validation examples; 'auroc': the area under the ROC curve",
+        ),
     },
 )
 PREPROCESS = in_section(

@@ -1,4 +1,4 @@
-"""Model selection: the state with the best validation accuracy, or the last one without validation."""
+"""Model selection: the state that is best on validation examples, or the last one without validation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.clients import Federation
 
 
 class Selected(NamedTuple):
@@ -15,9 +17,9 @@ class Selected(NamedTuple):
 
     Fields:
         state: after the last finished round.
-        best: of the state with the best validation accuracy, what evaluation reads
+        best: of the state that is best by `dataset.validation_measure`, what evaluation reads
             (`FederatedAlgorithm.evaluated`); () for a method that does not validate.
-        validation_accuracy: of `best`; -1 before the first.
+        validation_accuracy: the measure of `best`; -1 before the first.
         round: of `best`.
         stored: models of earlier rounds that asynchronous rounds need (`Played.stored`); ().
     """
@@ -49,13 +51,45 @@ class Selected(NamedTuple):
         state: ServerState,
         metrics: Metrics,
         evaluated: Callable[[ServerState], ServerState] = lambda state: state,
+        measure: str = "accuracy",
     ) -> Selected:
-        """Return the selection after a round; without a validation accuracy the newest state is the best.
+        """Return the selection after a round; without validation examples the newest state is the best.
 
-        `evaluated` is that of the method.
+        `evaluated` is that of the method, `measure` that of `dataset.validation_measure`.
         """
-        accuracy = metrics.get("validation_accuracy", np.inf)
+        accuracy = metrics.get(f"validation_{measure}", np.inf)
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
         best = evaluated(state)
         return Selected(state, best, float(accuracy), round_number, self.stored)
+
+
+def validated(
+    algorithm: FederatedAlgorithm, state: ServerState, federation: Federation, measure: str
+) -> Metrics:
+    """Return what a method measures on the validation examples, and the measure that selects states.
+
+    "auroc" is the area under the ROC curve: of two classes that of the second, of more the mean over classes
+    of each against the others.
+
+    Raises:
+        UsageError: the measure needs probabilities of a method that has none.
+    """
+    metrics = algorithm.validate(state, federation) if algorithm.validate else {}
+    if not metrics or f"validation_{measure}" in metrics:
+        return metrics
+    if measure != "auroc" or algorithm.predict is None:
+        raise UsageError(
+            f"{algorithm.name or 'the method'} does not measure it",
+            key="config.dataset.validation_measure",
+            value=measure,
+            allowed="use 'accuracy'",
+        )
+    # Here, because scikit-learn's measures take a second to import; few runs need them.
+    from sklearn.metrics import roc_auc_score
+
+    split = federation.validation[federation.y[federation.validation] >= 0]
+    truth, shares = federation.y[split], algorithm.predict(state, federation.examples(split))
+    classes = np.unique(truth) if federation.num_classes > 2 else [1]
+    areas = [roc_auc_score(truth == c, np.nan_to_num(shares[:, c])) for c in classes]
+    return {**metrics, "validation_auroc": float(np.mean(areas))}

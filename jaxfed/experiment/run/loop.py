@@ -18,12 +18,12 @@ stores a snapshot of the state and a mark of metrics.jsonl. It is written while 
 checkpoint: ten seconds of work or one round, more if states are slow to save. Lines of lost rounds are
 dropped when the experiment resumes. A process that receives a stop signal saves the current round first.
 
-Model selection: a method with a validation measure stores the state with the best `validation_accuracy` (the
-earlier one in a tie) beside the current one. After the last round only the best state is evaluated on the
-test set. The initial state is the first candidate. Its line has round 0 and contains validation metrics
-only; if every round made the model worse, round 0 is reported as selected. (XCLP, 4.2: "automatic model
-selection" falls back to the supervised model. The authors' code begins to select at round 10, and takes the
-later one in a tie.) The selected state and the last one are stored under states/.
+Model selection: a method that validates stores the state with the best `validation_accuracy`, or other
+`dataset.validation_measure` (the earlier one in a tie), beside the current one. After the last round only the
+best state is evaluated on the test set. The initial state is the first candidate. Its line has round 0 and
+contains validation metrics only; if every round made the model worse, round 0 is reported as selected. (XCLP,
+4.2: "automatic model selection" falls back to the supervised model. The authors' code begins to select at
+round 10, and takes the later one in a tie.) The selected state and the last one are stored under states/.
 
 With `evaluate_test` the test set is also evaluated during training: each evaluated round's line has
 `round_test_accuracy` of that round's state. Nothing is selected by it. `test_accuracy` is always that of the
@@ -64,7 +64,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.errors import BeyondMemory
-from jaxfed.experiment.run.best_checkpoint import Selected
+from jaxfed.experiment.run.best_checkpoint import Selected, validated
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
@@ -211,6 +211,7 @@ class Experiment:
     ) -> None:
         """Run one method to its last round, starting from the saved step if it lies in this leg."""
         config = methods.with_own_training(self.config, leg.name)
+        federation = methods.clients_for(config, leg.name, federation)
         self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
 
         def tell(line: str) -> None:
@@ -232,8 +233,9 @@ class Experiment:
         if saved and saved_step >= leg.first_step:
             selected = saved.state(template=selected)
         elif algorithm.validate:
-            metrics = algorithm.validate(state, federation)
-            selected = selected.after(0, state, metrics, algorithm.evaluated)
+            measure = config.dataset.validation_measure
+            metrics = validated(algorithm, state, federation, measure)
+            selected = selected.after(0, state, metrics, algorithm.evaluated, measure)
             metrics = {**metrics, **watched(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
@@ -318,8 +320,9 @@ class Experiment:
             selected, final = selected._replace(state=state), state
             metrics = {**algorithm.evaluate(state, federation)}
         else:
-            validation = algorithm.validate(state, federation)
-            selected = selected.after(round_number, state, validation, algorithm.evaluated)
+            measure = config.dataset.validation_measure
+            validation = validated(algorithm, state, federation, measure)
+            selected = selected.after(round_number, state, validation, algorithm.evaluated, measure)
             final = selected.best
             seen = self._watched(algorithm, state, federation)
             metrics = {**validation, **watched(seen)}
@@ -328,7 +331,7 @@ class Experiment:
                 quality = seen if is_known else algorithm.evaluate(final, federation)
                 metrics |= {**quality, "selected_round": selected.round}
                 if np.isfinite(selected.validation_accuracy):  # there is a validation split
-                    metrics["selected_validation_accuracy"] = selected.validation_accuracy
+                    metrics[f"selected_validation_{measure}"] = selected.validation_accuracy
         if is_last and algorithm.evaluate_clients is not None:
             metrics |= algorithm.evaluate_clients(final, federation)
         return selected, metrics

@@ -53,6 +53,7 @@ _COLUMNS = (
 _OF_A_ROUND = (
     ("train_loss", "train loss"),
     ("validation_accuracy", "validation accuracy"),
+    ("validation_auroc", "validation AUROC"),
     ("round_test_accuracy", "this round's test accuracy"),
     ("test_accuracy", "test accuracy"),
 )

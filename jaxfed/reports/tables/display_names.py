@@ -90,6 +90,8 @@ _METRICS = {
     "validation_accuracy": "Validation accuracy",
     "selected_validation_accuracy": "Validation accuracy",
     "validation_balanced_accuracy": "Balanced validation accuracy",
+    "selected_validation_balanced_accuracy": "Balanced validation accuracy",
+    "selected_validation_auroc": "Validation AUROC",
     "round_test_accuracy": "Test accuracy of each round's state",
     "round_test_balanced_accuracy": "Balanced test accuracy of each round's state",
     "worst_client_test_accuracy": "Test accuracy of the worst client",

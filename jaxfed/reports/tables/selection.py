@@ -39,7 +39,6 @@ from jaxfed.reports.tables.tables import (
 )
 
 _CHOSEN = "selected."  # prefix of the settings that a one-shot method selected
-_VALIDATION = "selected_validation_accuracy"
 # Sections that define the problem and its execution; no method selects them.
 _NO_CHOICE = ("dataset", "federation", "preprocessing", "execution", "selection")
 
@@ -130,15 +129,17 @@ def _counts(chosen: Sequence[Any]) -> str:
 def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
     """Return `metric` of every method at the given settings and at its best ones, selected by validation.
 
-    Among the points that differ only in methods' settings, each method gets the point with the best mean
-    validation accuracy (of the states that validation selected). In a tie the given settings win, then the
-    first point. None if no method validates or no setting of a method was swept.
+    Among the points that differ only in methods' settings, each method gets the point with the best mean of
+    `dataset.validation_measure` (of the states that validation selected). In a tie the given settings win,
+    then the first point. None if no method validates or no setting of a method was swept.
     """
     keys = swept_keys(sweep)
     choices = [key for key in keys if "." in key and key.partition(".")[0] not in _NO_CHOICE]
     problem = [key for key in keys if key not in choices]
     if not choices:
         return None
+    measures = [p.run.settings.get("dataset.validation_measure") for p in sweep.points if p.run]
+    validation = f"selected_validation_{next(filter(None, measures), 'accuracy')}"
     lines: list[tuple[Cell, ...]] = []
     numbers: list[dict[str, Any]] = []
     for finished in _alike(sweep, problem):
@@ -149,7 +150,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
             if all(sweep.value(each.point, key) == sweep.base.get(key) for key in choices)
         ]
         before = given[0].run.results if given else {}
-        best = dict(_best(given + [each for each in finished if each not in given]))
+        best = dict(_best(given + [each for each in finished if each not in given], validation))
         after = {algorithm: each.run.results[algorithm] for algorithm, each in best.items()}
         of = algorithms_of(run for _, run in finished)
         for algorithm, (point, run) in best.items():
@@ -164,7 +165,7 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
                     Cell(names[algorithm]),
                     result_cell(before, algorithm, metric, of),
                     Cell(", ".join(texts)),
-                    Cell(measurement_text(_VALIDATION, after[algorithm][_VALIDATION])),
+                    Cell(measurement_text(validation, after[algorithm][validation])),
                     result_cell(after, algorithm, metric, of),
                     Cell(_gain(before, after, algorithm, metric)),
                 )
@@ -179,14 +180,14 @@ def validated_settings(sweep: Sweep, metric: str, name: str) -> Table | None:
         title=f"{sweep.name}: every method at its own settings, chosen by validation",
         columns=(
             *setting_labels(problem),
-            *("method", f"{label}, as given", "chosen", metric_label(_VALIDATION)),
+            *("method", f"{label}, as given", "chosen", metric_label(validation)),
             *(f"{label}, chosen", "gain"),
         ),
         rows=tuple(lines),
         num_settings=len(problem) + 1,
         caption=(
-            f"{STATISTICS}{BEST}{PAIRED}Chosen is the point of the sweep with the best mean validation "
-            "accuracy, for each method; no test label takes part."
+            f"{STATISTICS}{BEST}{PAIRED}Chosen is the point of the sweep that is best on validation examples "
+            "in the mean, for each method; no test label takes part."
         ),
         records=tuple(numbers),
     )
@@ -207,14 +208,14 @@ def _alike(sweep: Sweep, problem: Sequence[str]) -> list[list[_Finished]]:
     return list(groups.values())
 
 
-def _best(points: Sequence[_Finished]) -> Iterator[tuple[str, _Finished]]:
+def _best(points: Sequence[_Finished], validation: str) -> Iterator[tuple[str, _Finished]]:
     """Yield each method that validates with its best point; the first one in a tie."""
     for algorithm in ordered_methods(run for _, run in points):
-        validated = [each for each in points if _VALIDATION in each.run.results.get(algorithm, {})]
+        validated = [each for each in points if validation in each.run.results.get(algorithm, {})]
         if validated:
             yield (
                 algorithm,
-                max(validated, key=lambda p: p.run.results[algorithm][_VALIDATION].mean),
+                max(validated, key=lambda p: p.run.results[algorithm][validation].mean),
             )
 
 

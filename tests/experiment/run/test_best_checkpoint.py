@@ -1,0 +1,87 @@
+"""States are selected by the measure that `dataset.validation_measure` names; scikit-learn has the area."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxfed
+from jaxfed.errors import UsageError
+from jaxfed.experiment.run.best_checkpoint import Selected, validated
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.training.round.evaluation import evaluation_by
+from jaxfed.training.round.server_hooks import Classifier
+
+TRUTH = np.array([0, 0, 1, 1, 0, -1])
+CLIENTS = [(np.ones((2, 2), np.float32), [0, 1])]
+
+
+def federation(y, num_classes=2):
+    x = np.arange(2 * len(y), dtype=np.float32).reshape(-1, 2)
+    return jaxfed.Federation.from_clients(CLIENTS, validation=(x, y), num_classes=num_classes)
+
+
+def method(probability, **fields):
+    """One whose network gives these probabilities, whatever the examples."""
+    classifier = Classifier(
+        lambda state: state, lambda state, x: jnp.asarray(probability)[: len(x)]
+    )
+    evaluation = evaluation_by(classifier)._asdict()
+    return FederatedAlgorithm(init=None, round=None, name="mine", **{**evaluation, **fields})
+
+
+def test_area_of_two_classes_is_the_share_of_pairs_in_order():
+    second = np.array([0.1, 0.4, 0.3, 0.9, 0.2, 0.5], np.float32)
+    algorithm = method(np.stack([1 - second, second], axis=1))
+    found = validated(algorithm, (), federation(TRUTH), "auroc")
+    assert found["validation_auroc"] == pytest.approx(
+        5 / 6
+    )  # 0.3 is above 0.1 and 0.2, not above 0.4
+    assert found["validation_accuracy"] == pytest.approx(4 / 5)
+    assert "validation_auroc" not in validated(
+        algorithm, (), federation(TRUTH), "balanced_accuracy"
+    )
+
+
+def test_area_of_more_classes_is_the_mean_of_each_against_the_others():
+    probability = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]  # the last is of class 1
+    found = validated(method(probability), (), federation(np.array([0, 1, 2, 1]), 3), "auroc")
+    assert found["validation_auroc"] == pytest.approx(np.mean([1, 3 / 4, 5 / 6]))
+
+
+def test_a_method_without_probabilities_is_refused():
+    labels = method(np.ones((6, 2), np.float32) / 2, predict=None)
+    with pytest.raises(UsageError, match=r"^config\.dataset\.validation_measure='auroc': mine"):
+        validated(labels, (), federation(TRUTH), "auroc")
+    assert validated(labels, (), federation(TRUTH), "accuracy")
+
+
+@pytest.mark.parametrize(("measure", "best"), [("accuracy", "a"), ("balanced_accuracy", "b")])
+def test_the_measure_selects(measure, best):
+    selected = Selected("", "", -1.0, 0)
+    for number, values in enumerate([(0.9, 0.5), (0.8, 0.7)], 1):
+        names = ("validation_accuracy", "validation_balanced_accuracy")
+        metrics = dict(zip(names, values, strict=True))
+        selected = selected.after(number, "ab"[number - 1], metrics, measure=measure)
+    assert selected.best == best
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "balanced_accuracy", "auroc"])
+def test_a_run_selects_by_it(measure):
+    result = jaxfed.run(
+        "fedavg_xclp:smoke",
+        algorithm="fedavg",
+        baselines=(),
+        dataset__validation_measure=measure,
+        dataset__train_size=300,
+        training__learning_rate=3.0,
+        rounds=4,
+        evaluate_every=1,
+        num_repeats=1,
+        progress=False,
+        execution__plots=False,
+    )
+    lines = result.metrics
+    values = lines[f"validation_{measure}"].to_list()
+    (last,) = lines[f"selected_validation_{measure}"].dropna()
+    assert last == max(values)
+    assert lines["selected_round"].dropna().item() == lines["round"][int(np.argmax(values))]
