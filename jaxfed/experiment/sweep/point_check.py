@@ -16,6 +16,7 @@ from absl import logging
 from jaxfed.config import file as config_file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.data.sources import clients_set
+from jaxfed.config.methods import check_tested_alike
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
@@ -54,6 +55,7 @@ def _objection(asked: _Asked) -> str:
     source = repr(config.dataset.to_dict())
     try:
         check_platform()
+        check_tested_alike(config)
         if not _read or _read[0][0] != source:
             _read[:] = [(source, clients_set(config))]
         Simulation(config, _read[0][1]).check()
