@@ -51,7 +51,7 @@ from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import PARTICIPATION, Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
@@ -62,6 +62,7 @@ from jaxfed.training.specification import Training
 
 @keywords(
     check_budget,
+    participation=PARTICIPATION,
     clip=POSITIVE,
     noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
     target_epsilon=NOT_NEGATIVE,

@@ -15,9 +15,16 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import Subsampling, epsilon_of, noise_multiplier_of
+from jaxfed.rules import instance_of, optional
 from jaxfed.training.server.client_rows import gather, leaves, took_part
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
+
+PARTICIPATION = optional(
+    instance_of(
+        Participation, "participation(Sampling(...), federation, seed, rounds) of the run itself"
+    )
+)
 
 
 def check_private(training: Training, method: str) -> None:
@@ -174,5 +181,5 @@ def _other(told: str, played: str) -> UsageError:
     return UsageError(
         f"{told}, and {played}",
         key="participation",
-        allowed="give participation(Sampling(...), federation, seed, rounds) of the run itself",
+        allowed=PARTICIPATION.advice.removesuffix(", or None"),
     )

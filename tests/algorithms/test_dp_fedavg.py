@@ -246,6 +246,11 @@ def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
             r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; leave one of them out",
         ),
         ("clients", {"target_epsilon": 1.0}, "participation"),
+        (
+            "clients",
+            {"participation": Sampling(2)},
+            r"participation=Sampling.*: use participation\(",
+        ),
         ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
         ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
         ("records", {"chunk": 0}, r"dp_fedavg_records\.chunk=0"),

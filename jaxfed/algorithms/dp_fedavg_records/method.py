@@ -56,7 +56,7 @@ from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import PARTICIPATION, Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
@@ -65,6 +65,7 @@ from jaxfed.training.specification import Training
 
 @keywords(
     check_budget,
+    participation=PARTICIPATION,
     clip=POSITIVE,
     share=between(1e-4, 1, closed=True),
     noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
