@@ -79,9 +79,10 @@ class Predictor(Contents):
             program = jax.export.deserialize(bytearray(content))
             program.call(x)        # x [n, ...] with any n from 1 on -> probabilities, float32 [n, C]
 
-        x is what the encoder gives for rows, before scaling and features: uint8 images, or float32 numbers,
-        NaN where one is missing. `inputs` names the numbers of a table, where a text is a number of its own
-        (0 or 1), and `encode` gives them. Weights are constants of the program.
+        x is what `encode` gives for rows, before scaling and features: uint8 images, or float32 numbers,
+        NaN where one is missing; float64 under `jax.enable_x64()` if a column needs it (`Column.is_wide`).
+        `inputs` names the numbers of a table, where a text is a number of its own (0 or 1). Weights are
+        constants of the program.
 
         Args:
             platforms: as for `save`.
@@ -110,7 +111,8 @@ class Predictor(Contents):
         """
         x = self.encoding.encoder(rows)
         self.encoding.prepared(x)  # which refuses gaps that the run never had
-        return x
+        is_narrow = self.encoding.scaling is None and x.dtype == np.float64
+        return x.astype(np.float32) if is_narrow else x
 
 
 def load_predictor(file: str | os.PathLike[str]) -> Predictor:

@@ -107,7 +107,7 @@ def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.nd
         x = _as_bytes(x, like, where)
     elif like is None and (wrong := integer_images(x)):
         raise UsageError(f"{where}: examples {wrong}")
-    _check_finite(x, f"{where}: examples")
+    _check_finite(x, where)
     return without_wide_integers(x)
 
 
@@ -125,11 +125,10 @@ def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
     )
 
 
-def _check_finite(x: np.ndarray, what: str) -> None:
+def _check_finite(x: np.ndarray, where: str) -> None:
     if not _is_finite(x):
-        raise UsageError(
-            f"{what} have values that are nan or infinite in float32; every value must be finite"
-        )
+        wrong = "examples have values that are nan or infinite in float32"
+        raise UsageError(f"{where}: {wrong}; every value must be finite")
 
 
 def _is_finite(x: np.ndarray) -> bool:
@@ -188,8 +187,7 @@ def labels_of(given: Any, where: str, number: int, num_classes: int | None = Non
     Args:
         given: an array, masked or not, a column of a data frame, or a list.
         where: the argument, for errors.
-        number: of examples.
-        num_classes: C; None: not known yet.
+        number: of examples; `num_classes` is C, None if it is not known yet.
 
     Raises:
         UsageError: names, fractions, another length, a label outside the classes.
@@ -204,22 +202,18 @@ def labels_of(given: Any, where: str, number: int, num_classes: int | None = Non
         (labels,) = read_labels([y], where, are_known=True)
         if labels.values.dtype.kind not in "biu":
             name = str(labels.values[labels.is_labeled][0])
-            raise UsageError(
-                f"{where}: label {name!r} is a name; number the classes from 0, -1 is unlabeled"
-            )
+            wrong = f"label {name!r} is a name; number the classes from 0, -1 is unlabeled"
+            raise UsageError(f"{where}: {wrong}")
         y = np.where(labels.is_labeled, labels.values, UNLABELED)
     is_wrong = _are_wrong(y, num_classes)
-    if is_wrong is not None:
+    if is_wrong.any():
         raise _no_class(where, y[is_wrong][0], num_classes)
     return y.astype(np.int32, copy=False)
 
 
-def _are_wrong(y: np.ndarray, num_classes: int | None) -> np.ndarray | None:
-    """Return bool [n], True for labels outside the classes; None if there are none."""
-    last = (num_classes or _MOST_CLASSES) - 1
-    if y.min(initial=0) >= UNLABELED and y.max(initial=0) <= last:
-        return None
-    return (y < UNLABELED) | (y > last)
+def _are_wrong(y: np.ndarray, num_classes: int | None) -> np.ndarray:
+    """bool [n], True for labels outside the classes."""
+    return (y < UNLABELED) | (y >= (num_classes or _MOST_CLASSES))
 
 
 def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
@@ -381,13 +375,13 @@ class GivenExamples:
         y = np.concatenate(self._y or [np.zeros(0, np.int32)])
         sizes = np.fromiter(map(len, self._x), np.int64, len(self._x))
         is_wrong = _are_wrong(y, self._num_classes)
-        if is_wrong is not None:
+        if is_wrong.any():
             row = int(is_wrong.argmax())
             part = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
             raise _no_class(self._where(part), y[row], self._num_classes)
         if not _is_finite(x):
             part = next(part for part, each in enumerate(self._x) if not _is_finite(each))
-            _check_finite(self._x[part], f"{self._where(part)}: examples")
+            _check_finite(self._x[part], self._where(part))
         self._check_scales(x, sizes)
         self._x, self._y, self._names, self.num_bytes = [], [], [], 0
         return Joined(x, y.astype(np.int32, copy=False), sizes)
