@@ -131,6 +131,17 @@ def test_protofssl_at_equal_steps():
     assert f"{gain} ± {error} below on CIFAR-10" in text("docs/choosing.md")
 
 
+def test_digits_at_common_and_own_rates():
+    for table in ("digits/tables/fssl-digits", "digits_rates/tables/fssl-rates-validated"):
+        names = ("sage", "fedavg")
+        sage, fedavg = (values(f"fssl/{table}", name, "test_accuracy") for name in names)
+        gain, error = difference(sage, fedavg)
+        assert f"SAGE is {gain} ± {error} points above" in text("docs/choosing.md")
+        for page in ("docs/results.md", "results/fssl/README.md"):
+            assert f"{gain} ± {error}" in text(page)
+            assert re.search(rf"\bSAGE (\S+ )*?{sage.mean():.1f}", text(page))
+
+
 def test_cells_of_auto():
     sets = ("", "chars74k", "fashion_mnist")
     cells, ahead, behind = ahead_and_behind(sets, "test_accuracy", 2)
