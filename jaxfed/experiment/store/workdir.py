@@ -64,20 +64,8 @@ _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS, _AUDIT = "predictions", "audit"
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
-    _SUMMARY,
-    _METRICS,
-    _PARTITION,
-    _CHECKPOINTS,
-    _PREPROCESSING,
-    _STATES,
-    _PREDICTIONS,
-    _AUDIT,
-    _PLOTS,
-    TRACKING,
-    TENSORBOARD,
-    NETWORK,
-    _DATA,
-    MANIFEST,
+    *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),
+    *(_AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
 )  # beside config.json
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 

@@ -35,16 +35,17 @@ from jaxfed.flower.messages import pytrees, records, setup, timings
 from jaxfed.flower.messages.network import Network
 from jaxfed.flower.messages.records import BadMessage, Record
 from jaxfed.flower.messages.setup import Setup
+from jaxfed.flower.messages.steps import one_line
 from jaxfed.flower.server import admission, known_clients
 from jaxfed.flower.server.admission import Admitted, Expected, Returning
 from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.kernels.devices.padding import rows_at_once
 
 _THEN = "the run stops; the same command continues it"
 _IS_METRIC = re.compile(r"\.(metrics|labels)\.")  # in a name of a reply
-_MOST_LOOKED_AT = 8  # examples that a new model must have predictions for
 _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
 
 
@@ -122,7 +123,7 @@ def connect(
         limits,
         place,
         Returning(network, admit, expected, admitted.hellos),
-        [said.name for said in hellos],
+        [one_line(said.name) for said in hellos],
         tuple(f"refused node {node}: {why}" for node, why in sorted(admitted.refused.items())),
     )
 
@@ -284,7 +285,7 @@ class ClientCalls:
         Raises:
             UnusableModel: it is not; the line names the client with the largest change.
         """
-        x = self.federation.x[:_MOST_LOOKED_AT]
+        x = self.federation.x[: rows_at_once()]
         if not len(x):  # the server holds no example
             x = np.ones((1, *x.shape[1:]), x.dtype)
         seen = () if algorithm.predict is None else algorithm.predict(state, x)

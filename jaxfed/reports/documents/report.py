@@ -28,7 +28,7 @@ from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
 from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
 from jaxfed.reports.figures import line_figures, plots, png, reliability_figure
 from jaxfed.reports.figures.style import MOST_LINES
-from jaxfed.reports.tables import tables
+from jaxfed.reports.tables import sites, tables
 from jaxfed.reports.tables.curves import (
     Curve,
     curves,
@@ -168,8 +168,8 @@ def _run_section(run: Run, names: _Names, target: float | None) -> Section:
         if target is None
         else target_table(run, target, names.take("tables", run.name, "target"))
     )
-    sites = tables.sites_table(run, names.take("tables", run.name, "sites"))
-    parts: list[Table | Picture] = [table, *_there(taken, sites), *pictures, *_there(chosen)]
+    found_there = _there(taken, sites.table_of(run, names.take("tables", run.name, "sites")))
+    parts: list[Table | Picture] = [table, *found_there, *pictures, *_there(chosen)]
     found = read_audit(run.workdir)
     if found is not None:
         draw = partial(vulnerability_figure, found["methods"], methods_of([run]))

@@ -47,7 +47,7 @@ def alone(there):
     return place
 
 
-@pytest.mark.parametrize("case", on_demand(METHODS, at_once=["fedavg", "xclp"]))
+@pytest.mark.parametrize("case", on_demand(METHODS, at_once=["scaffold", "xclp"]))
 def test_the_model_is_that_of_a_simulation(tmp_path, case):
     name, settings = METHODS[case]
     config = config_of(name, *settings, "rounds=1", "dataset.train_size=90")
