@@ -37,6 +37,7 @@ from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.given_arrays import check_given
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
@@ -180,7 +181,7 @@ class _FedMD:
                 allowed="use False, or public examples of the same classes",
             )
         else:
-            federation.check_like_these(self.public, "public_labels", self.public_labels)
+            check_given(federation, self.public, "public_labels", self.public_labels)
         return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
 
     def round(

@@ -280,18 +280,6 @@ class Federation:
     def _scale(self) -> gate.Range:
         return gate.Range.of(self.x)
 
-    def check_like_these(self, x: Any, asked: str, y: Any = None) -> None:
-        """Check arrays that a method has been given: their examples, and their labels if there are some.
-
-        Raises:
-            UsageError: the examples are not as the clients', or labels beyond the classes.
-        """
-        like_these = self.examples_like_these(x, asked)
-        if like_these.dtype != getattr(x, "dtype", None):
-            raise UsageError(f"{asked}: examples are no array of {like_these.dtype}; use one")
-        if y is not None:
-            gate.labels_of(y, asked, len(x), self.num_classes)
-
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""
         part = self.partition

@@ -263,7 +263,7 @@ class _Reading:
         return tuple(columns.tolist())
 
     def _entering(self, name: str, gate: Callable[..., T]) -> T | None:
-        """What `jaxfed.data.given_examples` returns; None, and a line, for what it refuses."""
+        """Return the result of `jaxfed.data.given_examples`; None, and a line, if it refuses."""
         try:
             return gate(where=str(self._folder / name))
         except UsageError as error:
