@@ -240,7 +240,7 @@ def test_a_server_that_is_killed_at_any_moment_starts_again(tmp_path):
     join = [sys.executable, "-m", "launch.flower", "client", f"--data={tmp_path / 'north'}"]
     join += [f"--server=127.0.0.1:{port}", f"--ca={keys / 'ca.crt'}", f"--key={key}"]
     with subprocess.Popen(join, stdout=subprocess.PIPE, text=True, cwd=local._ROOT) as node:
-        for seconds in (1.0, 1.5, 2.0, 3.0, 5.0, 8.0):
+        for seconds in (1.0, 2.0, 4.0, 8.0):
             log.unlink(missing_ok=True)
             with subprocess.Popen(serve, cwd=local._ROOT) as server:
                 while not log.exists():
