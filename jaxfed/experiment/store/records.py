@@ -117,9 +117,9 @@ class Run:
         return str((self.summary or {}).get("data_origin", ""))
 
     @property
-    def row_statistics(self) -> str:
+    def row_statistics(self) -> tuple[str, ...]:
         """The summary's lines on exact statistics of clients' rows; mostly one."""
-        return "; ".join((self.summary or {}).get("row_statistics", ()))
+        return tuple((self.summary or {}).get("row_statistics", ()))
 
     def num_examples(self, metric: str) -> int:
         """Return the number of examples that an accuracy is measured on; 0 if it is unknown."""

@@ -37,7 +37,7 @@ def provenance(runs: Sequence[Run], command: str = "") -> tuple[tuple[str, str],
     environments = [run.environment for run in runs if run.finished]
     commands = [command] if command else [e["command"] for e in environments if "command" in e]
     origins = _joined(run.origin for run in runs if run.finished)
-    learned = _joined(run.row_statistics for run in runs if run.finished)
+    learned = _joined(line for run in runs if run.finished for line in run.row_statistics)
     facts = {
         "command": "\n".join(dict.fromkeys(commands)),
         "config": _common_settings(runs),
