@@ -92,6 +92,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.preprocessing.kind = "images"
     config.federation.num_clients = 5
     config.federation.test = "central"
+    config.training.weighting = "uniform"  # for all methods alike
     config.training.optimizer = "adam"
     config.training.learning_rate = 1e-3
     config.training.batches = "joint"

@@ -145,6 +145,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
     config.model.name = "mlp"
     config.model.hidden = (128,)
+    config.training.weighting = "uniform"  # for all methods alike
     config.training.learning_rate = 0.1
     config.training.schedule = "cosine"
     config.training.schedule_rounds = 133  # A.2: to 0 after 4/3 of the rounds

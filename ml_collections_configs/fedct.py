@@ -130,6 +130,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.federation.num_clients = 5
     config.federation.labeled_fraction = 1.0
     config.federation.test = "central"
+    config.training.weighting = "uniform"  # for all methods alike
     config.training.optimizer = "adam"
     config.training.learning_rate = 1e-3
     config.training.batches = "joint"

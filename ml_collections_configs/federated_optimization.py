@@ -58,6 +58,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.federation.test = "central"
     config.model.name = "mlp"
     config.model.hidden = (128,)
+    config.training.weighting = "uniform"  # for all methods alike
     config.training.batches = "joint"
     config.training.batch_size = 32
     config.training.epochs = 2

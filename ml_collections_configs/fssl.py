@@ -92,6 +92,7 @@ def get_config(variant: str = "") -> ConfigDict:
     federation.test = "central"
     config.model.name, config.model.hidden = "mlp", (128,)
     training = config.training
+    training.weighting = "uniform"  # for all methods alike
     training.batches, training.unlabeled_ratio = "paired", 2
     training.batch_size, training.epochs = 10, 2
     training.learning_rate, training.momentum, training.weight_decay = 0.1, 0.0, 1e-4

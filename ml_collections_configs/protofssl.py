@@ -137,6 +137,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.federation.test = "central"
     config.model.name = "mlp"
     config.model.hidden = (128,)
+    config.training.weighting = "uniform"  # for all methods alike
     config.training.optimizer = "rmsprop"
     config.training.learning_rate = 1e-3
     config.training.weight_decay = 1e-4

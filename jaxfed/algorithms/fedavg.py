@@ -2,7 +2,8 @@
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 
-The methods of this family differ in the labels that clients train on:
+p_k is by default the number of examples, and with pseudo-labels 1, as in XCLP's A.2
+(`ServerTraining.weighting`). The methods of this family differ in the labels that clients train on:
 
   * `fedavg`: the given labels only.
   * `fedavg_xclp`: pseudo-labels by XCLP over the round's cohort (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023,
@@ -31,7 +32,11 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
 
-@needs(labels_at=EVERYWHERE, averages=True)
+@needs(
+    labels_at=EVERYWHERE,
+    averages=True,
+    weighting=lambda given: "examples" if given.pseudo_label == "none" else "uniform",
+)
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that a pseudo-labeler finds.
 

@@ -91,7 +91,7 @@ class Own(NamedTuple):
     average=SHARE,
     predictor_hidden=at_least(1),
 )
-@needs(pseudo_label="unlabeled", labels_at=("server",))
+@needs(pseudo_label="unlabeled", labels_at=("server",), weighting="uniform")
 def fedcon(
     *,
     training: Training,

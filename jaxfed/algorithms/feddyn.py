@@ -8,7 +8,7 @@
 g_k and h start at 0; M clients can train in this run: they have a label, or with pseudo-labels an example.
 With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
 point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S is
-`training.weighting` "uniform"; the server's optimizer is plain SGD with rate 1.
+plain unless `training.weighting` says otherwise; the server's optimizer is plain SGD with rate 1.
 
 Leaves a client: its model's change. The server makes h of it; the client receives w. FedAvg's bytes.
 """
@@ -32,7 +32,7 @@ from jaxfed.training.specification import Training
 
 
 @keywords(alpha=POSITIVE)
-@needs()
+@needs(weighting="uniform")
 def feddyn(
     *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

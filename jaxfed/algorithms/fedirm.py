@@ -17,9 +17,9 @@ all rounds: in step n = 1, 2, ... the teacher keeps the weight min(1 - 1/n, aver
 reliable unlabeled examples, with the logits f(a(u)). p is the mean prediction of T passes with dropout; an
 example is reliable if the entropy of p is below h, and its class is argmax p. Classes and M^l are held fixed.
 
-Details: a class that either matrix lacks is left out of L_IRM. Without dropout and BatchNorm all passes are
-equal, and p is the prediction. In the paper a client has labels for all of its examples or for none; here
-it may have labels for some.
+Details: clients count alike in the mean, as in the code. A class that either matrix lacks is left out of
+L_IRM. Without dropout and BatchNorm all passes are equal, and p is the prediction. In the paper a client has
+labels for all of its examples or for none; here it may have labels for some.
 
 Differences from the authors' code:
 
@@ -105,7 +105,7 @@ class Teacher(NamedTuple):
     max_entropy=NOT_NEGATIVE,
     passes=at_least(1),
 )
-@needs(pseudo_label="unlabeled")
+@needs(pseudo_label="unlabeled", weighting="uniform")
 def fedirm(
     *,
     training: Training,

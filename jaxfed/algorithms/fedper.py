@@ -93,7 +93,7 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
 
 
 @keywords(head_epochs=at_least(1))
-@needs()
+@needs(weighting="uniform")
 def fedrep(
     *, training: Training, head_epochs: int = 10, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

@@ -1,11 +1,11 @@
 """FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020): FedAvg held near the server's model.
 
-    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   mean as FedAvg
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   w <- mean_k w_k
 
 Labels at the server: as FedAvg; the server's training has no proximal term.
 
-Leaves a client: its model's change. The paper also lets stragglers do fewer steps, and draws clients by
-size with a uniform mean; here both are the experiment's sampling and weighting.
+Leaves a client: its model's change. The mean is plain, as in the paper, which draws clients by their size;
+here `sampling` is the experiment's. The paper also lets stragglers do fewer steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxfed.training.specification import Training
 
 
 @keywords(mu=NOT_NEGATIVE)
-@needs(labels_at=EVERYWHERE, averages=True)
+@needs(labels_at=EVERYWHERE, averages=True, weighting="uniform")
 def fedprox(
     *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

@@ -57,7 +57,13 @@ from jaxfed.training.specification import Training
 
 
 @keywords(num_groups=at_least(1), threshold=SHARE)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, unread=("aggregate",))
+@needs(
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+    two_views=True,
+    unread=("aggregate",),
+    weighting="uniform",
+)
 def fedrgd(
     *, training: Training, num_groups: int = 2, threshold: float = 0.95
 ) -> FederatedAlgorithm:

@@ -29,7 +29,7 @@ from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 
-@needs()
+@needs(weighting="uniform")
 def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """SCAFFOLD on the labels that a pseudo-labeler finds.
 

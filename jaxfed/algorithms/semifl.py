@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 @keywords(threshold=SHARE, mix_weight=NOT_NEGATIVE, mix_alpha=POSITIVE, max_norm=POSITIVE)
-@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
+@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True, weighting="uniform")
 def semifl(
     *,
     training: Training,

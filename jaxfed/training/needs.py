@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import wraps
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jaxfed.errors import UsageError
 from jaxfed.rules import plain_factory
+from jaxfed.training.server.aggregate import WEIGHTINGS
 
 if TYPE_CHECKING:
     from jaxfed.training.specification import Training
@@ -41,6 +43,7 @@ class Needs(NamedTuple):
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
         private: True if it promises an epsilon for clients' rows: no exact statistics of them may enter.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
+        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`.
     """
 
     pseudo_label: str | None = None
@@ -49,6 +52,7 @@ class Needs(NamedTuple):
     averages: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()
+    weighting: str = "examples"
 
 
 def needs(
@@ -59,19 +63,30 @@ def needs(
     averages: bool = False,
     private: bool = False,
     unread: tuple[str, ...] = (),
+    weighting: str | Of[str] = "examples",
 ) -> Callable[[Factory], Factory]:
     """Declare a factory's needs: values, or functions of its keywords; see `Needs`.
 
     By default, the source of labels is the keyword `pseudo_label`. A call of the factory refuses a `training`
-    with values that no round reads; without two views a strong augmentation is one.
+    with values that no round reads; without two views a strong augmentation is one. A `training` without a
+    weighting gets the method's.
     """
     unread += () if two_views else ("strong_augment",)
 
+    def weighting_of(given: SimpleNamespace) -> str:
+        return weighting(given) if callable(weighting) else weighting
+
     def declared(factory: Factory) -> Factory:
+        defaults = {name: each.default for name, each in signature(factory).parameters.items()}
+
         @wraps(factory)
         def made(**keywords: Any) -> Any:
             if "training" in keywords:
-                refuse_unread(keywords["training"], unread, factory.__name__)
+                training = keywords["training"]
+                refuse_unread(training, unread, factory.__name__)
+                if training.server.weighting is None:
+                    own = weighting_of(SimpleNamespace(**{**defaults, **keywords}))
+                    keywords["training"] = training.with_server(weighting=WEIGHTINGS[own])
             return factory(**keywords)
 
         made.needs = lambda given: Needs(  # type: ignore[attr-defined]
@@ -81,6 +96,7 @@ def needs(
             averages,
             private,
             unread,
+            weighting_of(given),
         )
         return made  # type: ignore[return-value]
 

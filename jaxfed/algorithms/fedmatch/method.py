@@ -94,7 +94,7 @@ class LossWeights(NamedTuple):
     psi_threshold=NOT_NEGATIVE,
     delta_threshold=NOT_NEGATIVE,
 )
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, weighting="uniform")
 def fedmatch(
     *,
     training: Training,

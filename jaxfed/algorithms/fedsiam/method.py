@@ -80,7 +80,7 @@ Over = Literal["labeled", "batch"]
     upload_rounds=at_least(1),
     evaluated=one_of(get_args(Evaluated)),
 )
-@needs(pseudo_label="unlabeled")
+@needs(pseudo_label="unlabeled", weighting="uniform")
 def fedsiam(
     *,
     training: Training,

@@ -203,7 +203,7 @@ def make_training(
         ),
         server=ServerTraining(
             aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
-            weighting=aggregate.WEIGHTINGS[wanted.weighting],
+            weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: the method's own
             examples=federation.server_examples,
             batches=Batches(
                 "joint",

@@ -115,9 +115,10 @@ TRAINING = in_section(
             (), AUGMENTATION, "strong augmentations, of methods that compare two views"
         ),
         "weighting": Setting(
-            "uniform",
-            one_of(WEIGHTINGS),
-            "clients' weights in the mean; 'uniform' skips clients with nothing to train on",
+            "method",
+            one_of(("method", *WEIGHTINGS)),
+            "clients' weights in the mean; 'method': those of the method's paper; 'uniform' skips clients "
+            "with nothing to train on",
         ),
         "server_optimizer": Setting("sgd", one_of(SERVER_OPTIMIZERS), "server's optimizer"),
         "server_learning_rate": Setting(SERVER_LEARNING_RATE, POSITIVE, "server's learning rate"),

@@ -137,7 +137,7 @@ def finished(training: Training, shared: Shared, client: Client, trained: Traine
     """Return the client's update after its local steps: model change, weight and metrics."""
     return ClientUpdate(
         delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
-        weight=training.server.weighting(client.data),
+        weight=training.server.weigh(client.data),
         metrics={
             "train_loss": trained.loss,
             "local_steps": trained.num_steps.astype(jnp.float32),

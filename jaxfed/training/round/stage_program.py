@@ -84,7 +84,7 @@ class StageProgram:
         self.training, self.control, self.messages = training, control, messages
         self.server = server
         self.measures = training.local.batch_statistics == "static"
-        self._is_own_weighting = training.server.weighting not in WEIGHTINGS.values()
+        self._is_own_weighting = training.server.weigh not in WEIGHTINGS.values()
         self.is_local = training.local.batch_statistics == "local"
         self._takes_all = takes_all and stage == 2
 

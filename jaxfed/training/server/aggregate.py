@@ -23,6 +23,8 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.training.local.client_data import ClientData, usable
 
+Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, float32 scalar
+
 
 class Apply(Protocol):
     """One server step."""
@@ -137,7 +139,7 @@ def check_weights(weights: jax.Array, client_id: Any) -> None:
             )
 
 
-def largest_weight(weighting: Callable[[ClientData], jax.Array], num_examples: int) -> float:
+def largest_weight(weighting: Weighting, num_examples: int) -> float:
     """Return the weight of a client that trains on all its examples; inf for a weighting of one's own."""
     if weighting not in WEIGHTINGS.values():
         return np.inf
@@ -146,7 +148,7 @@ def largest_weight(weighting: Callable[[ClientData], jax.Array], num_examples: i
     return float(weighting(ClientData(ones, label, ones, every, every)))
 
 
-WEIGHTINGS: dict[str, Callable[[ClientData], jax.Array]] = {
+WEIGHTINGS: dict[str, Weighting] = {
     "examples": by_examples,
     "uniform": uniformly,
     "cohort": over_cohort,

@@ -5,11 +5,9 @@ ServerTraining(aggregate=server_optimizer(optax.sgd(1.0, momentum=0.9)), weighti
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 
@@ -17,15 +15,14 @@ from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.rules import PAIR, check_values, function, instance_of, optional
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.server.aggregate import Aggregate, by_examples, server_optimizer
+from jaxfed.training.server.aggregate import Aggregate, Weighting, by_examples, server_optimizer
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 _MEAN = server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
 _RULES = {
     "aggregate": instance_of(Aggregate, "an Aggregate, such as server_optimizer(optax.sgd(1.0))"),
-    "weighting": function("a function of a client's data, such as by_examples"),
+    "weighting": optional(function("a function of a client's data, such as by_examples")),
     "examples": optional(PAIR),
     "batches": optional(instance_of(Batches, "Batches('joint', size=32, epochs=1)")),
 }
@@ -38,14 +35,15 @@ class ServerTraining:
     Attributes:
         aggregate: the server's step.
         weighting: a client's weight in the server's mean, a number from 0 on; one of one's own is checked
-            after each round.
+            after each round. None: that of the method's paper (`jaxfed.training.needs`), by examples for a
+            method that declares none.
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
     """
 
     aggregate: Aggregate = _MEAN
-    weighting: Callable[[ClientData], jax.Array] = by_examples
+    weighting: Weighting | None = None
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
 
@@ -59,6 +57,11 @@ class ServerTraining:
         if self.examples is not None:
             pair = pair_of(self.examples, "ServerTraining.examples", is_labeled=True)
             object.__setattr__(self, "examples", pair)
+
+    @property
+    def weigh(self) -> Weighting:
+        """The weighting in use."""
+        return self.weighting or by_examples
 
     def require_labels(self) -> None:
         """Check that the server has labels.

@@ -101,7 +101,7 @@ def test_a_method_without_a_declaration_may_need_anything():
     def mine(*, training, pseudo_label="none"):
         raise AssertionError
 
-    unknown = (None, ("clients", "server"), None, False, False, ())
+    unknown = (None, ("clients", "server"), None, False, False, (), "examples")
     assert needs_of(mine, {"pseudo_label": "none"}) == unknown
 
 

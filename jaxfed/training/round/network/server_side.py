@@ -145,7 +145,7 @@ class ServerStage:
 
     def _check_update(self, client: int, reply: Reply) -> Any:
         num_examples = self._num_examples[client]
-        weighting = self._stage.program.training.server.weighting
+        weighting = self._stage.program.training.server.weigh
         _in_range("weight", reply.update.weight, largest_weight(weighting, num_examples))
         _in_range("unlabeled", reply.unlabeled, num_examples)
         return reply.update.delta, reply.update.correction, reply.update.upload

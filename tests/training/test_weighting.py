@@ -1,0 +1,71 @@
+"""Clients' weights in the mean are those of a method's paper, in library and config alike."""
+
+import inspect
+
+import jax
+import numpy as np
+import pytest
+from small_training import assert_same
+
+import jaxfed
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_training
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.models import from_flax
+from jaxfed.training.needs import needs, needs_of
+from jaxfed.training.server.aggregate import WEIGHTINGS
+
+from flax import nnx  # isort: skip
+
+TRAINED = [n for n, f in ALGORITHMS.items() if "training" in inspect.signature(f).parameters]
+# Equal weights; all others weigh clients by their examples, as McMahan et al. do.
+UNIFORM = {
+    *("fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network"),  # A.2
+    *("fedprox", "scaffold", "feddyn", "fedrep", "fedmatch", "fedrgd", "semifl", "fedcon"),
+    *("fedsiam", "fedirm"),
+}
+
+
+def training(**server):
+    net = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+    return jaxfed.Training(net, server=jaxfed.ServerTraining(**server))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_has_the_mean_of_its_paper(name):
+    factory = ALGORITHMS[name]
+    defaults = {k: p.default for k, p in inspect.signature(factory).parameters.items()}
+    assert needs_of(factory, defaults).weighting == ("uniform" if name in UNIFORM else "examples")
+
+
+def test_a_training_without_a_weighting_gets_the_methods_and_no_other():
+    @needs(pseudo_label="none", weighting=lambda given: "cohort" if given.alike else "uniform")
+    def method(*, training, alike=True):
+        return training.server.weighting
+
+    assert method(training=training()) is WEIGHTINGS["cohort"]
+    assert method(training=training(), alike=False) is WEIGHTINGS["uniform"]
+    own = WEIGHTINGS["examples"]
+    assert method(training=training(weighting=own)) is own
+    assert set(TRAINED) >= UNIFORM
+    config = file.load("ml_collections_configs/xclp_digits.py", ["model.hidden=(4,)"])
+    assert config.training.weighting == "method"
+    of_config = make_training(config, Simulation(config).federation(0), 0)
+    assert of_config.server.weighting is training().server.weighting is None
+
+
+def test_feddyn_of_the_library_is_its_papers():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 4)).astype(np.float32)
+    y = rng.integers(0, 3, 40)
+    federation = jaxfed.Federation.from_clients([(x[:4], y[:4]), (x[4:], y[4:])])
+    models = {
+        name: jaxfed.simulate(
+            jaxfed.algorithms.feddyn(training=training(weighting=weighting)), federation
+        ).state.model
+        for name, weighting in {**WEIGHTINGS, "method": None}.items()
+    }
+    assert_same(models["method"], models["uniform"])
+    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), models["method"], models["examples"])
+    assert max(map(float, jax.tree.leaves(apart))) > 0.01
