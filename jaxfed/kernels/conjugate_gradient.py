@@ -14,6 +14,9 @@ Up to 16 columns of many points share their search directions (`jaxfed.kernels.s
 which halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
 tried.
 
+Below alpha = 1/2 the power series takes no more steps and has no such start: `propagate` sums it
+(`jaxfed.kernels.solver.power_series`), so that scores far from all labels are exact too.
+
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
 it allows alpha = 1, too, where I - W is singular along them alone.
 """
@@ -35,7 +38,9 @@ from jaxfed.kernels.components import Components, reachable, without_leading
 from jaxfed.kernels.devices.spread import ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph, scaled, subtract_product_apart
 from jaxfed.kernels.solver.column_block import Convergence, solve_block
+from jaxfed.kernels.solver.power_series import sum_series
 
+SERIES_BELOW = 0.5  # alpha
 FEW, LANES = 8, 16  # above `FEW`, columns are padded to multiples of `LANES`
 
 
@@ -65,7 +70,8 @@ def propagate(
       graph: W, n by n, from `normalized_graph`. Over a mesh the columns are solved there together,
         to the same tolerance, and z's rows are spread like the graph's.
       y: float [n, C].
-      alpha: in (0, 1).
+      alpha: in (0, 1). Below 1/2, unless it is traced, every entry of Z has a relative error of about
+        `tolerance`, and no guess is read.
       tolerance: positive, relative to each column's norm.
       max_steps: maximum number of steps per column, of two products with W each.
       start: float [n, C], a guess of Z, such as that of a slightly different graph; None: no guess. Columns
@@ -92,7 +98,9 @@ def propagate(
     if start is not None and start.shape != y.shape:
         raise UsageError(f"start must be like y, {y.shape}, got {start.shape}")
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
-    return _solved(graph, y, alpha, tolerance, max_steps, None, start)
+    is_small = not isinstance(alpha, jax.core.Tracer) and float(np.float32(alpha)) < SERIES_BELOW
+    guess = None if is_small else start
+    return _solved(graph, y, alpha, tolerance, max_steps, None, guess, is_small=is_small)
 
 
 def propagate_centered(
@@ -129,6 +137,8 @@ def _solved(
     max_steps: ArrayLike,
     found: Components | None,
     start: Array | None = None,
+    *,
+    is_small: bool = False,
 ) -> tuple[Array, Convergence]:
     """Solve with one program for all numbers of columns that are padded to the same one."""
     num_columns, mesh = y.shape[1], mesh_of(graph.neighbors)
@@ -152,6 +162,7 @@ def _solved(
         start,
         block_columns=block_columns,
         mesh=mesh,
+        is_small=is_small,
     )
     if z.shape[1] == num_columns:
         return z, info
@@ -186,7 +197,7 @@ def _block_columns(n: int) -> int:
     return 64 if n <= 20_000 else 32
 
 
-@partial(jax.jit, static_argnames=("block_columns", "mesh"))
+@partial(jax.jit, static_argnames=("block_columns", "mesh", "is_small"))
 def _propagate(
     graph: Graph,
     y: Array,
@@ -198,9 +209,10 @@ def _propagate(
     *,
     block_columns: int,
     mesh: Mesh | None = None,
+    is_small: bool = False,
 ) -> tuple[Array, Convergence]:
     def solved(rows: SpreadRows) -> Callable[..., tuple[Array, Convergence]]:
-        return partial(_propagate_rows, block_columns=block_columns, rows=rows)
+        return partial(_propagate_rows, block_columns=block_columns, is_small=is_small, rows=rows)
 
     takes = (GRAPH_ROWS, ROWS, SAME, SAME, SAME, ROWS, ROWS)
     solve = by_rows(solved, mesh, takes=takes, gives=(ROWS, SAME))
@@ -217,6 +229,7 @@ def _propagate_rows(
     guess: Array | None,
     *,
     block_columns: int,
+    is_small: bool,
     rows: SpreadRows,
 ) -> tuple[Array, Convergence]:
     """Solve blocks of columns one after another; `found` removes its leading eigenvectors."""
@@ -227,6 +240,9 @@ def _propagate_rows(
     power = jnp.frexp(jnp.where(largest > 0, largest, 1.0))[1] - 1
     unit = jnp.ldexp(jnp.float32(1), jnp.minimum(power, 126))
     y = y / unit[None]
+    if is_small:
+        z, info = sum_series(graph, y, alpha, tolerance, max_steps, rows)
+        return z * unit[None], info
     residual = None
     if guess is not None:
         # Of a column without labels Z is 0, whatever was guessed.

@@ -232,7 +232,7 @@ BAD_INPUTS = {
         [GOOD[0]],
         [GOOD[1]],
         {"alpha": 0.999999999999},
-        "xclp.alpha=0.999999999999: use numbers from 0.0001 to 0.9999999",
+        "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999",
     ),
     "alpha below rounding": ([GOOD[0]], [GOOD[1]], {"alpha": 1e-30}, "xclp.alpha=1e-30"),
     "power": ([GOOD[0]], [GOOD[1]], {"similarity_power": 1e30}, r"xclp.similarity_power=1e\+30"),

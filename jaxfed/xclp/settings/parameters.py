@@ -25,8 +25,10 @@ COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clien
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
 
-# Below, labels spread less than rounding errors. Float32 has no number between 0.99999994 and 1.
-_ALPHA = Rule(float, "numbers from 0.0001 to 0.9999999", lambda alpha: 1e-4 <= alpha <= 0.9999999)
+# Below, scores some edges from a label vanish in float32, which has no number between 0.99999994 and 1.
+_ALPHA = Rule(float, "numbers from 0.01 to 0.9999999", lambda alpha: 0.01 <= alpha <= 0.9999999)
+# Below, what other labels add at a labeled point vanishes beside its own, which leave-one-out subtracts.
+_LEFT_OUT_FROM = 0.5
 
 _OF_PROPAGATION = {
     "num_classes": at_least(1),
@@ -105,9 +107,9 @@ class Propagation(SolverSettings, SelectionSettings):
         num_classes: number of classes C.
         num_neighbors: number k of other points, its nearest, to which each point is linked in the graph
             (Algorithm 1, line 7).
-        alpha: reach of labels, 0.0001 to 0.9999999: small values keep them near their points, values near 1
-            spread them through the graph (Algorithm 1, line 10). In Python, "auto" means 0.99 with "alpha" in
-            `select`.
+        alpha: reach of labels, 0.01 to 0.9999999: small values keep them near their points, values near 1
+            spread them through the graph (Algorithm 1, line 10). `select` and calibrated confidences need 0.5
+            or more. In Python, "auto" means 0.99 with "alpha" in `select`.
         similarity_power: exponent on edge weights, up to 100; larger values favor the most similar neighbors.
             It is 1 in the paper and 3 in the authors' code (Algorithm 1, line 7).
         label_matrix: weight of a label: "plain", 1 for each, as in the paper, or "class_balanced", 1 divided
@@ -151,6 +153,8 @@ class Propagation(SolverSettings, SelectionSettings):
                 if not rules[key].is_met(value):
                     wrong = f"the value {value!r} of {key} is out of range"
                     raise candidates.refused(self.select, rules[key].advice, wrong)
+        if self.asks_labels:
+            self._check_left_out(select.get("alpha", ()))
         if self.relative_confidence and self.confidence != "entropy":
             raise UsageError(
                 f"does not go with confidence={self.confidence!r}",
@@ -159,6 +163,15 @@ class Propagation(SolverSettings, SelectionSettings):
                 value=True,
                 allowed="set confidence='entropy'",
             )
+
+    def _check_left_out(self, others: Sequence[float]) -> None:
+        """Check that leave-one-out is exact at the given alpha and at the candidates `others`."""
+        wrong = "leave-one-out is not exact in float32 at so small a reach"
+        allowed = f"use {_LEFT_OUT_FROM} or more"
+        if self.alpha < _LEFT_OUT_FROM:
+            raise UsageError(wrong, key="alpha", owner="xclp", value=self.alpha, allowed=allowed)
+        if others and min(others) < _LEFT_OUT_FROM:
+            raise candidates.refused(self.select, allowed, f"alpha {min(others)}: {wrong}")
 
     @property
     def asks_labels(self) -> bool:

@@ -195,7 +195,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("federation.left_out_client=-2", ("config.federation.left_out_client=-2", "-1 is none")),
         # the methods' own
         ("xclp.num_bits=100", ("xclp.num_bits=100", "multiples of 32")),
-        ("xclp.alpha=1", ("xclp.alpha=1.0", "0.0001 to 0.9999999")),
+        ("xclp.alpha=1", ("xclp.alpha=1.0", "0.01 to 0.9999999")),
         ("xclp.hamming=secret", ("xclp.hamming='secret'", "'plaintext'")),
         ("xclp.projection=group_secret", ("xclp.projection='group_secret'", "protocol")),
         ("xclp.row_sums=secret", ("xclp.row_sums='secret'", "'plaintext'")),

@@ -185,7 +185,7 @@ def test_switches_follow_those_of_xclp_unless_given(name):
     assert (own[name].label_matrix, own.xclp.label_matrix) == ("plain", "class_balanced")
 
 
-CHOICE = ("alpha:0.3", "label_matrix:class_balanced", "num_neighbors:3", "client_prior")
+CHOICE = ("alpha:0.6", "label_matrix:class_balanced", "num_neighbors:3", "client_prior")
 
 
 def labels_that_come_back(federation, p):
@@ -234,7 +234,7 @@ def test_more_neighbors_than_given_may_be_chosen(federation):
 
 def test_what_choosing_gives_up_is_told_of(federation):
     with pytest.warns(RuntimeWarning, match="and choosing by leave-one-out stopped"):
-        label("pooled_lp", federation, select=("alpha:0.3",), max_steps=1)
+        label("pooled_lp", federation, select=("alpha:0.6",), max_steps=1)
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_unequal_clients_share_a_few_programs():
     given[2][:] = -1
     settings = {
         "label_matrix": "class_balanced",
-        "select": ("alpha:0.3:0.9",),
+        "select": ("alpha:0.5:0.9",),
     }  # not what is compiled
     p = Propagation(NUM_CLASSES, num_neighbors=NUM_NEIGHBORS, alpha=ALPHA, **settings)
 

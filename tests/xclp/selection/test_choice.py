@@ -445,7 +445,7 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
         (("beta",), "xclp.select='beta'"),
         (("alpha", "alpha:0.5"), r"xclp.select='alpha:0.5': use each of .* once"),
         (("alpha:high",), "use floats as values of alpha, such as 0.5"),
-        (("alpha:1.5",), "the value 1.5 of alpha is out of range; use numbers from 0.0001"),
+        (("alpha:1.5",), "the value 1.5 of alpha is out of range; use numbers from 0.01"),
         (
             ("label_matrix:centered",),
             "'centered' of label_matrix is out of range; choose one of 'plain'",
