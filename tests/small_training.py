@@ -14,8 +14,6 @@ from jaxfed.federation.execution.client_map import client_map
 from jaxfed.models.model import from_module
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.server.aggregate import by_examples
-from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 
 KEY = jax.random.key(0)
@@ -105,7 +103,6 @@ def training_of(batches, *, batch_norm=False, strategy="map", **changes):
         local=LocalTraining(
             learning_rate=lambda count: RATE / (1 + count), batches=batches, labeled_batches=batches
         ),
-        server=ServerTraining(weighting=by_examples),  # of all methods, as tests compare them
         execution=ClientExecution(
             map_clients=map_clients, clients_multiple=2 if strategy == "shard_map" else 1
         ),

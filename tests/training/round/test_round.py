@@ -49,7 +49,7 @@ def small(make):
     rate = {
         "learning_rate": lambda count: jnp.where(count == DIVERGES, jnp.inf, RATE / (1 + count))
     }
-    return make(training=training_of(FULL, **rate))
+    return make(training=training_of(FULL, weighting=aggregate.by_examples, **rate))
 
 
 @cache
