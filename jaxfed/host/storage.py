@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from jaxfed.errors import UsageError
+from jaxfed.host import own_files
 
 LOCK = ".lock"  # file in a claimed folder
 
@@ -82,10 +83,10 @@ def file_checksum(file: Path, size: int | None = None) -> str:
     for it.)
 
     Raises:
-        OSError: it cannot be read.
+        Damaged: it cannot be read.
     """
     done, crc = 0, 0
-    with file.open("rb") as stream:
+    with own_files.opened(file) as stream:
         while chunk := stream.read(_CHUNK if size is None else min(_CHUNK, size - done)):
             done, crc = done + len(chunk), zlib.crc32(chunk, crc)
     return f"{done}-{crc:08x}"

@@ -67,6 +67,7 @@ _OWN = (
     *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),
     *(_AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
 )  # beside config.json
+_IN_MANIFEST = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT, NETWORK)
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 # Hints for results that cannot be resumed: each entry point names its own flags or arguments.
@@ -165,25 +166,20 @@ class Workdir:
 
     def restore_metrics(self, mark: str | None) -> None:
         """Truncate metrics.jsonl to the mark, or to nothing: later rounds were not saved."""
-        with (self.path / _METRICS).open("ab") as file:
-            file.truncate(int(mark.partition("-")[0]) if mark else 0)
+        (self.path / _METRICS).touch()
+        os.truncate(self.path / _METRICS, int(mark.partition("-")[0]) if mark else 0)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write manifest.json, then summary.json: its presence means that the results are complete."""
         partial = self.path / f".{_SUMMARY}.whole.partial"  # its checksum is in the manifest
         write_json(partial, summary)
-        names = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT, NETWORK)
-        files = manifest_of(self.path, (*names, partial.name))
+        files = manifest_of(self.path, (*_IN_MANIFEST, partial.name))
         files[_SUMMARY] = files.pop(partial.name)
         write_json(self.path / MANIFEST, {"files": files})
         partial.replace(self.path / _SUMMARY)
 
     def check(self, folder: Path) -> None:
-        """Compare the files of a folder of states with the manifest.
-
-        Raises:
-            Damaged: names a file that is missing or has changed.
-        """
+        """Compare the files of a folder of states with the manifest (`check_manifest`)."""
         check_manifest(self.path, f"{folder.relative_to(self.path)}/")
 
     def finished_run(self, summary: Mapping[str, Any]) -> Run:

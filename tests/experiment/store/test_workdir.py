@@ -11,11 +11,18 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from damaged_files import in_time
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base
 from jaxfed.errors import Unresumable, UsageError
-from jaxfed.experiment.store.workdir import IN_A_SWEEP, OF_A_SWEEP, is_finished, open_workdir
+from jaxfed.experiment.store.workdir import (
+    IN_A_SWEEP,
+    OF_A_SWEEP,
+    Workdir,
+    is_finished,
+    open_workdir,
+)
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.host import save_schedule, storage
 from launch import entry, run
@@ -372,3 +379,12 @@ def test_limits_of_a_network_make_no_other_experiment(tmp_path):
     with open_workdir(tmp_path / "w", {**CONFIG, "deployment": {"deadline": 9.0}}) as files:
         files.finish({"algorithms": {}})
     assert is_finished(tmp_path / "w", CONFIG)
+
+
+@pytest.mark.parametrize("mark", [None, "0-00000000"])
+def test_metrics_that_are_a_pipe_do_not_block(tmp_path, mark):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with in_time(), pytest.raises((UsageError, OSError)):
+        Workdir(tmp_path).restore_metrics(mark)
+    with in_time(), pytest.raises(UsageError, match="it is no regular file"):
+        Workdir(tmp_path).objection("0-00000000")

@@ -169,3 +169,11 @@ def test_a_key_of_another_size_than_agreed_is_refused():
     first.send_key()
     with pytest.raises(ProtocolError, match="a key of 2048 bits takes 768 bytes, got 96"):
         second.receive_key()
+
+
+@pytest.mark.parametrize("length", [0, 7, 9, 16])
+def test_a_message_of_another_length_is_refused(length):
+    """Bytes too many or too few would be numbers, too."""
+    with pytest.raises(ProtocolError, match=f"2 ciphertexts take 8 bytes, got {length}"):
+        paillier._from_bytes(bytes(length), 2, 4, "ciphertexts")
+    assert paillier._from_bytes(bytes(8), 2, 4, "ciphertexts") == [0, 0]

@@ -11,6 +11,7 @@ from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import (
+    Prototypes,
     class_means,
     log_probabilities,
     sharpened,
@@ -89,3 +90,9 @@ def test_the_number_of_classes_is_asked_for_and_that_of_labels_is_not():
     found, expected = after(0).memory.latest, after(3).memory.latest
     assert np.asarray(found.is_there).any()
     np.testing.assert_allclose(found.center, expected.center, rtol=1e-5, atol=1e-6)
+
+
+def test_without_any_prototype_all_classes_are_equal():
+    """Also where a client's message has numbers in place of the zeros."""
+    nobody = Prototypes(jnp.eye(3, 4), jnp.zeros(3, bool))
+    np.testing.assert_allclose(jnp.exp(log_probabilities(jnp.eye(2, 4), nobody)), 1 / 3, rtol=1e-6)
