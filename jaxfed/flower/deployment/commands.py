@@ -305,7 +305,7 @@ def take_part(
     """
     check_flower()
     host, colon, port = server.rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--server={server}: use HOST:PORT")
     client_data.read(folder)
     if root_certificate is None and not _is_loopback(host.strip("[]")):

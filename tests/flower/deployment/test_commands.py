@@ -91,6 +91,7 @@ def test_check(command, folder, capsys):
         (["client", "--data=d"], "--ca is missing"),
         (["client", "--data=d", "--insecure"], "--server is missing"),
         (["client", "--data=d", "--insecure", "--server=x"], "--server=x: use HOST:PORT"),
+        (["client", "--data=d", "--insecure", "--server=x:65536"], "use HOST:PORT"),
         (["client", "--data=d", "--insecure", "--server=x:1"], "d: no such folder"),
     ],
 )
