@@ -123,6 +123,18 @@ def test_a_changed_seed_is_not_the_runs(copied):
     assert isinstance(says(lambda: is_finished(copied, changed), r"config\.json"), Unresumable)
 
 
+def test_a_file_that_changes_after_opening_is_noticed(copied):
+    result = jaxfed.open(copied)
+    for name, read in (
+        ("metrics.jsonl", lambda: result.metrics),
+        ("predictions/fedavg-0.csv.gz", lambda: result.predictions("fedavg")),
+    ):
+        content = (copied / name).read_bytes()
+        (copied / name).write_bytes(content + content)
+        says(read, f"{name} is not as the run has written it")
+        (copied / name).write_bytes(content)
+
+
 def test_states_are_compared_when_they_are_read(copied):
     """Also where the file is a whole checkpoint, of another run."""
     Checkpoints(copied / "states/fedavg-0").save(3, {"other": np.ones(3)}, {})
