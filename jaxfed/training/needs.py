@@ -11,7 +11,9 @@ factory without a declaration may need anything; it raises its errors when it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
@@ -30,6 +32,7 @@ T = TypeVar("T")
 Of = Callable[[SimpleNamespace], T]  # of the factory's keywords, as attributes
 
 EVERYWHERE = ("clients", "server")
+_is_shared = ContextVar("is_shared", default=False)
 UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
 
 
@@ -83,10 +86,13 @@ def needs(
         def made(**keywords: Any) -> Any:
             if "training" in keywords:
                 training = keywords["training"]
+                if _is_shared.get():
+                    training = as_read(training, unread)
                 refuse_unread(training, unread, factory.__name__)
                 if training.server.weighting is None:
                     own = weighting_of(SimpleNamespace(**{**defaults, **keywords}))
-                    keywords["training"] = training.with_server(weighting=WEIGHTINGS[own])
+                    training = training.with_server(weighting=WEIGHTINGS[own])
+                keywords["training"] = training
             return factory(**keywords)
 
         made.needs = lambda given: Needs(  # type: ignore[attr-defined]
@@ -101,6 +107,19 @@ def needs(
         return made  # type: ignore[return-value]
 
     return declared
+
+
+@contextmanager
+def shared_training() -> Iterator[None]:
+    """Leave out what a method does not read of a training, in place of refusing it: several methods share it.
+
+    That holds for methods inside of methods, too, which a user's own factory calls.
+    """
+    token = _is_shared.set(True)
+    try:
+        yield
+    finally:
+        _is_shared.reset(token)
 
 
 def refuse_unread(training: Training, unread: Collection[str], method: str) -> None:

@@ -43,7 +43,7 @@ from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read
+from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read, shared_training
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
@@ -88,13 +88,13 @@ def make_algorithm(
     if "training" in keywords:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
-            needed = methods.needs(config, name)
+            private = methods.needs(config, name).private
             training = make_training(
-                seen, federation, repeat, execution, map_clients, private=needed.private
+                seen, federation, repeat, execution, map_clients, private=private
             )
-            training = as_read(training, needed.unread)
             given = beside_training(seen, keywords, federation, repeat)
-        with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
+        naming = methods.naming_keywords(config, name), methods.naming_own_training(config, name)
+        with naming[0], naming[1], shared_training():
             return factory(training=training, **given, **own)
     if methods.has_learners(config, name):
         seen = methods.with_own_training(config, name)
