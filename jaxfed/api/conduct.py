@@ -11,6 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.checks.fingerprint import disclosures
+from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.errors import UsageError
@@ -92,7 +93,7 @@ def conduct(
         sums = simulation.data_checksums()
         processes.check_same({f"data.{name}": text for name, text in sums.items()})
     statistics = simulation.row_statistics()
-    for line in (*held.warnings(), *disclosures(config), *statistics):
+    for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
         progress.note(line)
     with (
         open_for_all(place, settings, overwrite=overwrite) as directory,

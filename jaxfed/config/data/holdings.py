@@ -52,20 +52,21 @@ class Holdings(NamedTuple):
             f"{unknown}"
         )
 
-    def warnings(self) -> list[str]:
-        """Return a line for test and for validation examples that are too few to tell methods apart."""
-        found = []
-        if self.test < _FEW_TEST:
-            found.append(
-                f"{self.test} test rows, fewer than {_FEW_TEST}: differences of methods depend on which rows "
-                "these are; raise config.dataset.test_fraction, or config.num_repeats"
-            )
-        if 0 < self.validation < _FEW_VALIDATION:
-            found.append(
-                f"{self.validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost "
-                "by chance; raise config.dataset.validation_fraction, or set it to 0 for the last states"
-            )
-        return found
+
+def few_rows(test: int, validation: int) -> list[str]:
+    """Return a line for test and for validation examples that are too few to tell methods apart."""
+    found = []
+    if 0 < test < _FEW_TEST:
+        found.append(
+            f"{test} test rows, fewer than {_FEW_TEST}: differences of methods depend on which rows these "
+            "are; hold out more (config.dataset.test_fraction), or raise config.num_repeats"
+        )
+    if 0 < validation < _FEW_VALIDATION:
+        found.append(
+            f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost by "
+            "chance; hold out more (config.dataset.validation_fraction), or none for the last states"
+        )
+    return found
 
 
 def holdings(

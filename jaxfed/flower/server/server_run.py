@@ -22,6 +22,7 @@ from jaxfed.config import methods
 from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.clock import clock_of
+from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.row_statistics import of_inputs
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
@@ -79,7 +80,8 @@ def serve(
             network, config, limits, data, place, tell=progress.note, **clock
         )
         inputs = of_inputs(config, len(calls.federation.public))
-        for line in (*inputs, *calls.remarks):
+        few = few_rows(len(calls.federation.test), len(calls.federation.validation))
+        for line in (*few, *inputs, *calls.remarks):
             progress.note(line)
         census = calls.federation.census
         assert census is not None

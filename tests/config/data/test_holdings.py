@@ -8,6 +8,7 @@ from jaxfed.config import file
 from jaxfed.config.base import PUBLIC_FRACTION, SIZES_OF_A_SET
 from jaxfed.config.checks import check
 from jaxfed.config.checks.unread import check_given
+from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
@@ -44,11 +45,10 @@ def test_another_data_set_has_shares_and_not_the_sizes_of_the_configs_own(patien
     assert held.labeled + held.unlabeled == 324
     assert held.without_label == 40
     assert (held.test_classes, held.test_rows) == ((76, 76), "by_repeat")
-    assert not held.warnings()
-    assert [line[:19] for line in held._replace(test=99, validation=29).warnings()] == [
-        "99 test rows, fewer",
-        "29 validation rows,",
-    ]
+    assert not few_rows(held.test, held.validation)
+    assert not few_rows(100, 30)
+    said = few_rows(99, 29)
+    assert [line[:19] for line in said] == ["99 test rows, fewer", "29 validation rows,"]
     assert held.line("patients") == (
         f"patients: 5 clients {held.labeled} labeled and {held.unlabeled} unlabeled, public 324, "
         "validation 0, test 152, dropped 0; 40 came without a label"
