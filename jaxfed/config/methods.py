@@ -16,12 +16,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section
+from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -77,8 +80,13 @@ def trains(config: ConfigDict, name: str) -> bool:
 
 
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
-    """Return the clients as a method takes them: one that trains is tested on their new points."""
-    return federation.with_new_held_out() if trains(config, name) else federation
+    """Return the clients as a method takes them: for one that trains, their new points are test examples."""
+    part = federation.partition
+    new = ClientRows.of(part.new).joined
+    if not len(new) or not trains(config, name):
+        return federation
+    part = part._replace(new=ClientRows.empty(federation.num_clients))
+    return replace(federation, partition=part, test=np.concatenate([federation.test, new]))
 
 
 def check_tested_alike(config: ConfigDict) -> None:

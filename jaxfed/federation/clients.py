@@ -345,14 +345,6 @@ class Federation:
         nothing = ClientRows.empty(self.num_clients)
         return self.with_partition(self.partition._replace(unlabeled=nothing))
 
-    def with_new_held_out(self) -> Federation:
-        """The same clients; their new points are test examples instead, for methods that train models."""
-        new = ClientRows.of(self.partition.new).joined
-        if not len(new):
-            return self
-        partition = self.partition._replace(new=ClientRows.empty(self.num_clients))
-        return replace(self, partition=partition, test=np.concatenate([self.test, new]))
-
     def fully_labeled(self) -> Federation:
         """The same clients with all known labels: supervised training, the upper bound."""
         hidden = ClientRows.of(self.partition.unlabeled)

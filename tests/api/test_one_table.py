@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import jaxfed
+from jaxfed.config.methods import clients_for
 
 SMALL = {"num_repeats": 1, "rounds": 30, "execution__plots": False, "progress": False}
 SMALL |= {"dataset__train_size": 300, "xclp__num_bits": 64, "model__hidden": (8,)}
@@ -29,7 +30,8 @@ def test_both_are_tested_on_the_clients_new_points(result):
 def test_a_model_never_learns_from_them(result):
     federation = result.federation()
     new = np.concatenate(federation.partition.new)
-    held = federation.with_new_held_out()
+    held = clients_for(result.config, "fedavg", federation)
+    assert clients_for(result.config, "xclp", federation) is federation
     assert sorted(held.test) == sorted(new)
     assert not np.isin(np.concatenate([held.points(c) for c in range(held.num_clients)]), new).any()
     opened = jaxfed.open(result.workdir)

@@ -440,8 +440,12 @@ def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
         run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
 
 
-def test_looking_changes_no_round(audited, tmp_path):
+def test_looking_changes_no_round(audited, tmp_path, monkeypatch):
+    """A run of these methods compares what it tests; an audit asks for no test accuracy."""
     config, place = audited
+    with pytest.raises(UsageError, match=r"^config\.federation\.test='central'"):
+        run(config, tmp_path / "run")
+    monkeypatch.setattr("jaxfed.api.conduct.check_tested_alike", lambda config: None)
     run(config, tmp_path / "run")
     lines = [
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

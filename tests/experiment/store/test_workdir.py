@@ -369,6 +369,19 @@ def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, k
         pass
 
 
+@pytest.mark.parametrize("rows", ["shared", "by_repeat"])
+def test_a_key_that_came_has_the_value_of_the_runs_before_it(tmp_path, rows):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    config = {**CONFIG, "dataset": {**CONFIG["dataset"], "test_rows": rows}}
+    if rows == "shared":
+        with open_workdir(tmp_path, config):
+            assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+        return
+    line = 'config.dataset.test_rows is "shared" there, "by_repeat" now'
+    with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
+        pass
+
+
 def test_limits_of_a_network_make_no_other_experiment(tmp_path):
     """A config.json from before they existed, and one with others, are the same experiment's."""
     limits = {**CONFIG, "deployment": {"deadline": 5.0}}
