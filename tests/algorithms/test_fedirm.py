@@ -90,7 +90,7 @@ def test_three_rounds_are_the_equations():
         for c in range(3):
             if any(c in rows for rows in sent):
                 given = {**given, c: np.mean([rows[c] for rows in sent if c in rows], axis=0)}
-        w = np.average(ends, axis=0, weights=[SIZES[client] for client in cohort])
+        w = np.mean(ends, axis=0)  # clients count alike
         np.testing.assert_allclose(weights_of(state.model), w, rtol=2e-4, atol=2e-5)
         np.testing.assert_array_equal(state.clients.steps, steps)
         kept = weights_of(state.clients.model)
