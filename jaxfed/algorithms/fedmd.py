@@ -31,13 +31,13 @@ from typing import Any, NamedTuple, get_args
 import jax
 import numpy as np
 
+from jaxfed.data.given_examples import labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.given_arrays import check_given
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
@@ -170,18 +170,16 @@ class _FedMD:
     def init(self, key: jax.Array, federation: Federation) -> FedMDState:
         """Return the state before the first round."""
         check_clients(federation, self.num_classes, self.public)
-        known = federation.y[federation.public]
-        if self.public_labels is None:
-            pass
-        elif len(known) and not np.array_equal(known, self.public_labels):
+        y, known = self.public_labels, federation.y[federation.public]
+        if y is not None:
+            labels_of(y, "public_labels", len(self.public), self.num_classes)
+        if y is not None and len(known) and not np.array_equal(known, y):
             raise UsageError(
                 "the public examples' classes are not the clients'",
                 key="public_labeled",
                 value=True,
                 allowed="use False, or public examples of the same classes",
             )
-        else:
-            check_given(federation, self.public, "public_labels", self.public_labels)
         return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
 
     def round(

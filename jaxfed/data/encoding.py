@@ -88,17 +88,14 @@ def encoder_of(dataset: Dataset) -> Encoder:
 class _Described(NamedTuple):
     encoder: dict[str, Any]
     gaps: Gaps | None
-    scaling: tuple[list[Any], list[Any]] | None  # nested as the arrays
+    scaling: tuple[np.ndarray, np.ndarray] | None
     is_flat: bool
 
 
 def encoding_from(described: Mapping[str, Any]) -> RowEncoding:
     """Return the encoding that `RowEncoding.described` describes; errors as of `encoder_from`."""
     given = typed(_Described, dict(described), "encoding")
-    scaling = None
-    if given.scaling is not None:
-        mean, scale = (np.array(each, np.float64) for each in given.scaling)
-        scaling = Standardization(mean, scale)
+    scaling = None if given.scaling is None else Standardization(*given.scaling)
     return RowEncoding(encoder_from(given.encoder), given.gaps, scaling, given.is_flat)
 
 

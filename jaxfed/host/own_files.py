@@ -30,9 +30,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 
 LARGEST = 2**30  # bytes of a file that is read as a whole
-_RATIO = (
-    100  # of a compressed table, at most; deflate reaches 1,000, tables of predictions about 10
-)
+_RATIO = 100  # of a compressed table; deflate reaches 1,000, tables of predictions about 10
 _DEPTH = 50  # of nested JSON
 _MOST_NAMED = 3  # damaged lines
 
@@ -53,9 +51,7 @@ def guarded(file: Path | str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except (
-        Exception
-    ) as error:  # zipfile, NumPy, gzip and JSON raise a dozen kinds for damaged bytes
+    except Exception as error:  # zipfile, NumPy, gzip and JSON raise a dozen kinds
         text = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         is_plain = isinstance(error, OSError | json.JSONDecodeError) and text
         why = text if is_plain else f"{type(error).__name__}: {text}"
@@ -211,8 +207,8 @@ def typed(form: Any, value: Any, name: str) -> Any:
     """Convert parsed JSON to a type: its schema is the annotations of dataclasses and named tuples.
 
     Args:
-        form: a JSON type, `tuple[...]`, a dataclass, a named tuple, or such a type `| None`.
-        value: of JSON; a list for a tuple, an object for a class.
+        form: a JSON type, `tuple[...]`, `np.ndarray` (float64), a dataclass, a named tuple, or one `| None`.
+        value: of JSON; a list for a tuple or an array, an object for a class.
         name: of the value, for errors.
 
     Raises:
@@ -220,9 +216,7 @@ def typed(form: Any, value: Any, name: str) -> Any:
     """
     parts = get_args(form)
     if isinstance(form, UnionType):
-        form = (
-            type(None) if value is None else next(part for part in parts if part is not type(None))
-        )
+        form = next(part for part in parts if part is not type(None))
         return None if value is None else typed(form, value, name)
     if get_origin(form) is tuple and isinstance(value, list):
         forms = parts[:1] * len(value) if Ellipsis in parts else parts
@@ -235,6 +229,11 @@ def typed(form: Any, value: Any, name: str) -> Any:
         return form(
             **{key: typed(hints[key], each, f"{name}.{key}") for key, each in value.items()}
         )
+    if form is np.ndarray and isinstance(value, list):
+        value = np.array(value)
+        if value.dtype.kind not in "iuf":
+            raise ValueError(f"{name} is no array of numbers")
+        value = value.astype(np.float64)
     if form is float and type(value) is int:
         value = float(value)
     if type(value) is not (get_origin(form) or form):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxfed.data.given_examples import Range, examples_of
+from jaxfed.data.given_examples import Range, as_array, examples_of
 from jaxfed.errors import UsageError
 
 _WHITE = 255
@@ -61,12 +61,7 @@ class ArrayEncoder:
 
     def __call__(self, rows: Any) -> np.ndarray:
         """Return the examples [n, *shape]."""
-        try:
-            x = rows if np.ma.isMaskedArray(rows) else np.asarray(rows)
-        except ValueError:  # lists of several lengths
-            raise UsageError(f"rows are no array; give {self.accepts}") from None
-        if x.dtype.kind not in "biuf":
-            raise UsageError(f"rows are {type(rows).__name__} of {x.dtype}; give {self.accepts}")
+        x = rows if np.ma.isMaskedArray(rows) else as_array(rows, "rows")
         for shape in self._shapes():
             if x.shape[1:] == shape and x.ndim:
                 return self._typed(x.reshape(len(x), *self.shape))

@@ -17,10 +17,7 @@ from jaxfed.host import own_files
 from jaxfed.host.own_files import Damaged
 
 MANIFEST = "manifest.json"
-STATES = (
-    "states",
-    "preprocessing",
-)  # folders of large files, which are compared when they are read
+STATES = ("states", "preprocessing")  # folders of large files, compared when they are read
 PREDICTED = ("client", "index", "role", "label", "confidence", "truth")  # columns of predictions
 
 

@@ -20,7 +20,6 @@ from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.workdir import NETWORK, write_json
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.feature_statistics import FeatureSums
 from jaxfed.host import own_files
 
 _NOBODY = np.zeros(0, np.int64)
@@ -82,36 +81,6 @@ def read(workdir: Path) -> NetworkRun | None:
         return None
     given = read_json(workdir, NETWORK)
     with own_files.guarded(workdir / NETWORK):
-        described = given.pop("encoding")
-        stored = own_files.typed(_Stored, given, "network")
-        census, sums = stored.census, stored.census.sums
-        if sums is not None:
-            sums = FeatureSums(np.array(sums.total), np.array(sums.square), sums.values)
-        return NetworkRun(
-            stored.class_names,
-            np.dtype(stored.dtype).name,
-            stored.shape,
-            encoding_from(described),
-            Census(census.capacity, census.max_labels, sums, census.labels, census.examples),
-        )
-
-
-class _Sums(NamedTuple):
-    total: tuple[float, ...]
-    square: tuple[float, ...]
-    values: int
-
-
-class _Census(NamedTuple):
-    capacity: int
-    max_labels: int
-    sums: _Sums | None
-    labels: tuple[int, ...]
-    examples: tuple[int, ...]
-
-
-class _Stored(NamedTuple):
-    class_names: tuple[str, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    census: _Census
+        given["encoding"] = encoding_from(given["encoding"])
+        found: NetworkRun = own_files.typed(NetworkRun, given, "network")
+        return found._replace(dtype=np.dtype(found.dtype).name)

@@ -35,9 +35,8 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
     columns: list[Column] = []
     width = 0
     firsts: dict[int, int] = {}  # of a numeric column, its first feature
-    others: list[
-        tuple[int, np.ndarray, bool]
-    ] = []  # first feature; numbers, or those of texts; dates?
+    # first feature; numbers, or those of texts; dates?
+    others: list[tuple[int, np.ndarray, bool]] = []
     encoded: list[str] = []
     left_out: list[str] = []
     repeated: list[str] = []
@@ -120,9 +119,7 @@ def _filled(
 ) -> tuple[np.ndarray, set[int]]:
     """x of all rows, and the columns that need float64; rows with a missing value are counted in a line."""
     x = np.zeros((table.num_rows, width), np.float32)
-    exact: dict[
-        int, list[tuple[int, np.ndarray]]
-    ] = {}  # of a column, first rows and values in float64
+    exact: dict[int, list[tuple[int, np.ndarray]]] = {}  # first rows and values, by column
 
     def fill(start: int, column: int, values: np.ndarray, *, are_dates: bool = False) -> None:
         x[start : start + len(values), column] = values
