@@ -67,8 +67,10 @@ class Network(Protocol):
 
 
 def as_float(x: jax.Array) -> jax.Array:
-    """Bytes 0..255 as float32 in [0, 1]; floats as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+    """Bytes 0..255 as float32 in [0, 1]; other integers and booleans as float32; floats as they are."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return x.astype(jnp.float32) / (255 if x.dtype == jnp.uint8 else 1)
 
 
 def compose(

@@ -1,5 +1,7 @@
 """One table of wrong examples and labels over all places where a caller gives some."""
 
+import itertools
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -7,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
-from jaxfed import Training
+from jaxfed import Training, simulate
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.data import Dataset, load
@@ -209,6 +211,21 @@ def test_other_forms_of_the_same_examples(entrance):
     if not is_as_given:
         call(pandas.DataFrame(X), pandas.Series(Y), X)
         call(BYTES.reshape(12, -1).astype(int), Y, BYTES.reshape(12, -1))
+
+
+@pytest.mark.parametrize(
+    "kind", ["bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64"]
+)
+def test_all_types_of_numbers_train_as_float32(kind):
+    """Rows of features, also with an augmentation that keeps their type."""
+    x = np.abs(np.rint(3 * X)).astype(kind)
+    local = LocalTraining(augment=lambda key, x: x[::-1], strong_augment=lambda key, x: x)
+    found = []
+    for method, each in itertools.product(("fedavg", "fixmatch"), (x, x.astype(np.float32))):
+        training = replace(TRAINING, local=LocalTraining() if method == "fedavg" else local)
+        played = simulate(ALGORITHMS[method](training=training), federation(each), rounds=2)
+        found.append(played.predict(each))
+    np.testing.assert_allclose(found[::2], found[1::2], rtol=1e-6)
 
 
 def test_wide_integers_do_not_wrap(tmp_path):

@@ -37,8 +37,8 @@ _RULES = {
     "batches": _ARE_BATCHES,
     "labeled_batches": optional(_ARE_BATCHES),
     "pointwise": function("a function of logits and labels, such as softmax_cross_entropy"),
-    "augment": optional(function("a function of a batch and a key")),
-    "strong_augment": optional(function("a function of a batch and a key")),
+    "augment": optional(function("a function of a key and a batch")),
+    "strong_augment": optional(function("a function of a key and a batch")),
     "batch_statistics": one_of(get_args(BatchStatistics)),
 }
 

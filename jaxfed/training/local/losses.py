@@ -69,11 +69,11 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     Bytes are read as [0, 1], also those that an augmentation returns.
 
     Raises:
-        UsageError: the augmentation returns integers that are no bytes, or another number of examples.
+        UsageError: the augmentation returns other integers that are no bytes, or another number of examples.
     """
     seen = x if augment is None else augment(key, x)
-    is_number = seen.dtype == jnp.uint8 or jnp.issubdtype(seen.dtype, jnp.floating)
-    if not is_number or len(seen) != len(x):
+    has_scale = seen.dtype in (x.dtype, jnp.uint8) or jnp.issubdtype(seen.dtype, jnp.floating)
+    if not has_scale or len(seen) != len(x):
         raise UsageError(
             f"augmentation: returns {seen.dtype}{list(seen.shape)} for {x.dtype}{list(x.shape)}; return as "
             "many examples, of uint8 or of floats (in [0, 1] where examples are uint8)"

@@ -158,7 +158,7 @@ class LabelSources:
         """
         rules = {
             "confidence": one_of(get_args(Confidence)),
-            "augment": optional(function("a function of a batch and a key")),
+            "augment": optional(function("a function of a key and a batch")),
             "validation": optional(PAIR),
         }
         if self.xclp_parameters is not None or self.own_parameters is not None:
