@@ -167,7 +167,7 @@ def array(content: bytes | memoryview) -> np.ndarray:
     if dtype.hasobject:
         raise ValueError("an array of Python objects")
     count, left = math.prod(shape), memoryview(content)[stream.tell() :]
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(left) or not dtype.itemsize:
+    if count * dtype.itemsize != len(left) or not dtype.itemsize:
         raise ValueError(f"{len(left)} bytes for {dtype} {list(shape)}")
     if not count:
         return np.empty(shape, dtype)

@@ -151,6 +151,35 @@ def test_wrong_labels_are_one_line(entrance, wrong, tmp_path):
     refused(entrance, words, X, y, X, folder=tmp_path / "p")
 
 
+def test_a_masked_label_is_none(tmp_path):
+    """Whatever number lies under the mask."""
+    y = np.ma.masked_array(Y, Y == 2)
+    for found in (
+        Federation.from_clients([(X, y)]).y,
+        Federation.open_packed(pack([(X, y)], tmp_path / "p")).y,
+        checked([X], [y], C)[1][0],
+    ):
+        np.testing.assert_array_equal(np.sort(found), np.sort(np.where(Y == 2, -1, Y)))
+
+
+@pytest.mark.parametrize("entrance", ["ServerTraining.examples", "LabelSources.validation"])
+@pytest.mark.parametrize("y", [np.where(Y == 2, -1, Y), Y[:0]], ids=["one without", "none"])
+def test_examples_that_all_need_a_label(entrance, y):
+    refused(entrance, r"\d+ examples, \d without a label", X[: len(y)], y, X, folder=None)
+
+
+@pytest.mark.parametrize("dtype", [float, "i4", "i8", "u1"])
+@pytest.mark.parametrize("make", [Federation.from_clients, pack], ids=["clients", "pack"])
+def test_labels_of_a_kind_that_came_before(make, dtype, tmp_path):
+    """What is not looked at again, array by array, is looked at together."""
+    wrong = Y + 0.4 if dtype is float else np.where(Y == 2, C, Y).astype(dtype)
+    folder = [tmp_path / "p"] * (make is pack)
+    with pytest.raises(
+        UsageError, match=r"labels are a quantity|clients\[1\]: label 3 is no class"
+    ):
+        make([(X, Y.astype(dtype)), (X, wrong)], *folder, num_classes=C)
+
+
 BYTES = np.rint(255 * SHARES).astype(np.uint8)
 BYTES[0, 0, :2, 0] = 0, 255
 SCALES = {  # examples, those to train on
@@ -166,6 +195,11 @@ SCALES = {  # examples, those to train on
         SHARES.reshape(12, -1),
         BYTES.astype(int).reshape(12, -1),
         "0 to 255; give all of them one scale",
+    ),
+    "whole numbers for shares": (
+        BYTES.astype(int).reshape(12, -1),
+        SHARES.reshape(12, -1),
+        "values 0 to 255, and those to train on|int64.* are no images",
     ),
     "integers that are no bytes": (
         BYTES.astype(int) + 1,

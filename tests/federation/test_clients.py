@@ -136,6 +136,7 @@ def test_what_is_no_pair_of_examples_and_labels(given, words):
         ),
         ({"public": [[1.0], [2.0, 3.0]]}, "`public` are lists of unequal lengths; use an array"),
         ({"public": "digits"}, "examples of type <U6; numbers are needed"),
+        ({"clients": [([[1.0]], [0])]}, "the highest label is 0; use labels 0..C-1 of two classes"),
         ({"num_classes": "3"}, r"num_classes='3': use integers from 2 on"),
         ({"num_classes": 3.5}, r"num_classes=3\.5: use integers from 2 on"),
     ],

@@ -86,6 +86,7 @@ CASES = {
     "columns": (table("a,c\n"), rows, "its columns are not a,b"),
     "no columns": (table(""), rows, "ValueError"),
     "short row": (table("a,b\n1\n"), rows, "ValueError"),
+    "open quote": (table('a,b\n1,"2\n'), rows, "unexpected end of data"),
     "cut table": (written(gzip.compress(b"a,b\n")[:-4]), rows, "EOFError"),
     "objects": (written(npy(np.array([print], object))), an_array, "of Python objects"),
     "fewer bytes": (written(npy(np.zeros(9))[:-1]), an_array, r"71 bytes for float64 \[9\]"),
