@@ -8,6 +8,7 @@ from network_deployment import Deployment, config_of, last_state, tally
 from on_demand import on_demand
 
 from jaxfed.config.build import assembly
+from jaxfed.data.encoding import encoding_of_arrays
 from jaxfed.errors import UsageError
 from jaxfed.flower.server import server_data, server_run
 from jaxfed.flower.server.stages import Stages
@@ -202,6 +203,13 @@ DAMAGE = {
     "labels by name": (arrays(y=lambda y: np.array(["a"] * len(y))), "label 'a' is a name"),
     "a label beyond": (arrays(y=lambda y: y + 90), "label 9"),
     "a label below": (arrays(y=lambda y: y - 90), "label -9"),
+    "columns": (shared(columns=["a", "b"]), "2 columns, and examples of shape"),
+    "a column twice": (shared(columns=["a", "a"]), "use a list of different texts"),
+    "an encoding of nothing": (shared(encoding={"encoder": {}}), "encoding is damaged"),
+    "an encoding of others": (
+        shared(encoding=encoding_of_arrays((3,), np.float32).described()),
+        "encoding gives float32[3] examples",
+    ),
     "few numbers": (arrays(number=lambda number: number[1:]), "use integers [40]"),
     "numbers of floats": (arrays(number=lambda number: number * 1.0), "use integers [40]"),
 }
