@@ -103,6 +103,17 @@ def test_a_method_that_takes_its_labels_later_sees_all_that_finds_labels(monkeyp
         assert seen_by(before, "taking_later") != seen_by(after, "taking_later")
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_augmentation_counts_where_the_graph_has_augmented_points(is_read):
+    """Also for a method that trains without views."""
+    given = ("protofssl.targets=xclp", f"pseudo_label.augmented_features={is_read}")
+    before, after = (
+        seen_by(config_file.load(TRAINING, [*given, f"training.augmentation={names}"]), "protofssl")
+        for names in ("()", "('translate:1',)")
+    )
+    assert (before != after) == is_read
+
+
 def test_features_of_a_trained_model_make_its_training_count():
     learned = "preprocessing.kind=federated_features"
     before, after = (
