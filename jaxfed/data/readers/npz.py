@@ -47,6 +47,7 @@ _SPLIT = "train(ing)?|test(ing)?|val(id|idation)?"
 _OF_A_SPLIT = re.compile(  # names of examples or labels: none of them may stay unread
     rf"(({_SPLIT})_?)?([xy]|images?|labels?|targets?|data|examples?|features)(_?({_SPLIT}))?|{_SPLIT}"
 )
+_OF_EXAMPLES = re.compile(r"(.*_)?(x|images?|data|examples?|features)(_.*)?")  # of x's form
 _ONE_ARRAY = b"\x93NUMPY"
 _COLUMNS = ("client_id", "client_id_test", "class_names", "subclass", "subclass_test")
 
@@ -180,8 +181,10 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
             unread.append(name)
         else:
             found[role] = array
+    form = found["x"].shape[1:] if "x" in found else ()
     for name in unread:
-        if _OF_A_SPLIT.fullmatch(name.lower()):
+        are_alike = form and arrays[name].shape[1:] == form and _OF_EXAMPLES.fullmatch(name.lower())
+        if are_alike or _OF_A_SPLIT.fullmatch(name.lower()):
             known = (" or ".join(names) for role, names in _NAMES.items() if role[0] in "xy")
             raise UsageError(
                 f"{path}: nothing reads the array {name}; leave it out, or use one name of each: "

@@ -82,6 +82,11 @@ def test_rows_of_a_table_in_every_form(table):
         ({"size": 1, "colour": "red"}, r"lacks column 'color' \(there is 'colour'\); give None"),
         ({"size": 1, "color": "red", "sice": 2}, "'sice' is no column of the training data"),
         (["1;red"], None),
+        (
+            {"Unnamed: 0": 7, "size": 1, "color": "red"},
+            None,
+        ),  # as pandas and csv.DictReader read an index
+        ({"": 7, "size": 1, "color": "red"}, None),
         (["1;red;3"], "row 0 has 3 cells; give 6 .*or leave out 'label'"),
         ([3], "row 0 is 3; give a dict"),
         (3, "rows are a int; give a dict"),
@@ -152,8 +157,8 @@ def test_arrays_with_and_without_their_last_axis(shape, dtype):
     [
         ((3,), np.float32, np.zeros((2, 4)), r"rows have shape \[2, 4\]; give an array of numbers"),
         ((3,), np.float32, [[1, 2, np.nan]], "nan or infinite"),
-        ((3,), np.float32, [[1, 2], [1]], "rows are no array"),
-        ((3,), np.float32, "1,2,3", "rows are str of"),
+        ((3,), np.float32, [[1, 2], [1]], "rows are lists of unequal lengths"),
+        ((3,), np.float32, "1,2,3", r"rows have shape \[\]; give an array of numbers"),
         (
             (2, 2, 1),
             np.uint8,

@@ -166,11 +166,13 @@ def test_spellings_of_arrays(names, tmp_path):
     assert (len(data.y), len(data.y_test)) == (4, 2)
 
 
-@pytest.mark.parametrize("name", ["X", "x_extra_test", "images", "testing", "label_test", "xtest"])
+@pytest.mark.parametrize(
+    "name", ["X", "x_holdout", "Unlabeled_X", "x_mean", "images", "testing", "label_test", "xtest"]
+)
 def test_examples_that_nothing_reads_are_refused(name, tmp_path):
     x, y = np.ones((4, 2)), [0, 1, 0, 1]
-    np.savez(tmp_path / "a.npz", x=x, y=y, **{name: x})
-    if name == "x_extra_test":
+    np.savez(tmp_path / "a.npz", x=x, y=y, **{name: x[0] if name == "x_mean" else x})
+    if name == "x_mean":
         load(tmp_path / "a.npz")
         return
     with pytest.raises(UsageError, match=f"nothing reads the array {name}; leave it out, or"):

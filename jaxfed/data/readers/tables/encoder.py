@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.readers.cells import days, numbers
+from jaxfed.data.readers.tables.interface import NO_NAME, index_columns
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _MOST_NUMBERS = 2**20  # of a row
@@ -213,8 +214,9 @@ class TableEncoder:
             if not isinstance(row, Iterable):
                 raise UsageError(f"row {number} is {row!r}; give {self.accepts}")
             row = self._named(number, list(row), wanted)
-        given = {plain_text(str(name)): value for name, value in row.items()}
-        unknown = [name for name in given if name not in self.line]
+        given = {plain_text(str(name)) or NO_NAME: value for name, value in row.items()}
+        others = [name for name in given if name not in self.line]
+        unknown = [name for name in others if name not in index_columns(list(given))]
         for name in wanted:
             if name not in given:
                 near = "".join(f" (there is {found!r})" for found in nearest(name, unknown))
