@@ -23,9 +23,9 @@ fixed, and `target_epsilon` chooses z so that the last round spends `epsilon`.
 
 Noise is drawn from the experiment's seed: it measures the cost of noise, and does not protect from anybody
 who knows the seed. The guarantee does not cover losses, norms and accuracies that a run writes, a model that
-training starts from, a state that validation selects, and the texts that a table's columns have. In a config
-no exact statistics of clients' rows enter (`jaxfed.config.data.row_statistics`): inputs are scaled by public
-examples, or not by data. In the library the scale of `Training.model`'s inputs must be public.
+training starts from, the state that validation selects, and the set of texts in a table's columns. A config
+uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
+inputs. In the library, scale the inputs of `Training.model` by public numbers only.
 
 Leaves a client: its model's change. Each client receives the model.
 """
@@ -81,18 +81,18 @@ def dp_fedavg(
     """DP-FedAvg of clients, on their given labels.
 
     Args:
-        training: the training specification; its weighting is refused, all clients of a round count alike.
+        training: the training specification, without a weighting: all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: S, largest norm of a client's change; longer ones are scaled down to it.
-        noise_multiplier: z, the noise's standard deviation in units of S; None is 1, or what `target_epsilon`
-            asks for; 0 is no noise, and no epsilon.
+        noise_multiplier: z, the noise's standard deviation in units of S. None: 1, or the value that
+            `target_epsilon` needs. 0: no noise and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
         delta: delta of the guarantee; every epsilon is at it.
 
     A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
-    noise `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (K / M where clients are drawn), and
-    there `epsilon_sampled`.
+    noise also `epsilon`, `noise_multiplier`, `delta`, `clip` and `sampling_rate`. Where clients are drawn,
+    `sampling_rate` is K / M, and `epsilon_sampled` is added.
 
     Raises:
         UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
@@ -136,9 +136,9 @@ def dp_fedavg(
 
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         after, metrics = accounted.round(state, cohort, key)
-        told: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
+        added: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
         if noise and drawn is not None:
-            told["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
-        return after, {**metrics, **told}
+            added["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
+        return after, {**metrics, **added}
 
     return accounted._replace(init=init, round=round)

@@ -20,7 +20,7 @@ Differences from the authors' code, and details that the paper leaves open:
   * In the code each step moves q_k halfway to its batch's mean prediction; a client sends the last q_k. Here
     it sends the trained model's mean prediction over all its unlabeled examples.
   * The code labels once, without augmentation, and takes one step an epoch, on a batch of all labeled
-    examples and one of all sure ones; a client that is sure of none has batches of 64. Here the same frozen
+    examples and one of all sure ones; a client without sure ones has batches of 64. Here the same frozen
     model labels the weak view of each step, and the term of an unsure example is 0.
   * The code clips gradients to norm 1; this does not. Its server momentum is `training.server_optimizer`.
   * For a client without unlabeled examples, q_k is over its labeled ones; in rounds on given labels alone

@@ -5,10 +5,10 @@
     h <- h - alpha / M sum_{k in S} (w_k - w)                       (the server keeps it)
     w <- 1 / |S| sum_{k in S} w_k - h / alpha
 
-g_k and h start at 0; M clients can train in this run: they have a label, or with pseudo-labels an example.
-With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
-point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S is
-plain unless `training.weighting` says otherwise; the server's optimizer is plain SGD with rate 1.
+g_k and h start at 0. M is the number of clients that can train: those with a label, or with pseudo-labels
+those with an example. With local steps to a stationary point g_k is the gradient of l_k at w_k, and a fixed
+point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S has equal
+weights unless `training.weighting` sets others. The server's optimizer is plain SGD with rate 1.
 
 Leaves a client: its model's change. The server makes h of it; the client receives w. FedAvg's bytes.
 """

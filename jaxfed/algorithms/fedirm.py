@@ -17,7 +17,7 @@ all rounds: in step n = 1, 2, ... the teacher keeps the weight min(1 - 1/n, aver
 reliable unlabeled examples, with the logits f(a(u)). p is the mean prediction of T passes with dropout; an
 example is reliable if the entropy of p is below h, and its class is argmax p. Classes and M^l are held fixed.
 
-Details: clients count alike in the mean, as in the code. A class that either matrix lacks is left out of
+Details: the mean has equal weights, as in the code. A class that either matrix lacks is left out of
 L_IRM. Without dropout and BatchNorm all passes are equal, and p is the prediction. In the paper a client has
 labels for all of its examples or for none; here it may have labels for some.
 

@@ -4,8 +4,8 @@
 
 Labels at the server: as FedAvg; the server's training has no proximal term.
 
-Leaves a client: its model's change. The mean is plain, as in the paper, which draws clients by their size;
-here `sampling` is the experiment's. The paper also lets stragglers do fewer steps.
+Leaves a client: its model's change. The mean has equal weights, as in the paper. The paper draws clients by
+their size, and lets stragglers do fewer steps; here the experiment's `sampling` draws them.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ public example u with n_c votes for class c,
 and a student at the server learns (U, L). FedCT compares with PATE (Table 4): teachers are trained to
 the end, and each vote is a plain majority, `gamma` 0. Differences: the server is the aggregator and is
 trusted; |U| queries are composed by the worst case, 2 gamma |U| (`epsilon`, and `epsilon_approximate` at
-delta). The paper's data-dependent bound is smaller where teachers agree. The epsilon does not cover exact
-statistics of clients' rows, by which inputs are scaled (`jaxfed.config.data.row_statistics`).
+delta). The paper's data-dependent bound is smaller where teachers agree. The epsilon does not cover the exact
+statistics of clients' rows that scale inputs (`jaxfed.config.data.row_statistics`).
 
 Noise is drawn from the experiment's seed. This measures its cost in accuracy; it protects nobody against a
 party that knows the seed.

@@ -4,10 +4,10 @@
     c_k+ = c_k - c + (w - w_k) / (K_k eta)                               (the paper's option II)
     w <- w + eta_g mean_k (w_k - w),    c <- c + 1/M sum_{k in S} (c_k+ - c_k)
 
-c and all c_k start at 0; M clients can train in this run: they have a label, or with pseudo-labels an
-example. Clients keep c_k. eta_g is the server optimizer's rate. c_k is an average
-gradient only under plain SGD, where weight decay counts as part of the loss; with momentum or an adaptive
-optimizer it is not. The paper's option I, the gradient at w over all the client's examples, is left out.
+c and all c_k start at 0. M is the number of clients that can train: those with a label, or with pseudo-labels
+those with an example. Clients keep c_k. eta_g is the server optimizer's rate. c_k is an average gradient only
+under plain SGD, where weight decay counts as part of the loss; with momentum or an adaptive optimizer it is
+not. The paper's option I, the gradient at w over all the client's examples, is left out.
 
 Leaves a client: its model's change, and its control variate's. That is twice FedAvg's upload. It receives w
 and c.

@@ -34,7 +34,7 @@ from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_from
 from jaxfed.data.standardization import Standardization
 from jaxfed.errors import UsageError
-from jaxfed.host import own_files, storage
+from jaxfed.host import safe_files, storage
 from jaxfed.host.location import file_to_write, location
 
 _VERSION = 1
@@ -112,7 +112,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Header:
-    """The header: as `save_predictor` writes it."""
+    """Header of a predictor's file, as `save_predictor` writes it."""
 
     version: int
     jaxfed: str
@@ -132,19 +132,19 @@ def contents_of(file: str | os.PathLike[str]) -> Contents:
     if not path.exists():
         raise UsageError(f"{asked}: no such file ({path.absolute()})")
     try:
-        with own_files.opened(path), safe_open(path, framework="numpy") as content:
+        with safe_files.opened(path), safe_open(path, framework="numpy") as content:
             metadata = content.metadata() or {}
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
             if _ENTRY not in metadata:
                 wrong = "holds no predictor; result.predictor(...).save(FILE) writes one"
                 raise UsageError(f"{asked}: {wrong}")
             return _contents(_header(asked, metadata[_ENTRY], tensors), tensors, asked)
-    except own_files.Damaged as error:
+    except safe_files.Damaged as error:
         raise UsageError(f"{asked}: {error}") from error
 
 
 def _contents(header: _Header, tensors: dict[str, np.ndarray], asked: str) -> Contents:
-    """Return the contents; names, shapes and types of all parts fit each other.
+    """Return the contents after a check that names, shapes and types of all parts agree.
 
     Raises:
         UsageError: a program that cannot be read here.
@@ -164,12 +164,12 @@ def _contents(header: _Header, tensors: dict[str, np.ndarray], asked: str) -> Co
         leaves = {name: tensors.pop(f"{number}.{name}") for name in step.leaves}
         exported = _deserialized(program, header.jax, asked)
         batch = jax.ShapeDtypeStruct((step.rows, *example.shape), example.dtype)
-        given: list[Any] = [*leaves.values(), batch]
-        if [_form(each) for each in exported.in_avals] != [_form(each) for each in given]:
-            raise ValueError(f"the program of step {number} takes other arrays")
+        arguments: list[Any] = [*leaves.values(), batch]
+        if [_form(each) for each in exported.in_avals] != [_form(each) for each in arguments]:
+            raise ValueError(f"the program of step {number} takes arguments of other shapes")
         (result,) = exported.out_avals
         if not step.rows or result.shape[:1] != (step.rows,):
-            raise ValueError(f"the program of step {number} returns other rows")
+            raise ValueError(f"the program of step {number} returns another number of rows")
         example = jax.ShapeDtypeStruct(result.shape[1:], result.dtype)
         stages.append(Stage(leaves, exported.call, step.rows, program, origin=asked))
     if tensors or _form(example) != ((len(header.classes),), np.dtype(np.float32)):
@@ -269,18 +269,18 @@ def _header(asked: str, entry: str, tensors: Mapping[str, np.ndarray]) -> _Heade
         UsageError: it does not, or a later version wrote the file.
         ValueError: a part is missing or of another type.
     """
-    content = own_files.json_object(entry, asked)
+    content = safe_files.json_object(entry, asked)
     text = str(content.get("header"))
     if content.get("checksum") != _checksum(text, tensors):
         raise UsageError(f"{asked}: is damaged, its checksum is another; save it again")
-    given = own_files.json_object(text, asked)
-    version = own_files.typed(int, given.get("version"), "version")
+    given = safe_files.json_object(text, asked)
+    version = safe_files.typed(int, given.get("version"), "version")
     if version > _VERSION:
         raise UsageError(
             f"{asked}: of jaxfed {given.get('jaxfed')!s:.40}, which this version ({__version__}) cannot "
             "read; install that version or a later one"
         )
-    header: _Header = own_files.typed(_Header, given, "header")
+    header: _Header = safe_files.typed(_Header, given, "header")
     return header
 
 

@@ -35,7 +35,7 @@ from jaxfed.experiment.store.workdir import Workdir, with_resume_hint
 from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.host.own_files import guarded
+from jaxfed.host.safe_files import guarded
 from jaxfed.reports.tables import remarks
 from jaxfed.reports.tables.method_names import methods_of
 
@@ -202,9 +202,9 @@ class Result:
             sides = algorithm.sides()
             if sides.evaluate is not None:
                 raise UsageError(
-                    f"{asked}: its models and labels are at the clients of the network"
+                    f"{asked}: its models and labels stay at the clients of the network"
                 )
-            init, _ = sides.server(_ask_nobody, federation)  # without rows of clients' states
+            init, _ = sides.server(_no_replies, federation)  # without rows of clients' states
         if algorithm.predict is None:
             later = ", or later ones with jaxfed.xclp.propagate_labels(...).label,"
             is_xclp = self.config.get(name, {}).get("algorithm", name) == "xclp"
@@ -230,7 +230,7 @@ class Result:
 
     @cached_property
     def _source(self) -> Simulation | NetworkRun:
-        """The data set of the run, as it was then; of a run over a network what its server knew of it.
+        """Data set of the run, as it was then; for a network run, what its server knew of the clients' data.
 
         Raises:
             UsageError: a name in the config that nobody has registered; data that are missing or others.
@@ -262,7 +262,7 @@ class Result:
         return name
 
 
-def _ask_nobody(*_: Any, **__: Any) -> dict[int, Any]:
+def _no_replies(*_: Any, **__: Any) -> dict[int, Any]:
     return {}
 
 

@@ -31,7 +31,7 @@ from jaxfed.training.round.evaluation import ModelPredict
 PLATFORMS = ("cpu", "cuda")
 _ALL_PLATFORMS = (*PLATFORMS, "rocm", "tpu")
 _BYTECODE = b"ML\xefR"
-_OF_THE_HOST = (b"custom_call", b"infeed_v", b"outfeed_v", b"send_v", b"recv_v")
+_HOST_OPERATIONS = (b"custom_call", b"infeed_v", b"outfeed_v", b"send_v", b"recv_v")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Stage:
         function: list of these arrays, a batch -> its result; can be traced.
         rows: size of a batch.
         program: `function` for batches of `rows`, as `jax.export` writes it; b"": not exported yet.
-        origin: of a program that was read from a file, for errors.
+        origin: file that the program was read from, for errors; "": none.
     """
 
     leaves: Mapping[str, np.ndarray]
@@ -122,13 +122,13 @@ def check_program(program: export.Exported) -> None:
     MLIR has the names of its operations as plain bytes, so nothing needs to be parsed.
 
     Raises:
-        UsageError: the program has such an operation, or is not bytecode.
+        UsageError: the program has such an operation, or is not MLIR bytecode.
     """
     code = program.mlir_module_serialized
     if not code.startswith(_BYTECODE):
         raise UsageError("its program is not in the form that jax.export writes")
-    if found := [name.decode() for name in _OF_THE_HOST if name in code]:
-        raise UsageError(f"its program has the operation {found[0]}, which a file may not bring")
+    if found := [name.decode() for name in _HOST_OPERATIONS if name in code]:
+        raise UsageError(f"its program has the operation {found[0]}, which is refused in files")
 
 
 def without_flatbuffers() -> UsageError:

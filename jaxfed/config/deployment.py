@@ -35,8 +35,8 @@ class Deployment:
         deadline: seconds that clients have for one stage; later answers are refused.
         retries: number of times that a client whose process crashed receives the same message again.
         wait_for_nodes: seconds that the server waits for all clients before its first round.
-        largest_norm: largest Euclidean norm of what a client's reply adds to the server's means; a reply
-            above it is refused, as one that is not finite.
+        largest_norm: largest Euclidean norm of a client's contribution to the server's means; a reply above
+            it, or one that is not finite, is refused.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {

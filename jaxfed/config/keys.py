@@ -33,7 +33,7 @@ GONE: dict[str, Any] = {
     "twinsight.thresholds": "freematch",
     "xclp.self_edges": False,
 }
-# Keys that configs of earlier versions lack, with the value that their runs have, if it is no default.
+# Keys that configs of earlier versions lack -> the value of those runs, where it is not the default.
 ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {

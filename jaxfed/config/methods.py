@@ -80,7 +80,7 @@ def trains(config: ConfigDict, name: str) -> bool:
 
 
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
-    """Return the clients as a method takes them: for one that trains, their new points are test examples."""
+    """Return the clients for a method; if it trains, clients' new points become test examples."""
     part = federation.partition
     new = ClientRows.of(part.new).joined
     if not len(new) or not trains(config, name):
@@ -98,10 +98,10 @@ def check_tested_alike(config: ConfigDict) -> None:
     by_kind = {labels_in_one_shot(config, name): name for name in chosen(config)}
     if config.federation.test == "central" and len(by_kind) > 1:
         raise UsageError(
-            f"{by_kind[True]!r} labels points of clients, so that only {by_kind[False]!r} is tested",
+            f"{by_kind[True]!r} labels clients' points, so only {by_kind[False]!r} would be tested",
             key="config.federation.test",
             value="central",
-            allowed="use 'clients', on whose new points both are tested",
+            allowed="use 'clients': both are then tested on clients' new points",
         )
 
 
@@ -180,8 +180,8 @@ def unread_keys(config: ConfigDict, name: str) -> set[str]:
     """Return the keys of `training` that no round of the method reads (`Needs.unread`)."""
     keys = {key for field in needs(config, name).unread for key in _KEYS_OF[field]}
     if needs(config, name).pseudo_label == "none":
-        keys |= {"batches", "unlabeled_ratio"}  # batches have given labels alone
-    # Views and the graph's points are made whatever the method trains on.
+        keys |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
+    # Views in the data, and the graph's points, use augmentations for every method.
     if config.preprocessing.views:
         return keys - {"augmentation", "strong_augmentation"}
     return keys - {"augmentation"} if config.pseudo_label.augmented_features else keys

@@ -25,7 +25,7 @@ from absl import logging
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
-from jaxfed.host.own_files import Damaged, content_of, guarded, json_object
+from jaxfed.host.safe_files import Damaged, content_of, guarded, json_object
 
 _INDEX = "index.json"
 

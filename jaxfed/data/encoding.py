@@ -20,7 +20,7 @@ from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.tables.encoder import Column, TableEncoder
 from jaxfed.data.standardization import Standardization
-from jaxfed.host.own_files import typed
+from jaxfed.host.safe_files import typed
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from flax import nnx
 from jaxfed.data.cache import directory as cache_home
 from jaxfed.data.cache import not_writable
 from jaxfed.errors import UsageError
-from jaxfed.host import own_files, storage
+from jaxfed.host import safe_files, storage
 from jaxfed.models import Model
 from jaxfed.models.efficientnet import IMAGE_SIZE, NUM_FEATURES, efficientnet, find_network, prepare
 from jaxfed.models.pretrained import find_weights, read_weights
@@ -214,10 +214,10 @@ class _Shards:
     def read(self, index: int, shape: tuple[int, int]) -> np.ndarray | None:
         """The shard's features; None if it is missing or damaged; damage is logged."""
         for path in sorted(self._directory.glob(f"{index:05d}-*.npy")):
-            with suppress(own_files.Damaged), own_files.guarded(path):
-                contents = own_files.content_of(path, most=None)
+            with suppress(safe_files.Damaged), safe_files.guarded(path):
+                contents = safe_files.content_of(path, most=None)
                 if path.stem.endswith(_digest(contents)):
-                    array = own_files.array(contents)
+                    array = safe_files.array(contents)
                     if array.shape == shape and array.dtype == np.float32:
                         return array
             logging.warning("%s is damaged; its features are computed again", path)

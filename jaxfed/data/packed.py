@@ -29,7 +29,7 @@ from jaxfed.data.readers.guard import guarded
 from jaxfed.errors import UsageError
 from jaxfed.host import storage
 from jaxfed.host.location import location
-from jaxfed.host.own_files import Damaged, array, content_of, json_object
+from jaxfed.host.safe_files import Damaged, array, content_of, json_object
 
 HEADER, EXAMPLES = "packed.json", "x.npy"
 FORMAT = 1

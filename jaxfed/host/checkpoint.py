@@ -27,7 +27,7 @@ import numpy as np
 from absl import logging
 
 from jaxfed.errors import Unresumable, UsageError
-from jaxfed.host import own_files, storage
+from jaxfed.host import safe_files, storage
 from jaxfed.host.row_table import RowTable, rows_at_once
 
 _RECORD, _STATE, _ENDING = "record", "state/", ".npz"
@@ -48,11 +48,11 @@ class Checkpoint:
             Damaged: it is not a checkpoint, or has changed since it was written.
         """
         self.file = file
-        with own_files.archive(file) as members:
+        with safe_files.archive(file) as members:
             broken = members.testzip()
             if broken is not None:
                 raise ValueError(f"{broken} is not as it was written")
-            record = own_files.json_object(_array(members, _RECORD).tobytes(), file)
+            record = safe_files.json_object(_array(members, _RECORD).tobytes(), file)
             self.progress: RunRecord = dict(record["progress"])
             self._dtypes = {
                 str(name): np.dtype(jnp.dtype(each)) for name, each in record["dtypes"].items()
@@ -75,7 +75,7 @@ class Checkpoint:
         there = {name for name in self._dtypes if name.startswith(prefix) and "@" not in name}
         if wanted != there:
             raise UsageError(f"{self.file}: {_difference(there, wanted)}")
-        with own_files.archive(self.file) as archive:
+        with safe_files.archive(self.file) as archive:
             leaves = [self._leaf(archive, prefix + _name(path), leaf) for path, leaf in paths]
         return jax.tree.unflatten(structure, leaves)
 
@@ -156,12 +156,12 @@ class Checkpoints:
                 logging.warning("%s; going on from %s", reason, self._file(step).name)
             try:
                 checkpoint = Checkpoint(self._file(step))
-                with own_files.guarded(checkpoint.file):
+                with safe_files.guarded(checkpoint.file):
                     problem = objection(checkpoint.progress)
                 if not problem:
                     return checkpoint
                 reason = f"{checkpoint.file}: {problem}"
-            except own_files.Damaged as error:
+            except safe_files.Damaged as error:
                 reason = f"damaged checkpoint: {error}"
         if reason:
             raise UsageError(f"{reason}; there is no older one")
@@ -251,7 +251,7 @@ def _write(archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    return own_files.array(archive.read(f"{name}.npy"))
+    return safe_files.array(archive.read(f"{name}.npy"))
 
 
 def _difference(there: set[str], wanted: set[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from jaxfed.errors import UsageError
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 
 LOCK = ".lock"  # file in a claimed folder
 
@@ -86,7 +86,7 @@ def file_checksum(file: Path, size: int | None = None) -> str:
         Damaged: it cannot be read.
     """
     done, crc = 0, 0
-    with own_files.opened(file) as stream:
+    with safe_files.opened(file) as stream:
         while chunk := stream.read(_CHUNK if size is None else min(_CHUNK, size - done)):
             done, crc = done + len(chunk), zlib.crc32(chunk, crc)
     return f"{done}-{crc:08x}"

@@ -21,10 +21,10 @@ from absl import logging
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.execution.settings import HERE
-from jaxfed.federation.given_arrays import check_given
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.learner import Learner, LearnerError, State, Taught, check_classes
@@ -169,7 +169,7 @@ def check_clients(federation: Federation, num_classes: int, public: Array | None
             "this method learns from public examples, and there are none: set federation.public_size"
         )
     if public is not None:
-        check_given(federation, public, "public")
+        check_arrays(federation, public, "public")
 
 
 def count(number: int) -> np.ndarray:

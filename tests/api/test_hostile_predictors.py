@@ -148,8 +148,14 @@ def with_array(name, array):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_array("0.w", np.zeros((6, 4), np.float32)), "program of step 0 takes other arrays"),
-        (with_array("0.w", np.zeros((6, 3))), "program of step 0 takes other arrays"),
+        (
+            with_array("0.w", np.zeros((6, 4), np.float32)),
+            "program of step 0 takes arguments of other shapes",
+        ),
+        (
+            with_array("0.w", np.zeros((6, 3))),
+            "program of step 0 takes arguments of other shapes",
+        ),
         (with_array("0.more", np.zeros(1)), "do not return probabilities of 3 classes"),
         (with_array("scaling.mean", np.zeros(5)), "mean and scale have different shapes"),
         (with_array("scaling.mean", np.zeros(6, np.float32)), "scaling is not of float64"),
@@ -166,7 +172,7 @@ def with_array(name, array):
                 {**header, "steps": [{**header["steps"][0], "rows": 5}]},
                 tensors,
             ),
-            "takes other arrays",
+            "takes arguments of other shapes",
         ),
         (
             lambda header, tensors: (

@@ -25,9 +25,9 @@ mean of the models of clients that have examples.
 
 Noise and draws come from the experiment's seed: they measure the cost of noise, and do not protect from
 anybody who knows the seed. The guarantee does not cover losses and accuracies that a run writes, a model that
-training starts from, a state that validation selects, and the texts that a table's columns have. In a config
-no exact statistics of clients' rows enter (`jaxfed.config.data.row_statistics`): inputs are scaled by public
-examples, or not by data. In the library the scale of `Training.model`'s inputs must be public.
+training starts from, the state that validation selects, and the set of texts in a table's columns. A config
+uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
+inputs. In the library, scale the inputs of `Training.model` by public numbers only.
 
 Leaves a client: its model's change. Each client receives the model.
 """
@@ -92,8 +92,8 @@ def dp_fedavg_records(
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         clip: C, largest norm of an example's gradient; longer ones are scaled down to it.
         share: s, probability with which a step draws an example.
-        noise_multiplier: z, the noise's standard deviation in units of C; None is 1, or what `target_epsilon`
-            asks for; 0 is no noise, and no epsilon.
+        noise_multiplier: z, the noise's standard deviation in units of C. None: 1, or the value that
+            `target_epsilon` needs. 0: no noise and no epsilon.
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
         delta: delta of the guarantee; epsilon is at it.

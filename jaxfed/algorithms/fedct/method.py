@@ -32,7 +32,7 @@ r labels (s = 2 r of the paper's bits). `sensitivity` selects the source of r:
 
 Each has a metric of its own (`jaxfed.algorithms.fedct.label_privacy`): `epsilon`, `epsilon_if_stable`,
 `epsilon_estimated`. The metric composes all releases of the client that took part most often; the paper
-states the eps of one. No epsilon covers exact statistics of clients' rows, by which inputs are scaled
+states the eps of one. No epsilon covers the exact statistics of clients' rows that scale inputs
 (`jaxfed.config.data.row_statistics`). `condition` "paper" is the paper's condition on Theta, larger
 than necessary by sqrt(C).
 

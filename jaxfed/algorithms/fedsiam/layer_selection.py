@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxfed.training.round.server_hooks import Send
 
 _NEVER = -1
-_ABOVE_ALL = float(np.finfo(np.float32).max)  # finite, or no network would carry it
+_ABOVE_ALL = float(np.finfo(np.float32).max)  # messages must be finite
 
 
 class Measured(NamedTuple):
@@ -114,7 +114,7 @@ def threshold_sender(quantile: float, period: int) -> Send:
 
 
 def quantile_of(values: np.ndarray, share: float) -> float:
-    """Return the quantile; a number below all for the share 0 or without values, above all for 1."""
+    """Return the quantile; for share 0 or no values the lowest float32, for share 1 the highest."""
     if share <= 0 or not values.size:
         return -_ABOVE_ALL
     return _ABOVE_ALL if share >= 1 else float(np.quantile(values, share))

@@ -203,7 +203,7 @@ def make_training(
         ),
         server=ServerTraining(
             aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
-            weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: the method's own
+            weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
             examples=federation.server_examples,
             batches=Batches(
                 "joint",

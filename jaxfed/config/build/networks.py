@@ -50,7 +50,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
 
 
 def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
-    """Check that examples [n, ...] can be changed as `training.KEY` says; their shape and values count.
+    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...].
 
     Of examples with views the images are changed, before features are computed.
     """
@@ -84,7 +84,7 @@ def make_model(
     """Build the config's network for the federation's examples; it normalizes its inputs.
 
     Without a head it ends with its features; a network from outside (`MODELS.register`) keeps its head. A
-    private one normalizes by public examples, or by no data.
+    `private` model normalizes by public examples only.
 
     Raises:
         UsageError: the network does not take an option, or examples of this shape.
@@ -152,17 +152,17 @@ def _normalization(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and deviation of the clients' data, or those that released weights were trained with.
 
-    In private: of the public examples; without any, 1/2 and 1/2 for images, 0 and 1 for others.
+    `private`: those of the public examples. Without any, they are 1/2 and 1/2 for images, else 0 and 1.
     """
     if config.training.initial_model != PRETRAINED:
         x = federation.x
         if private and len(federation.public):
-            of_public = feature_sums(x, federation.public)
-            return mean_and_deviation(of_public, of_bytes=x.dtype == np.uint8)
+            public_sums = feature_sums(x, federation.public)
+            return mean_and_deviation(public_sums, of_bytes=x.dtype == np.uint8)
         if private:
             is_image = config.preprocessing.kind == "images"
-            nothing = np.zeros(x.shape[-1], np.float32)
-            return (nothing + 0.5, nothing + 0.5) if is_image else (nothing, nothing + 1)
+            zeros = np.zeros(x.shape[-1], np.float32)
+            return (zeros + 0.5, zeros + 0.5) if is_image else (zeros, zeros + 1)
         mean, deviation = federation.normalization
         if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
             deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))

@@ -54,17 +54,17 @@ class Holdings(NamedTuple):
 
 
 def few_rows(test: int, validation: int) -> list[str]:
-    """Return a line for test and for validation examples that are too few to tell methods apart."""
+    """Return warnings about test or validation examples that are too few to compare methods."""
     found = []
     if 0 < test < _FEW_TEST:
         found.append(
-            f"{test} test rows, fewer than {_FEW_TEST}: differences of methods depend on which rows these "
-            "are; hold out more (config.dataset.test_fraction), or raise config.num_repeats"
+            f"{test} test rows, fewer than {_FEW_TEST}: differences between methods depend on the choice of "
+            "rows; hold out more (config.dataset.test_fraction), or raise config.num_repeats"
         )
     if 0 < validation < _FEW_VALIDATION:
         found.append(
             f"{validation} validation rows, fewer than {_FEW_VALIDATION}: they select states almost by "
-            "chance; hold out more (config.dataset.validation_fraction), or none for the last states"
+            "chance; hold out more (config.dataset.validation_fraction), or none to take the last states"
         )
     return found
 

@@ -43,7 +43,7 @@ class Parts(NamedTuple):
         test: the test split of a set that has one of its own.
         public: examples of another, public data set.
         is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
-        validation: validation examples of a set that has some.
+        validation: the data set's own validation examples; None without any.
     """
 
     train: np.ndarray
@@ -145,8 +145,8 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
         return
     if dataset.x.dtype == np.float64:
         logging.warning(
-            "%s: different values of some features become one in float32; "
-            "config.preprocessing.kind='standardized' keeps them apart",
+            "%s: float32 makes different values of some features equal; "
+            "use config.preprocessing.kind='standardized'",
             dataset.name,
         )
     methods = [name for name in chosen(config) if heeds_scales(config, name)]

@@ -1,9 +1,9 @@
-"""Statistics of clients' rows that preparing a run computes exactly, without noise, and who learns them.
+"""Exact statistics of clients' rows, which preprocessing computes without noise, and who learns them.
 
     lines(config, dataset, num_public)     # at the start of a run, and in its report
     check_private(config, dataset)         # methods with a guarantee refuse them
 
-Where clients are apart each sends its sums for these statistics; a model contains the result.
+On a network each client sends its sums for these statistics. A model contains the result.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Statistic(NamedTuple):
     """One kind of statistics.
 
     Fields:
-        key: of the config that asks for it.
-        value: of this key.
-        what: what is computed, over which rows.
-        instead: what to write so that it is not; "" where guarantees leave it out by name.
+        key: config key that causes it.
+        value: value of this key.
+        what: description of the statistics and their rows.
+        instead: advice for avoiding it; "" if it is listed as not covered by epsilon.
     """
 
     key: str
@@ -54,10 +54,10 @@ def statistics(config: ConfigDict, dataset: Dataset) -> Iterator[Statistic]:
     if dataset.gaps is not None and dataset.gaps.columns:
         what = "exact medians, over all clients' rows, of columns in which numbers are missing"
         yield Statistic(
-            "dataset.name", name, what, "fill them in the data by numbers that are public"
+            "dataset.name", name, what, "fill the missing values in the data with public numbers"
         )
     if isinstance(dataset.encoder, TableEncoder) and any(c.texts for c in dataset.encoder.columns):
-        what = "which texts occur in columns of texts, which are numbered or become columns of their own"
+        what = "which texts occur in columns of texts"
         yield Statistic("dataset.name", name, what)
     if config.dataset.validation_fraction:
         what = "which state does best on the validation examples"
@@ -65,21 +65,21 @@ def statistics(config: ConfigDict, dataset: Dataset) -> Iterator[Statistic]:
 
 
 def lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
-    """Return a line for each kind of statistics, with who learns it; those of `of_inputs` last."""
+    """Return a line for each kind of statistics, with who learns it; `input_lines` come last."""
     made = [
         f"{one.key}={one.value!r}: the server and all clients learn {one.what}"
         for one in statistics(config, dataset)
         if one.key != _VALIDATION  # no client's examples
     ]
     left_out = [one.key for one in statistics(config, dataset)]
-    return made + of_inputs(config, num_public, left_out)
+    return made + input_lines(config, num_public, left_out)
 
 
-def of_inputs(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
-    """Return lines on what the inputs of networks are scaled by.
+def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
+    """Return lines on the data that scale the inputs of networks.
 
     Args:
-        config: of the run.
+        config: config of the run.
         num_public: number of public examples.
         left_out: keys of statistics that a method's epsilon does not cover.
     """
@@ -105,14 +105,14 @@ def check_private(config: ConfigDict, dataset: Dataset) -> None:
     """Check that no method with a guarantee for clients' rows depends on exact statistics of them.
 
     Raises:
-        UsageError: one does; the error says what to write instead.
+        UsageError: one does.
     """
     for name in methods.chosen(config):
         if methods.needs(config, name).private:
             for one in statistics(config, dataset):
                 if one.instead:
                     raise UsageError(
-                        f"gives {one.what}, which the epsilon of {name!r} does not cover",
+                        f"reveals {one.what}, which the epsilon of {name!r} does not cover",
                         key=f"config.{one.key}",
                         value=one.value,
                         allowed=one.instead,

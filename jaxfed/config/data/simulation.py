@@ -7,8 +7,8 @@
 The subsample of examples (`jaxfed.config.data.subsampling`) depends on `config.seed` alone and is the same in
 every repeat. The test split of a set without one, or with its own undone (`dataset.pooled`), is drawn in each
 repeat, or once (`dataset.test_rows`). The assignment to clients, the choice of labeled examples and the
-validation split depend on the repeat's seed. What is estimated from training rows (scales, components,
-medians for gaps) is so by repeat where the test split is.
+validation split depend on the repeat's seed. If the test split differs between repeats, so do the estimates
+from training rows: scales, components, and medians of missing values.
 All draws are stratified: they take the same share of each class, or of each natural client.
 
 Public examples (`jaxfed.config.data.public_examples`) and those of a server with labels are drawn from the
@@ -101,7 +101,7 @@ class Simulation:
             UsageError: the set cannot be found or read, or is smaller than requested.
         """
         self._config = config
-        self._vectors: tuple[int, np.ndarray] | None = None  # by the seed of the test rows
+        self._vectors: tuple[int, np.ndarray] | None = None  # seed of the test rows, features
         dataset = dataset or clients_set(config)
         self._holdings: Holdings | None = None
         self._sizes: dict[int, np.ndarray] = {}
@@ -143,7 +143,7 @@ class Simulation:
         row_statistics.check_private(self._config, self._dataset)
         if len(self._dataset.validation[1]) and not self._config.dataset.validation_fraction:
             logging.warning(
-                "%s: its validation examples are not used; dataset.validation_fraction above 0 does so",
+                "%s: its validation examples are not used; set config.dataset.validation_fraction above 0",
                 self._dataset.name,
             )
         check_classes(self._dataset)
@@ -168,7 +168,7 @@ class Simulation:
         warn_of_unused_clients(self._dataset, self._config)
 
     def check_given(self, overrides: Sequence[str]) -> None:
-        """Check that these `KEY=VALUE` have an effect for these data (others: `jaxfed.config.checks.unread`).
+        """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.checks.unread`.
 
         Raises:
             UsageError: a key of a drawn test split is set for a data set with its own.
@@ -225,8 +225,9 @@ class Simulation:
     def feature_model(self, seed: int, folder: Path) -> tuple[Model, nnx.State]:
         """Return the model of 'federated_features' in the repeat with this seed; `folder` as above."""
         federation = self._without_features(seed, lambda done, total: None)
-        own = seed - self._config.seed, Checkpoints(folder)
-        return federated_features.trained_model(self._config, federation, *own)
+        repeat = seed - self._config.seed
+        place = Checkpoints(folder)
+        return federated_features.trained_model(self._config, federation, repeat, place)
 
     def _without_features(self, seed: int, report: Report) -> Federation:
         drawn_by = test_seed(self._config, self._dataset, seed)

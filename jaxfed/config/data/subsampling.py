@@ -1,4 +1,4 @@
-"""Subsampling of a data set, `dataset.pooled`, `dataset.balanced` and its sizes; and what is held out of it.
+"""Subsample of a data set (`dataset.pooled`, `dataset.balanced` and its sizes), and its held-out splits.
 
     part, numbers = subsampled(dataset, config)
     is_test = drawn_for_test(config, part, seed)     # for a set without a test split
@@ -77,8 +77,8 @@ def test_seed(config: ConfigDict, data: Dataset, seed: int) -> int:
 def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
     """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one.
 
-    The draw is stratified by class, or by client if natural clients have their own test examples. It is that
-    of the repeat with this seed, or of all (`dataset.test_rows`).
+    The draw is stratified by class, or by client if natural clients have their own test examples. With
+    `dataset.test_rows` "shared" it does not depend on `seed`.
 
     Raises:
         UsageError: `test_size` leaves no example to train on.
@@ -113,24 +113,24 @@ class HeldOut(NamedTuple):
 def hold_out(config: ConfigDict, data: Dataset, seed: int, first_validation: int) -> HeldOut:
     """Hold out the test split and the validation split of the repeat with this seed.
 
-    The data set's own validation examples, from number `first_validation` on, take the place of drawn ones.
+    Validation examples of the data set, numbered from `first_validation` on, replace drawn ones.
     """
     is_test = drawn_for_test(config, data, seed)
     rest = np.flatnonzero(~is_test)
     is_validation = np.zeros(len(rest), bool)
     known = np.flatnonzero(data.is_labeled[rest])
-    share, given = config.dataset.validation_fraction, len(data.validation[1])
-    num_validation = 0 if given else round(share * len(known))
+    share, num_fixed = config.dataset.validation_fraction, len(data.validation[1])
+    num_validation = 0 if num_fixed else round(share * len(known))
     rng = np.random.default_rng((seed, 2))
     is_validation[known] = stratified(data.y[rest[known]], num_validation, rng)
     after_training = np.arange(len(data.y), len(data.y) + len(data.y_test))
     test = after_training if len(data.y_test) else np.flatnonzero(is_test)
     nothing = test[:0]
     is_central = config.federation.test == "central"
-    own = first_validation + np.arange(given if share else 0)
+    fixed = first_validation + np.arange(num_fixed if share else 0)
     return HeldOut(
         train=rest[~is_validation],
-        validation=own if given else rest[is_validation],
+        validation=fixed if num_fixed else rest[is_validation],
         new=nothing if is_central else test,
         test=test if is_central else nothing,
     )
@@ -157,7 +157,8 @@ def _pooled(dataset: Dataset) -> Dataset:
     is_nobodys = len(y_validation) or (dataset.client_id_test is None and len(dataset.y_test))
     if dataset.client_id is not None and is_nobodys:
         raise UsageError(
-            f"the test or validation examples of {dataset.name!r} belong to no client, as the others do",
+            f"the test or validation examples of {dataset.name!r} belong to no client, unlike the training "
+            "examples",
             key="config.dataset.pooled",
             value=True,
             allowed="use False",

@@ -79,19 +79,19 @@ DATASET = in_section(
         "test_rows": Setting(
             "by_repeat",
             one_of(("by_repeat", "shared")),
-            "how the test rows of a set without a test split are drawn: 'by_repeat': anew in each repeat, "
-            "'shared': once for all",
+            "test rows of a set without a test split: 'by_repeat': each repeat draws its own, 'shared': all "
+            "repeats have the same",
         ),
         "validation_fraction": Setting(
             0.0,
             BELOW_ONE,
-            "share of the training examples for validation, which selects models; drawn in every repeat; "
-            "validation examples of the data set take their place",
+            "share of the training examples for validation, which selects models; drawn in every repeat, "
+            "unless the data set has validation examples",
         ),
         "validation_measure": Setting(
             "accuracy",
             one_of(("accuracy", "balanced_accuracy", "auroc")),
-            "what selects models on validation examples; 'auroc': the area under the ROC curve",
+            "measure on validation examples that selects models; 'auroc': the area under the ROC curve",
         ),
     },
 )

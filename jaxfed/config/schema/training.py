@@ -137,7 +137,7 @@ TRAINING = in_section(
         "batch_statistics": Setting(
             LocalTraining.batch_statistics,
             one_of(get_args(BatchStatistics)),
-            "treatment of BatchNorm's statistics, which count the rows that fill a client's last batch",
+            "treatment of BatchNorm's statistics, which also count the examples that fill up a last batch",
         ),
         "concurrency": Setting(
             Asynchrony().concurrency,

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxfed.audit import Shadows, Sighting
 from jaxfed.federation.attack_surface import Instruction
-from jaxfed.host import own_files, storage
+from jaxfed.host import safe_files, storage
 
 _Place = tuple[str, int, int]  # method, repeat, round
 _ARRAYS = ("label", "weight", "soft")
@@ -77,8 +77,8 @@ class AuditFiles:
         path = self._shadows(name)
         if not path.exists():
             return None
-        arrays = own_files.arrays_of(path)
-        with own_files.guarded(path):
+        arrays = safe_files.arrays_of(path)
+        with safe_files.guarded(path):
             numbers = [
                 int(one.removeprefix("is_in_")) for one in arrays if one.startswith("is_in_")
             ]
@@ -98,8 +98,8 @@ class AuditFiles:
 
 
 def _sightings(path: Path) -> list[Sighting]:
-    arrays = own_files.arrays_of(path)
-    with own_files.guarded(path):
+    arrays = safe_files.arrays_of(path)
+    with safe_files.guarded(path):
         number = sum(name.startswith("message_") for name in arrays)
         return [
             Sighting(
@@ -118,8 +118,8 @@ def _sightings(path: Path) -> list[Sighting]:
 
 
 def _instructions(path: Path) -> list[Instruction]:
-    arrays = own_files.arrays_of(path)
-    with own_files.guarded(path):
+    arrays = safe_files.arrays_of(path)
+    with safe_files.guarded(path):
         instructions = []
         for i in range(sum(name.startswith("rest_") for name in arrays)):
             steps, on_own, network = json.loads(str(arrays[f"rest_{i}"]))

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxfed.host import own_files
-from jaxfed.host.own_files import Damaged
+from jaxfed.host import safe_files
+from jaxfed.host.safe_files import Damaged
 
 MANIFEST = "manifest.json"
 STATES = ("states", "preprocessing")  # folders of large files, compared when they are read
@@ -27,7 +27,7 @@ def read_file(workdir: Path, name: str) -> bytes:
     Raises:
         Damaged: it cannot be read, or is not as the run's manifest has it.
     """
-    content = own_files.content_of(workdir / name)
+    content = safe_files.content_of(workdir / name)
     found = len(content), hashlib.sha256(content).hexdigest()
     _check(workdir / name, read_manifest(workdir).get(name), found)
     return content
@@ -35,7 +35,7 @@ def read_file(workdir: Path, name: str) -> bytes:
 
 def read_json(workdir: Path, name: str) -> dict[str, Any]:
     """Return the JSON object in a file of a workdir."""
-    return own_files.json_object(read_file(workdir, name), workdir / name)
+    return safe_files.json_object(read_file(workdir, name), workdir / name)
 
 
 def read_predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, str]] | None:
@@ -43,7 +43,7 @@ def read_predictions(workdir: Path, method: str, repeat: int) -> list[dict[str, 
     name = f"predictions/{method}-{repeat}.csv.gz"
     if not (workdir / name).exists() and name not in read_manifest(workdir):
         return None
-    return own_files.table_rows(read_file(workdir, name), PREDICTED, workdir / name)
+    return safe_files.table_rows(read_file(workdir, name), PREDICTED, workdir / name)
 
 
 def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
@@ -51,8 +51,8 @@ def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
     file = workdir / MANIFEST
     if not os.path.lexists(file):
         return {}
-    with own_files.guarded(file):
-        found = own_files.json_object(own_files.content_of(file), file)["files"]
+    with safe_files.guarded(file):
+        found = safe_files.json_object(safe_files.content_of(file), file)["files"]
         return {str(name): (int(size), str(digest)) for name, (size, digest) in found.items()}
 
 
@@ -86,7 +86,7 @@ def _check(file: Path, expected: tuple[int, str] | None, found: tuple[int, str])
 
 
 def _measured(file: Path) -> tuple[int, str]:
-    with own_files.opened(file) as stream:
+    with safe_files.opened(file) as stream:
         digest = hashlib.file_digest(stream, "sha256")
         return stream.tell(), digest.hexdigest()
 

@@ -20,7 +20,7 @@ from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.workdir import NETWORK, write_json
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 
 _NOBODY = np.zeros(0, np.int64)
 
@@ -80,7 +80,7 @@ def read(workdir: Path) -> NetworkRun | None:
     if not is_network(workdir):
         return None
     given = read_json(workdir, NETWORK)
-    with own_files.guarded(workdir / NETWORK):
+    with safe_files.guarded(workdir / NETWORK):
         given["encoding"] = encoding_from(given["encoding"])
-        found: NetworkRun = own_files.typed(NetworkRun, given, "network")
+        found: NetworkRun = safe_files.typed(NetworkRun, given, "network")
         return found._replace(dtype=np.dtype(found.dtype).name)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxfed.config.keys import flatten
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.manifest import check_manifest, read_file, read_json, read_manifest
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 from jaxfed.host.location import location
 
 # The paper's method and its baselines come first; methods on all clients' pooled data come last.
@@ -327,7 +327,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     path = workdir / "metrics.jsonl"
     if not path.exists() and path.name not in read_manifest(workdir):
         return []
-    records = own_files.json_lines(read_file(workdir, path.name), path)
+    records = safe_files.json_lines(read_file(workdir, path.name), path)
     for number, record in enumerate(records, start=1):
         _check_types(f"{path}: line {number}", record, _RECORD)
     return records

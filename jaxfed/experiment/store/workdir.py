@@ -48,7 +48,7 @@ from jaxfed.experiment.store.manifest import (
 )
 from jaxfed.experiment.store.records import AUDIT, Run, read_metrics
 from jaxfed.host import storage
-from jaxfed.host.own_files import Damaged, content_of, json_object
+from jaxfed.host.safe_files import Damaged, content_of, json_object
 
 _CONFIG, _METRICS, _SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _PARTITION, _CHECKPOINTS, _STATES, _PLOTS = "partition.json", "checkpoints", "states", "plots"

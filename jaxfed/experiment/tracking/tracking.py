@@ -25,7 +25,7 @@ from jaxfed.experiment.run.summary import Record, accumulated
 from jaxfed.experiment.store.records import read_metrics
 from jaxfed.experiment.store.workdir import TRACKING, plain
 from jaxfed.experiment.tracking.tracker import TrackedRun, Tracker, numbers, settings
-from jaxfed.host import own_files, storage
+from jaxfed.host import safe_files, storage
 
 
 class Tracking:
@@ -141,11 +141,11 @@ class _Journal:
         self._file, self.id = file, ""
         self._last: dict[tuple[str, str], float] = {}
         try:
-            text = own_files.content_of(file) if file.exists() else b""
-            with own_files.guarded(file):
-                for line in own_files.json_lines(text, file):
+            text = safe_files.content_of(file) if file.exists() else b""
+            with safe_files.guarded(file):
+                for line in safe_files.json_lines(text, file):
                     self._read(line)
-        except own_files.Damaged as error:
+        except safe_files.Damaged as error:
             raise UsageError(f"{error}; delete it, and trackers begin new runs") from error
         whole = text[: text.rfind(b"\n") + 1]  # a killed process may have left part of a line
         if whole != text:

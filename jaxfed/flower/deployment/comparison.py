@@ -12,7 +12,7 @@ import numpy as np
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.flower.client.labels_file import LABELS
-from jaxfed.host.own_files import arrays_of
+from jaxfed.host.safe_files import arrays_of
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own

@@ -13,7 +13,7 @@ from typing import Any
 from jaxfed.errors import Unresumable
 from jaxfed.experiment.store.workdir import write_json
 from jaxfed.flower.client.hello import Hello
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 
 CLIENTS = "clients.json"
 
@@ -32,10 +32,10 @@ def read(place: Path, number: int) -> dict[int, str]:
     if not file.exists():
         return {}
     try:
-        with own_files.guarded(file):
-            said = own_files.json_object(own_files.content_of(file), file)
+        with safe_files.guarded(file):
+            said = safe_files.json_object(safe_files.content_of(file), file)
             found = {int(client): _data(each) for client, each in said.items()}
-    except own_files.Damaged:
+    except safe_files.Damaged:
         raise Unresumable(f"{file}: damaged; it identifies the clients of this run") from None
     if found.keys() != set(range(number)):
         raise Unresumable(

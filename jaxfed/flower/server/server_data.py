@@ -25,7 +25,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import PUBLIC, as_examples
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 
 SHARED = "shared.json"
 HELD_OUT = ("test", "validation", "server")
@@ -112,7 +112,7 @@ def _read_shared(folder: Path) -> ServerData:
         UsageError: it is missing or damaged.
     """
     file = folder / SHARED
-    found = own_files.json_object(own_files.content_of(file), file)
+    found = safe_files.json_object(safe_files.content_of(file), file)
     for key, (allowed, holds) in _IN_SHARED.items():
         if key not in found and key not in _OPTIONAL:
             raise UsageError(f"{file}: {key} is missing; use {allowed}")

@@ -23,7 +23,7 @@ from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.clock import clock_of
 from jaxfed.config.data.holdings import few_rows
-from jaxfed.config.data.row_statistics import of_inputs
+from jaxfed.config.data.row_statistics import input_lines
 from jaxfed.config.deployment import deployment_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
@@ -79,7 +79,7 @@ def serve(
         calls = client_calls.connect(
             network, config, limits, data, place, tell=progress.note, **clock
         )
-        inputs = of_inputs(config, len(calls.federation.public))
+        inputs = input_lines(config, len(calls.federation.public))
         few = few_rows(len(calls.federation.test), len(calls.federation.validation))
         for line in (*few, *inputs, *calls.remarks):
             progress.note(line)

@@ -15,7 +15,7 @@ from jaxfed.errors import UsageError
 from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.network_run import is_network
 from jaxfed.experiment.store.records import Measurement, Run, measure, read_metrics, sort_algorithms
-from jaxfed.host.own_files import guarded
+from jaxfed.host.safe_files import guarded
 from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.clients_figure import accuracies_of_clients, clients_figure
 from jaxfed.reports.figures.line_figures import rounds_figure, scale_of

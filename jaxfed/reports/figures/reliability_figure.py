@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.records import Run
 from jaxfed.federation.calibration_error import Reliability, reliability
-from jaxfed.host.own_files import guarded
+from jaxfed.host.safe_files import guarded
 from jaxfed.reports.figures.style import MUTED, algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.records import Measurement, Run
-from jaxfed.host.own_files import guarded
+from jaxfed.host.safe_files import guarded
 
 DRAWS = 1000
 _TESTED = ("test", "new")  # roles of predictions

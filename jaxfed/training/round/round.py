@@ -24,11 +24,11 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
+from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import jitted
-from jaxfed.federation.given_arrays import check_given
 from jaxfed.federation.ragged import on_device
 from jaxfed.training.pseudo_labels.label_sources import check_source
 from jaxfed.training.pseudo_labels.pseudo_label import (
@@ -327,7 +327,7 @@ def _check(federation: Federation, server: ServerWithoutLabels, training: Traini
         ("LabelSources.validation", validation),
     ):
         if pair is not None:
-            check_given(federation, pair[0], asked, pair[1])
+            check_arrays(federation, pair[0], asked, pair[1])
 
 
 def _first_state(

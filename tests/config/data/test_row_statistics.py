@@ -60,11 +60,11 @@ def test_images_without_public_examples_are_centered():
     [
         (
             ["preprocessing.kind=standardized"],
-            "preprocessing.kind='standardized': gives exact means",
+            "preprocessing.kind='standardized': reveals exact means",
         ),
         (
             ["preprocessing.kind=federated_features", "preprocessing.rounds=2"],
-            "preprocessing.kind='federated_features': gives a model trained",
+            "preprocessing.kind='federated_features': reveals a model trained",
         ),
     ],
 )

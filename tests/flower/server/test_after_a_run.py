@@ -17,7 +17,7 @@ from jaxfed.reports.documents.report import write_report
 TABLE = ("preprocessing.kind=standardized", "dataset.train_size=0", "dataset.label_key=sick")
 ROWS = [{"age": 41, "weight": 60, "job": "nurse"}, {"age": 80, "weight": None, "job": "miner"}]
 WITHOUT_MODELS = {
-    "fedct": "its models and labels are at the clients of the network",
+    "fedct": "its models and labels stay at the clients of the network",
     "xclp": "it labels its clients' points",
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.errors import ProtocolError
-from jaxfed.host.own_files import array
+from jaxfed.host.safe_files import array
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.key_agreement import RandomBytes

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from damaged_files import says
 
-from jaxfed.host import own_files
+from jaxfed.host import safe_files
 
 COLUMNS = ("a", "b")
 
@@ -55,20 +55,20 @@ def table(text):
 
 
 def rows(file):
-    return own_files.table_rows(own_files.content_of(file), COLUMNS, file)
+    return safe_files.table_rows(safe_files.content_of(file), COLUMNS, file)
 
 
 def an_object(file):
-    return own_files.json_object(own_files.content_of(file), file)
+    return safe_files.json_object(safe_files.content_of(file), file)
 
 
 def an_array(file):
-    with own_files.guarded(file):
-        return own_files.array(own_files.content_of(file))
+    with safe_files.guarded(file):
+        return safe_files.array(safe_files.content_of(file))
 
 
 def small(file):
-    return own_files.content_of(file, most=9)
+    return safe_files.content_of(file, most=9)
 
 
 NESTED = {depth: '{"a":' * depth + "1" + "}" * depth for depth in (50, 51, 10**5)}
@@ -76,7 +76,7 @@ CASES = {
     "no file": (lambda file: None, an_object, "No such file or directory"),
     "FIFO": (os.mkfifo, an_object, "it is no regular file"),
     "device": (lambda file: file.symlink_to("/dev/zero"), an_object, "it is no regular file"),
-    "folder": (Path.mkdir, own_files.arrays_of, "Is a directory"),
+    "folder": (Path.mkdir, safe_files.arrays_of, "Is a directory"),
     "too long": (written(b"0123456789"), small, "it has 10 bytes, at most 9 belong there"),
     "list": (written(b"[]"), an_object, "it holds no JSON object"),
     "deep": (written(NESTED[51].encode()), an_object, "nested more than 50 deep"),
@@ -99,10 +99,10 @@ CASES = {
     ),
     "compressed": (
         zipped("a.npy", compression=zipfile.ZIP_DEFLATED),
-        own_files.arrays_of,
+        safe_files.arrays_of,
         "a compressed member",
     ),
-    "overlap": (overlapping, own_files.arrays_of, "members of more bytes than the file"),
+    "overlap": (overlapping, safe_files.arrays_of, "members of more bytes than the file"),
 }
 
 
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said(tmp_path, case):
     file = tmp_path / "file"
     write(file)
     error = says(lambda: read(file), words)
-    assert isinstance(error, own_files.Damaged)
+    assert isinstance(error, safe_files.Damaged)
     assert str(error).startswith(f"cannot read {file}: ")
 
 
@@ -129,7 +129,7 @@ def test_what_is_whole_is_read(tmp_path):
         assert found.dtype == array.dtype
         assert found.flags.writeable
     zipped("a.npy")(file)
-    assert own_files.arrays_of(file)["a"].tolist() == [0] * 9
+    assert safe_files.arrays_of(file)["a"].tolist() == [0] * 9
 
 
 class Inner(NamedTuple):
@@ -151,10 +151,10 @@ class Inner(NamedTuple):
 )
 def test_types_are_those_of_annotations(value, words):
     with pytest.raises(ValueError, match=words):
-        own_files.typed(Inner, value, "x")
+        safe_files.typed(Inner, value, "x")
 
 
 def test_lists_are_tuples_and_integers_may_be_numbers():
-    found = own_files.typed(Inner, {"pair": [3, 4], "more": {"numbers": [5]}}, "x")
+    found = safe_files.typed(Inner, {"pair": [3, 4], "more": {"numbers": [5]}}, "x")
     assert found == Inner((), (3, 4.0), Inner((5,)))
     assert type(found.pair[1]) is float

@@ -9,7 +9,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
 
-def check_given(federation: Federation, x: Any, asked: str, y: Any = None) -> None:
+def check_arrays(federation: Federation, x: Any, asked: str, y: Any = None) -> None:
     """Check that examples are as the clients', and labels, if there are some, of the clients' classes.
 
     Args:
