@@ -35,7 +35,7 @@ class Rule(NamedTuple):
     choices: Collection[str] = ()
 
     def is_met(self, value: Any) -> bool:
-        """True for an allowed value that is a number of float32, if it is one."""
+        """True for an allowed value that does not become inf or 0 in float32."""
         return self.allows(value) and not beyond_float32(value, self)
 
     def allows(self, value: Any) -> bool:
@@ -106,14 +106,14 @@ PAIR = Rule(
 )
 KEY_BITS = (2048, 3072)  # of Paillier's keys: 112 and 128 bits of security (NIST SP 800-57)
 _FLOAT32 = np.finfo(np.float32)  # devices take what is smaller than `tiny` for 0
-IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in size, or 0"
+IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in absolute value, or 0"
 POSITIVE = between(0, math.inf, closed=False)
 NOT_NEGATIVE = between(0, math.inf, closed=True)
 SHARE = between(0, 1, closed=True)
 
 
 def beyond_float32(value: Any, rule: Rule | None = None) -> str:
-    """Say what a float, or one of several, becomes in float32 if that is inf, or 0 where it is not 0.
+    """Return the error text for a float, or one of several, that becomes inf or 0 in float32; else "".
 
     An integer counts as a float only where the rule is for floats: seeds have up to 256 bits.
     """

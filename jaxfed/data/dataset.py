@@ -85,7 +85,7 @@ class Dataset:
     Attributes:
         name: as requested.
         x: `[n, ...]`. Images: uint8 `[n, height, width, channels]`, 0..255 (the embedded digits:
-            float32, 0 to 1). Everything else: float32, or float64 where this makes values equal.
+            float32, 0 to 1). Everything else: float32, or float64 if float32 makes different values equal.
         y: int32 `[n]`, classes 0..num_classes-1, and -1 for examples that have no label
             in the source. At least one has a label, unless `labels_optional`.
         x_test, y_test: the source's own test split, of the same kind; 0 rows without one. All of
@@ -103,8 +103,7 @@ class Dataset:
         has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
         gaps: of a completed table, the values that took the place of missing ones.
-        x_validation, y_validation: the source's own examples to select models, of the same kind, all labeled;
-            None without any.
+        x_validation, y_validation: validation examples of the source, all labeled; None without any.
         labels_optional: True for public examples, none of which needs a label.
 
     Arrays that come from the cache are memory-mapped and read-only.
@@ -233,7 +232,7 @@ class Dataset:
         return self.x_validation, self.y_validation
 
     def with_validation(self, number: int) -> "Dataset":
-        """Hold out the last training examples, so many, to select models.
+        """Return the data set with its last `number` training examples as validation examples.
 
         Raises:
             UsageError: one has no label.
@@ -243,8 +242,8 @@ class Dataset:
         start = len(self.y) - number
         if (self.y[start:] == UNLABELED).any():
             raise UsageError(
-                f"data set {self.name!r}: a validation example has no label and selects no model; move it to "
-                "the training examples"
+                f"data set {self.name!r}: a validation example has no label; label it, or move it to the "
+                "training examples"
             )
         columns = {name: getattr(self, name) for name in ("client_id", "subclass")}
         return dataclasses.replace(

@@ -60,12 +60,12 @@ class RowEncoding:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of an example's numbers; () if they have none."""
-        own = self.encoder.names
-        missing = self.gaps.columns if self.gaps is not None and own else ()
-        return (*own, *(f"{own[column]} is missing" for column in missing))
+        names = self.encoder.names
+        missing = self.gaps.columns if self.gaps is not None and names else ()
+        return (*names, *(f"{names[column]} is missing" for column in missing))
 
     def described(self) -> dict[str, Any]:
-        """Return all that it knows, as JSON has it (`encoding_from`)."""
+        """Return the encoding as a JSON object, which `encoding_from` reads."""
         return {
             "encoder": self.encoder.described(),
             "gaps": self.gaps._asdict() if self.gaps else None,
@@ -94,15 +94,15 @@ class _Described(NamedTuple):
 
 def encoding_from(described: Mapping[str, Any]) -> RowEncoding:
     """Return the encoding that `RowEncoding.described` describes; errors as of `encoder_from`."""
-    given = typed(_Described, dict(described), "encoding")
-    scaling = None if given.scaling is None else Standardization(*given.scaling)
-    return RowEncoding(encoder_from(given.encoder), given.gaps, scaling, given.is_flat)
+    parsed = typed(_Described, dict(described), "encoding")
+    scaling = None if parsed.scaling is None else Standardization(*parsed.scaling)
+    return RowEncoding(encoder_from(parsed.encoder), parsed.gaps, scaling, parsed.is_flat)
 
 
 def encoding_of_arrays(
     shape: tuple[int, ...], dtype: Any, columns: Sequence[str] = ()
 ) -> RowEncoding:
-    """Return the encoding of examples as they are: arrays, or rows of numbers with these names."""
+    """Return the encoding of arrays, or of rows of numbers with these names, which changes no value."""
     if columns:
         numbers = tuple(map(Column, columns))
         return RowEncoding(TableEncoder(numbers, tuple(columns)))

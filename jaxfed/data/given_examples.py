@@ -1,4 +1,4 @@
-"""The one gate for examples and labels that a caller gives, to train, to measure and to predict.
+"""Checks of all examples and labels that callers pass for training, evaluation and prediction.
 
     x = examples_of(given, "predict", like=federation.x)         # one array
     x, y = pair_of(given, "ServerTraining.examples", is_labeled=True)
@@ -12,9 +12,9 @@ Examples are finite numbers [n, ...] of one shape. Their kinds do not mix:
 
 * Bytes (uint8) are images, 0 to 255. Other integers from 0 to 255 become bytes where bytes are expected.
 * All other types are numbers, which stay as they are. Integers of 64 bits become float64, since a device
-  would wrap them. Images of integers that are no bytes are refused: nothing tells their scale.
-* Numbers that all lie in [0, 1], some with fractions, are shares of 1. With these whole numbers beyond 1 do
-  not mix, nor do images outside [-1, 2] (`Range`).
+  would wrap them. Images of other integers than bytes are refused, because their scale is unknown.
+* Numbers that all lie in [0, 1], some of them fractions, are on the scale 0 to 1. They do not mix with whole
+  numbers beyond 1, nor with images outside [-1, 2] (`Range`).
 
 Labels are whole numbers from -1 (unlabeled) to C - 1, by the rule of `jaxfed.data.labels`.
 """
@@ -68,11 +68,11 @@ def without_wide_integers(x: np.ndarray) -> np.ndarray:
 
 
 def integer_images(x: np.ndarray, *, axes: int = 4) -> str:
-    """Return what is wrong with integers of so many axes that are no bytes; "" for all other examples."""
+    """Return the error text for integers of `axes` axes or more that are not bytes; "" for other examples."""
     if x.ndim < axes or x.dtype.kind not in "iu" or x.dtype == np.uint8:
         return ""
     form = f"{x.dtype}{list(x.shape)}"
-    return f"{form} are no images; give images as uint8, 0 to 255, or as floats from 0 to 1"
+    return f"{form} are not images; use uint8, 0 to 255, or floats from 0 to 1"
 
 
 def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.ndarray:
@@ -88,7 +88,7 @@ def examples_of(given: Any, where: str, like: np.ndarray | None = None) -> np.nd
     """
     if np.ma.is_masked(given):
         raise UsageError(
-            f"{where}: examples are a masked array; fill its gaps first, x.filled(VALUE)"
+            f"{where}: examples are a masked array; fill in missing values, x.filled(VALUE)"
         )
     x = as_array(given, f"{where}: examples")
     if not np.can_cast(x.dtype, np.float32, "same_kind"):
@@ -120,8 +120,8 @@ def _as_bytes(x: np.ndarray, like: np.ndarray, where: str) -> np.ndarray:
             )
         return x.astype(np.uint8)
     raise UsageError(
-        f"{where}: some examples are {like.dtype} and some {x.dtype}; bytes 0..255 and numbers of another "
-        "scale do not go together: give all of them the same type"
+        f"{where}: some examples are {like.dtype} and some {x.dtype}; use one type for all, bytes 0..255 or "
+        "numbers"
     )
 
 
@@ -147,7 +147,7 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, x: np.ndarray) -> Range:
-        """The range of the first values; that of bytes, and of no values, is compared with nothing."""
+        """Return the range of the first values; ranges of bytes and of no values fit every other."""
         if not x.size or x.dtype == np.uint8:
             return cls(0.0, 0.0, are_whole=True)
         x = x[: max(1, _LOOKED_AT // x[0].size)]
@@ -156,28 +156,28 @@ class Range(NamedTuple):
         return cls(float(min(lows)), float(max(highs)), are_whole=all(map(bool, whole)))
 
     def check(self, x: np.ndarray, where: str) -> None:
-        """Check that numbers x have this scale, by the rule for shares of 1 above.
+        """Check that numbers x have the scale of this range, by the rule of the module's docstring.
 
         Raises:
-            UsageError: these or those are shares of 1, and the others are not.
+            UsageError: one of the two is on the scale 0 to 1, and the other is not.
         """
         here = Range.of(x)
         if (
-            (self._are_shares and here._are_beyond)
-            or (here._are_shares and self._are_beyond)
-            or (self._are_shares and x.ndim > 2 and not -1 <= here.low <= here.high <= 2)
+            (self._is_unit_scale and here._is_beyond_unit)
+            or (here._is_unit_scale and self._is_beyond_unit)
+            or (self._is_unit_scale and x.ndim > 2 and not -1 <= here.low <= here.high <= 2)
         ):
             raise UsageError(
                 f"{where}: examples have values {here.low:g} to {here.high:g}, and those to train on "
-                f"{self.low:g} to {self.high:g}; give all of them one scale"
+                f"{self.low:g} to {self.high:g}; use one scale for all"
             )
 
     @property
-    def _are_shares(self) -> bool:
+    def _is_unit_scale(self) -> bool:
         return 0 <= self.low <= self.high <= 1 and not self.are_whole
 
     @property
-    def _are_beyond(self) -> bool:
+    def _is_beyond_unit(self) -> bool:
         return self.are_whole and self.high > 1
 
 
@@ -187,7 +187,8 @@ def labels_of(given: Any, where: str, number: int, num_classes: int | None = Non
     Args:
         given: an array, masked or not, a column of a data frame, or a list.
         where: the argument, for errors.
-        number: of examples; `num_classes` is C, None if it is not known yet.
+        number: number of examples.
+        num_classes: C; None: unknown.
 
     Raises:
         UsageError: names, fractions, another length, a label outside the classes.
@@ -218,7 +219,7 @@ def _are_wrong(y: np.ndarray, num_classes: int | None) -> np.ndarray:
 
 def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
     last = "num_classes-1" if num_classes is None else num_classes - 1
-    return UsageError(f"{where}: label {label} is no class; use 0 to {last}, and -1 for unlabeled")
+    return UsageError(f"{where}: label {label} is not a class; use 0 to {last}, -1 for unlabeled")
 
 
 def pair_of(
@@ -242,8 +243,8 @@ def pair_of(
     y = labels_of(given[1], where, len(x), num_classes)
     if is_labeled and not (len(y) and y.min() >= 0):
         raise UsageError(
-            f"{where}: {len(y)} examples, {np.count_nonzero(y < 0)} without a label; every example needs "
-            "one, from 0 on, and one example at least there must be"
+            f"{where}: {len(y)} examples, {np.count_nonzero(y < 0)} without a label; give at least one "
+            "example, each with a label from 0 on"
         )
     return x, y
 
@@ -395,6 +396,6 @@ class GivenExamples:
             self._scale.check(self._x[part], self._where(part))
 
     def _where(self, part: int) -> str:
-        """Words for a part that was added."""
+        """Return the name of an added part, for errors."""
         name = self._names[part]
         return f"{self._asked}: {name.format(self._added[name] - self._names[part:].count(name))}"

@@ -159,9 +159,9 @@ class FederatedAlgorithm(NamedTuple):
     `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
     models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
 
-    `check_participation`, of a method with a guarantee that counts on how clients take part, raises a
-    `UsageError` for a run that plays otherwise (`jaxfed.federation.rounds.cohorts_of`). Such a method runs
-    with a clock that leaves cohorts alone (`jaxfed.federation.clock`), or without one.
+    `check_participation`, for a method whose guarantee depends on how clients take part, raises a
+    `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`). Such a method
+    runs without a clock, or with one that does not change cohorts (`jaxfed.federation.clock`).
 
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """

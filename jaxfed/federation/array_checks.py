@@ -1,4 +1,4 @@
-"""Arrays that a method is given apart from a federation: compared with it before the first round."""
+"""Check of arrays that a method receives in addition to a federation, before the first round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxfed.federation.clients import Federation
 
 
 def check_arrays(federation: Federation, x: Any, asked: str, y: Any = None) -> None:
-    """Check that examples are as the clients', and labels, if there are some, of the clients' classes.
+    """Check that examples have the clients' shape and scale, and labels the clients' classes.
 
     Args:
         federation: the clients.
@@ -23,6 +23,6 @@ def check_arrays(federation: Federation, x: Any, asked: str, y: Any = None) -> N
     """
     like_these = federation.examples_like_these(x, asked)
     if like_these.dtype != getattr(x, "dtype", None):
-        raise UsageError(f"{asked}: examples are no array of {like_these.dtype}; use one")
+        raise UsageError(f"{asked}: examples are not an array of {like_these.dtype}; convert them")
     if y is not None:
         labels_of(y, asked, len(x), federation.num_classes)

@@ -53,7 +53,7 @@ class Census(NamedTuple):
     examples: tuple[int, ...] = ()
 
     def shared(self) -> Census:
-        """Return what clients are told: nothing about a single one."""
+        """Return the part that clients receive, without counts of single clients."""
         return self._replace(labels=(), examples=())
 
 

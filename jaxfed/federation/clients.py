@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxfed.data import given_examples as gate
+from jaxfed.data import given_examples
 from jaxfed.data.client_rows import ClientRows, Partition, sizes_of
 from jaxfed.data.dataset import UNLABELED as UNLABELED
 from jaxfed.data.mapped_rows import MappedRows, gathered, is_mapped
@@ -103,12 +103,12 @@ class Federation:
             UsageError: arrays of different shapes, labels that are no classes, another number of `new` than
                 of clients, an argument that is no pair of examples and labels.
         """
-        examples = gate.GivenExamples("from_clients", num_classes)
+        examples = given_examples.GivenExamples("from_clients", num_classes)
         num_clients, num_new = 0, 0
-        for part in gate.each_of(clients, "from_clients: `clients`"):
+        for part in given_examples.each_of(clients, "from_clients: `clients`"):
             examples.add(part, "clients[{}]")
             num_clients += 1
-        for part in gate.each_of(() if new is None else new, "from_clients: `new`"):
+        for part in given_examples.each_of(() if new is None else new, "from_clients: `new`"):
             examples.add(part, "new[{}]")
             num_new += 1
         if num_new != (0 if new is None else num_clients) or not num_clients:
@@ -121,7 +121,7 @@ class Federation:
             "validation": validation,
             "test": test,
             "server": server,
-            "public": gate.with_unknown_classes(public, "from_clients: `public`"),
+            "public": given_examples.with_unknown_classes(public, "from_clients: `public`"),
         }
         for name, part in others.items():
             if part is not None:
@@ -134,9 +134,11 @@ class Federation:
             name: _no_points() if part is None else np.arange(-next(counts), 0) + next(ends)
             for name, part in others.items()
         }
-        classes = gate.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
+        classes = given_examples.num_classes_of("from_clients", int(y.max(initial=-1)), num_classes)
         known_to_all = y[apart["public"]]
-        gate.check_labels_of("from_clients", y[apart["server"]], known_to_all, public_labeled)
+        given_examples.check_labels_of(
+            "from_clients", y[apart["server"]], known_to_all, public_labeled
+        )
         own = ClientRows.contiguous(held[:num_clients])
         is_labeled = y[: own.sizes.sum()] >= 0
         later = held[num_clients:] if num_new else np.zeros(num_clients, np.int64)
@@ -218,7 +220,7 @@ class Federation:
         return np.flatnonzero(has_labels), np.flatnonzero(~has_labels)
 
     def num_training(self, *, needs_labels: bool) -> int:
-        """Number of clients with a label if `needs_labels`, else with an example: M of sums over clients."""
+        """Return the number of clients with a label if `needs_labels`, else with an example."""
         if needs_labels:
             return len(self.by_labels[0])
         return int(np.count_nonzero(self.sizes if self.census is None else self.census.examples))
@@ -272,13 +274,13 @@ class Federation:
         Raises:
             UsageError: others (`jaxfed.data.given_examples`).
         """
-        given = gate.examples_of(x, asked, like=self.x)
+        given = given_examples.examples_of(x, asked, like=self.x)
         self._scale.check(given, asked)
         return given
 
     @cached_property
-    def _scale(self) -> gate.Range:
-        return gate.Range.of(self.x)
+    def _scale(self) -> given_examples.Range:
+        return given_examples.Range.of(self.x)
 
     def points(self, client: int) -> np.ndarray:
         """int64 [n_j], the indices of a client's examples: labeled, then unlabeled, then new."""

@@ -116,7 +116,7 @@ def cohorts_of(
     With a schedule they are the clients that it counts, and empty ones up to `schedule.cohort_size`.
 
     Raises:
-        UsageError: a guarantee of the method counts on other cohorts, or on fewer rounds.
+        UsageError: the method's guarantee assumes other cohorts, or fewer rounds.
     """
     if algorithm.check_participation is not None:
         algorithm.check_participation(participation(sampling, federation, seed, rounds))

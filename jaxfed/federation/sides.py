@@ -25,8 +25,8 @@ class Unusable(ValueError):
     """A reply that its client cannot have computed by the method; the text is one line, without its data."""
 
 
-# client, its reply -> the pytree of it that enters a mean, whose norm has a limit; None: nothing does. Raises
-# `Unusable` if a value is out of its range: the client has then left the round.
+# (client, reply) -> the part of the reply that enters a mean, whose norm is limited; None: no part does.
+# Raises `Unusable` if a value is out of range; the client is then left out of the round.
 Check = Callable[[int, Any], Any]
 
 
@@ -50,7 +50,7 @@ class Ask(Protocol):
             requests: {client: pytree of arrays}.
             reply: the form of a reply, a pytree of `jax.ShapeDtypeStruct`.
             round_number: from 1.
-            check: of each reply.
+            check: check of each reply.
             in_session: the step is one of a session, whose states serve once. A client that leaves goes on,
                 in its next round, from its state before the session.
         """

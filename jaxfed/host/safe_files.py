@@ -68,10 +68,10 @@ def opened(file: Path, most: int | None = None) -> Iterator[io.BufferedReader]:
     with guarded(file), open(file, "rb", opener=_without_waiting) as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise Damaged(f"cannot read {file}: it is no regular file")
+            raise Damaged(f"cannot read {file}: it is not a regular file")
         if most is not None and status.st_size > most:
             raise Damaged(
-                f"cannot read {file}: it has {status.st_size} bytes, at most {most} belong there"
+                f"cannot read {file}: it has {status.st_size} bytes; at most {most} are allowed"
             )
         yield stream
 
@@ -81,7 +81,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def content_of(file: Path, most: int | None = LARGEST) -> bytes:
-    """Return the content of a regular file of at most `most` bytes, if it is given.
+    """Return the content of a regular file of at most `most` bytes; None: of any size.
 
     Raises:
         Damaged: as for `opened`.
@@ -135,7 +135,7 @@ def table_rows(content: bytes, columns: Sequence[str], file: Path) -> list[dict[
         file: for errors.
 
     Raises:
-        Damaged: not a table of these columns, or a bomb.
+        Damaged: not a table of these columns, or a decompression bomb.
     """
     with guarded(file):
         most = min(LARGEST, _RATIO * len(content) + 1024)

@@ -15,9 +15,9 @@ which halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That m
 tried.
 
 Below alpha = 1/2 `propagate` sums the power series sum_h (alpha W)^h Y. A point h edges from the nearest
-label has scores of the size of alpha^h, and a residual relative to the column leaves them at random: with 20
-labels among 1797 digits and alpha = 0.05, conjugate gradients to 1e-6 gave a tenth of the points another
-label. All terms of nonnegative Y are nonnegative, so their sum is exact to float32 in every entry.
+label has scores of the size of alpha^h, which a residual relative to the whole column does not determine:
+with 20 labels among 1797 digits and alpha = 0.05, conjugate gradients to 1e-6 gave a tenth of the points
+another label. For nonnegative Y all terms are nonnegative, so their sum is exact to float32 in every entry.
 
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
 it allows alpha = 1, too, where I - W is singular along them alone.
@@ -78,7 +78,7 @@ def propagate(
         to the same tolerance, and z's rows are spread like the graph's.
       y: float [n, C].
       alpha: in (0, 1). Below 1/2, unless it is traced, every entry of Z has a relative error of about
-        `tolerance`, and no guess is read.
+        `tolerance`, and `start` is not used.
       tolerance: positive, relative to each column's norm.
       max_steps: maximum number of steps per column, of two products with W each.
       start: float [n, C], a guess of Z, such as that of a slightly different graph; None: no guess. Columns
@@ -289,8 +289,8 @@ def _sum_series(
 ) -> tuple[Array, Convergence]:
     """Sum (alpha W)^h Y to a relative error of about `tolerance` in every entry; as `solve_block`.
 
-    A column stops by itself when its last term is below (1 - alpha) tolerance |z| at every point. At a point
-    that the sum has just reached it is not, so no point with a path to a label is left out.
+    Each column stops when its last term is below (1 - alpha) tolerance |z| at every point. That cannot hold
+    at a point that the sum has just reached, so the sum reaches every point with a path to a label.
 
     Cost: a step is one product with W; log(tolerance) / log(alpha) steps, and one more for each edge between
     a point and its nearest label.

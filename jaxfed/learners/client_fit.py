@@ -150,7 +150,7 @@ def with_turns(turns: Turns, client_id: np.ndarray) -> Turns:
 
 
 def check_clients(federation: Federation, num_classes: int, public: Array | None = None) -> None:
-    """Check that clients have labels of these classes, test examples are held out, and public ones there.
+    """Check that clients have labels of these classes, and that test and public examples exist.
 
     Raises:
         UsageError: names what is missing.

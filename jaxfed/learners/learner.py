@@ -188,8 +188,8 @@ def check_classes(name: str, number: int, federation: Federation) -> None:
     """
     if number != federation.num_classes:
         raise UsageError(
-            f"{name} has {number} outputs and the clients have {federation.num_classes} classes; use as many "
-            "of both (num_classes=)"
+            f"{name} has {number} outputs and the clients have {federation.num_classes} classes; use "
+            f"{federation.num_classes} outputs (num_classes=)"
         )
 
 

@@ -44,7 +44,7 @@ class Needs(NamedTuple):
         labels_at: places where labels may be, out of "clients" and "server".
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
-        private: True if it promises an epsilon for clients' rows: no exact statistics of them may enter.
+        private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
         weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`.
     """
@@ -90,8 +90,8 @@ def needs(
                     training = as_read(training, unread)
                 refuse_unread(training, unread, factory.__name__)
                 if training.server.weighting is None:
-                    own = weighting_of(SimpleNamespace(**{**defaults, **keywords}))
-                    training = training.with_server(weighting=WEIGHTINGS[own])
+                    name = weighting_of(SimpleNamespace(**{**defaults, **keywords}))
+                    training = training.with_server(weighting=WEIGHTINGS[name])
                 keywords["training"] = training
             return factory(**keywords)
 
@@ -111,9 +111,9 @@ def needs(
 
 @contextmanager
 def shared_training() -> Iterator[None]:
-    """Leave out what a method does not read of a training, in place of refusing it: several methods share it.
+    """Drop unread settings of a training in place of refusing them, because several methods share it.
 
-    That holds for methods inside of methods, too, which a user's own factory calls.
+    This also holds for methods that a user's own factory calls.
     """
     token = _is_shared.set(True)
     try:

@@ -71,7 +71,7 @@ class Budget:
 
     Attributes:
         clip: largest norm that noise covers.
-        noise_multiplier: z; None is 1, or what `target_epsilon` asks for; 0 is no noise, and no epsilon.
+        noise_multiplier: z. None: 1, or the value that `target_epsilon` needs. 0: no noise and no epsilon.
         target_epsilon: at the end of a run; 0: z is given.
         delta: of the guarantee.
         draw: the sampling behind one release.
@@ -91,7 +91,7 @@ class Budget:
 
     @cached_property
     def most_rounds(self) -> int:
-        """Number of rounds that a client may take part in; of a target.
+        """Largest number of rounds that a client may take part in under `target_epsilon`.
 
         Raises:
             UsageError: `participation` is not given.
@@ -114,21 +114,20 @@ class Budget:
         return noise_multiplier_of(self.target_epsilon, self.delta, releases, self.draw)
 
     def accounted(self, plain: FederatedAlgorithm) -> FederatedAlgorithm:
-        """Return the method with what it has spent among each round's metrics.
+        """Return the method with epsilon and its parameters among each round's metrics.
 
-        `ServerState.clients` of `plain` counts each client's rounds. A round of other cohorts than those
-        that the guarantee counts on is a UsageError.
+        `ServerState.clients` of `plain` counts each client's rounds. A round raises a UsageError if its
+        cohort is not one of `participation`.
         """
 
         def round(
             state: ServerState, cohort: Cohort, key: jax.Array
         ) -> tuple[ServerState, Metrics]:
-            told = self.participation
-            if told is not None and told.is_drawn:
+            assumed = self.participation
+            if assumed is not None and assumed.is_drawn:
                 size = int(np.sum(np.asarray(cohort.client_id) >= 0))
-                self.check(
-                    told._replace(num_clients=len(leaves(state.clients)[0]), cohort_size=size)
-                )
+                number = len(leaves(state.clients)[0])
+                self.check(assumed._replace(num_clients=number, cohort_size=size))
             after, metrics = plain.round(state, cohort, key)
             rounds = np.asarray(gather(after.clients, took_part(after.clients)))
             most = int(rounds.max(initial=0))
@@ -148,38 +147,38 @@ class Budget:
         return plain._replace(round=round, sides=None, check_participation=self.check)
 
     def check(self, played: Participation) -> None:
-        """Check that the cohorts of a run are those that the guarantee counts on.
+        """Check that a run has the cohorts that the guarantee assumes.
 
         Raises:
-            UsageError: others, or more rounds than the noise was fitted to.
+            UsageError: it has others, or more rounds than the noise was computed for.
         """
-        told = self.participation
-        if told is None:
+        assumed = self.participation
+        if assumed is None:
             return
         names = (
             "num_clients",
             "cohort_size",
-            *("sampling",) * (told.cohort_size < told.num_clients),
+            *("sampling",) * (assumed.cohort_size < assumed.num_clients),
         )
         for name in names:
-            wanted, found = getattr(told, name), getattr(played, name)
-            if wanted != found:
-                raise _other(f"{name}={wanted!r}", f"rounds are played with {name}={found!r}")
+            wanted, actual = getattr(assumed, name), getattr(played, name)
+            if wanted != actual:
+                raise _mismatch(f"it has {name}={wanted!r}, but the run has {name}={actual!r}")
         if self.target_epsilon:
             self._check_rounds(played.most_rounds())
 
     def _check_rounds(self, most: int) -> None:
         if most <= self.most_rounds:
             return
-        raise _other(
-            f"target_epsilon={self.target_epsilon} is fitted to {self.most_rounds} rounds of a client",
-            f"one takes part in {most}",
+        raise _mismatch(
+            f"target_epsilon={self.target_epsilon} allows {self.most_rounds} rounds of a client, but one "
+            f"takes part in {most}"
         )
 
 
-def _other(told: str, played: str) -> UsageError:
+def _mismatch(wrong: str) -> UsageError:
     return UsageError(
-        f"{told}, and {played}",
+        wrong,
         key="participation",
         allowed=PARTICIPATION.advice.removesuffix(", or None"),
     )

@@ -275,22 +275,22 @@ def test_batch_normalization_is_refused(level):
         (
             (Sampling(1), 2, 0),
             {"rounds": 2},
-            "cohort_size=1, and rounds are played with cohort_size=4",
+            "cohort_size=1, but the run has cohort_size=4",
         ),
         (
             (Sampling(2), 2, 0),
             {"rounds": 2, "cohort_size": 2, "sampling": "proportional"},
-            "sampling='uniform', and rounds are played with sampling='proportional'",
+            "sampling='uniform', but the run has sampling='proportional'",
         ),
         (
             (Sampling(), 2, 0),
             {"rounds": 2, "cohort_size": 3},
-            "cohort_size=4, and .* cohort_size=3",
+            "cohort_size=4, but .* cohort_size=3",
         ),
         (
             (Sampling(), 2, 3.0),
             {"rounds": 8},
-            "fitted to 2 rounds of a client, and one takes part in 8",
+            "allows 2 rounds of a client, but one takes part in 8",
         ),
     ],
 )

@@ -111,14 +111,14 @@ def test_a_report_notices_another_digit(copied, name):
     file = copied / name
     text = file.read_text()
     file.write_text(re.sub(r"\d(?=\D*$)", lambda found: str(9 - int(found[0])), text, count=1))
-    says(lambda: of_reports(copied), f"{name} is not as the run has written")
+    says(lambda: of_reports(copied), f"{name} has changed since the run wrote")
 
 
 def test_a_changed_seed_is_not_the_runs(copied):
     config = json.loads((copied / "config.json").read_text())
     changed = {**config, "seed": config["seed"] + 1}
     (copied / "config.json").write_text(json.dumps(changed, indent=2) + "\n")
-    says(lambda: jaxfed.open(copied), r"config\.json is not as the run has written it")
+    says(lambda: jaxfed.open(copied), r"config\.json has changed since the run wrote it")
     says(lambda: is_finished(copied, config), r"config\.seed is ")
     assert isinstance(says(lambda: is_finished(copied, changed), r"config\.json"), Unresumable)
 
@@ -131,7 +131,7 @@ def test_a_file_that_changes_after_opening_is_noticed(copied):
     ):
         content = (copied / name).read_bytes()
         (copied / name).write_bytes(content + content)
-        says(read, f"{name} is not as the run has written it")
+        says(read, f"{name} has changed since the run wrote it")
         (copied / name).write_bytes(content)
 
 
@@ -139,7 +139,7 @@ def test_states_are_compared_when_they_are_read(copied):
     """Also where the file is a whole checkpoint, of another run."""
     Checkpoints(copied / "states/fedavg-0").save(3, {"other": np.ones(3)}, {})
     jaxfed.open(copied).metrics  # noqa: B018
-    says(lambda: jaxfed.open(copied).model("fedavg"), r"3\.npz is not as the run has written it")
+    says(lambda: jaxfed.open(copied).model("fedavg"), r"3\.npz has changed since the run wrote it")
 
 
 @pytest.mark.parametrize("name", [*READ[:-2], *READ[-1:]])

@@ -111,11 +111,14 @@ WRONG_EXAMPLES = {
     "ragged": ([[1.0], [2.0, 3.0]], "unequal lengths|no array"),
 }
 WRONG_LABELS = {
-    "64 bits that wrap": (Y + 2**32, "label 4294967297 is no class|label 4294967296 is no class"),
-    "unsigned": (Y.astype(np.uint64) + 2**63, "is no class"),
+    "64 bits that wrap": (
+        Y + 2**32,
+        "label 4294967297 is not a class|label 4294967296 is not a class",
+    ),
+    "unsigned": (Y.astype(np.uint64) + 2**63, "is not a class"),
     "fractions": (Y + 0.4, "labels are a quantity"),
-    "beyond the classes": (np.where(Y == 2, C, Y), "label 3 is no class; use 0 to 2"),
-    "below": (np.where(Y == 2, -2, Y), "label -2 is no class"),
+    "beyond the classes": (np.where(Y == 2, C, Y), "label 3 is not a class; use 0 to 2"),
+    "below": (np.where(Y == 2, -2, Y), "label -2 is not a class"),
     "names": (Y.astype(str).astype(object) + "a", "is a name"),
     "another length": (Y[:-1], r"labels of shape \(11,\)"),
     "columns": (Y[:, None], r"labels of shape \(12, 1\)"),
@@ -175,7 +178,7 @@ def test_labels_of_a_kind_that_came_before(make, dtype, tmp_path):
     wrong = Y + 0.4 if dtype is float else np.where(Y == 2, C, Y).astype(dtype)
     folder = [tmp_path / "p"] * (make is pack)
     with pytest.raises(
-        UsageError, match=r"labels are a quantity|clients\[1\]: label 3 is no class"
+        UsageError, match=r"labels are a quantity|clients\[1\]: label 3 is not a class"
     ):
         make([(X, Y.astype(dtype)), (X, wrong)], *folder, num_classes=C)
 
@@ -188,23 +191,23 @@ SCALES = {  # examples, those to train on
     "integers for shares": (
         BYTES.astype(int),
         SHARES,
-        "values .* 255, and those to train on|int64.* are no images",
+        "values .* 255, and those to train on|int64.* are not images",
     ),
     "floats for shares": (BYTES / 1.5, SHARES, "values .*, and those to train on"),
     "shares for integers": (
         SHARES.reshape(12, -1),
         BYTES.astype(int).reshape(12, -1),
-        "0 to 255; give all of them one scale",
+        "0 to 255; use one scale for all",
     ),
     "whole numbers for shares": (
         BYTES.astype(int).reshape(12, -1),
         SHARES.reshape(12, -1),
-        "values 0 to 255, and those to train on|int64.* are no images",
+        "values 0 to 255, and those to train on|int64.* are not images",
     ),
     "integers that are no bytes": (
         BYTES.astype(int) + 1,
         BYTES,
-        "256; bytes are needed|bytes 0..255|int64.* are no images",
+        "256; bytes are needed|bytes 0..255 or|int64.* are not images",
     ),
 }
 
@@ -229,9 +232,7 @@ def test_images_of_integers_that_are_no_bytes(tmp_path):
         lambda: Dataset("d", x, Y, x[:0], Y[:0], C, tuple("abc")),
         lambda: load(str(tmp_path / "set.npz")),
     ):
-        with pytest.raises(
-            UsageError, match=r"int32\[12, 4, 4.*\] are no images; give images as uint8"
-        ):
+        with pytest.raises(UsageError, match=r"int32\[12, 4, 4.*\] are not images; use uint8"):
             make()
 
 
@@ -307,9 +308,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("case", OUTPUTS)
 def test_another_number_of_outputs_than_of_classes(case):
-    with pytest.raises(
-        UsageError, match="has 4 outputs and the clients have 3 classes; use as many"
-    ):
+    with pytest.raises(UsageError, match="has 4 outputs and the clients have 3 classes; use"):
         OUTPUTS[case]()
 
 

@@ -127,7 +127,7 @@ BAD_PARTS = {
     "masked examples": (
         [(np.ma.masked_array(X, X > 0), [0, 1])],
         {},
-        "examples are a masked array; fill its gaps",
+        "examples are a masked array; fill in missing",
     ),
     "times": ([(X.astype("datetime64[s]"), [0, 1])], {}, "examples of type datetime64"),
     "texts": ([(X.astype(str), [0, 1])], {}, "examples of type <U"),

@@ -177,7 +177,7 @@ def test_new_points_are_a_configs_test_split(tmp_path):
             {"clients": [*CLIENTS, (pair(3)[0], np.arange(2))]},
             r"labels of shape \(2,\), .* 3 examples",
         ),
-        ({"num_classes": 3}, r"pack: clients\[0\]: label 3 is no class; use 0 to 2"),
+        ({"num_classes": 3}, r"pack: clients\[0\]: label 3 is not a class; use 0 to 2"),
         ({"new": OTHERS["new"][:3]}, "5 clients and 3 of their new points"),
         ({"server": pair(9, 0.0)}, "every example of the server needs its label"),
         ({"public": OTHERS["public"][0], "public_labeled": True}, "every public example needs"),

@@ -74,10 +74,10 @@ def small(file):
 NESTED = {depth: '{"a":' * depth + "1" + "}" * depth for depth in (50, 51, 10**5)}
 CASES = {
     "no file": (lambda file: None, an_object, "No such file or directory"),
-    "FIFO": (os.mkfifo, an_object, "it is no regular file"),
-    "device": (lambda file: file.symlink_to("/dev/zero"), an_object, "it is no regular file"),
+    "FIFO": (os.mkfifo, an_object, "it is not a regular file"),
+    "device": (lambda file: file.symlink_to("/dev/zero"), an_object, "it is not a regular file"),
     "folder": (Path.mkdir, safe_files.arrays_of, "Is a directory"),
-    "too long": (written(b"0123456789"), small, "it has 10 bytes, at most 9 belong there"),
+    "too long": (written(b"0123456789"), small, "it has 10 bytes; at most 9 are allowed"),
     "list": (written(b"[]"), an_object, "it holds no JSON object"),
     "deep": (written(NESTED[51].encode()), an_object, "nested more than 50 deep"),
     "deeper": (written(NESTED[10**5].encode()), an_object, "RecursionError"),

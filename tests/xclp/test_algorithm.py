@@ -210,9 +210,9 @@ BAD_INPUTS = {
         [GOOD[0]],
         [np.array([0, 3])],
         {},
-        "client 0: label 3 is no class; use 0 to 1",
+        "client 0: label 3 is not a class; use 0 to 1",
     ),
-    "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "label -2 is no class"),
+    "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "label -2 is not a class"),
     "ragged vectors": (
         [GOOD[0], [[1.0, 2.0], [3.0]]],
         [GOOD[1], [0, 1]],

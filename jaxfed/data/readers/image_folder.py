@@ -93,7 +93,7 @@ def decoded(
         class_names: in the order of their numbers.
         image_size: pixels a side; None as in `read`.
         channels: 1 makes all of them grey; None as in `read`.
-        num_validation: number of the last of `train` that are for validation.
+        num_validation: number of validation examples, which are the last of `train`.
 
     Raises:
         UsageError: an image cannot be read.
@@ -152,7 +152,7 @@ def _splits(folder: Path) -> tuple[Examples, Examples, Examples]:
 
 
 def chosen_splits(names: Sequence[str]) -> tuple[int | None, int | None]:
-    """Places of the test split and of the validation split; without a test split, validation is it."""
+    """Return the places of the test and the validation split; without test names, `val` is the test split."""
     test = next((names.index(name) for name in TEST_NAMES if name in names), None)
     others = [place for place, name in enumerate(names) if name in VALIDATION_NAMES]
     others.sort(key=lambda place: VALIDATION_NAMES.index(names[place]))

@@ -107,7 +107,7 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
     if number:
         x = _joined(path, "x", x, x_validation)
         y = _joined(path, "y", y, _column(path, "y_validation", arrays["y_validation"]))
-        for role in arrays.keys() & {"client_id", "subclass"}:  # nobody holds them
+        for role in arrays.keys() & {"client_id", "subclass"}:  # validation examples have no client
             arrays[role] = np.append(arrays[role], [arrays[role][0]] * number)
     labels, labels_test = read_labels([y, y_test], f"{path}: y", are_known=class_names is not None)
     check_test_labels(labels_test, path)
@@ -168,10 +168,10 @@ def _subclass(arrays: Mapping[str, np.ndarray], role: str) -> np.ndarray | None:
 
 
 def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by `_NAMES`; others are logged.
+    """Return the arrays by their roles in `_NAMES`; log the names of others.
 
     Raises:
-        UsageError: examples or labels that nothing reads.
+        UsageError: examples or labels with an unknown name.
     """
     roles = {name: role for role, names in _NAMES.items() for name in names}
     found, unread = dict[str, np.ndarray](), list[str]()
@@ -187,7 +187,7 @@ def _by_role(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         if are_alike or _OF_A_SPLIT.fullmatch(name.lower()):
             known = (" or ".join(names) for role, names in _NAMES.items() if role[0] in "xy")
             raise UsageError(
-                f"{path}: nothing reads the array {name}; leave it out, or use one name of each: "
+                f"{path}: array {name} is not read; leave it out, or use one of the names "
                 f"{', '.join(known)}"
             )
     if unread:
@@ -221,7 +221,7 @@ def _joined(path: Path, role: str, train: np.ndarray, validation: np.ndarray) ->
 
 
 def _examples(*splits: np.ndarray) -> list[np.ndarray]:
-    """Examples of both splits, of the types and shapes of `read`."""
+    """Return the examples of all splits with the types and shapes of `read`."""
     splits = tuple(x[:, None] if x.ndim == 1 else x for x in splits)  # one feature
     widest = np.float64 if any(map(_is_wide, splits)) else np.float32
     with np.errstate(over="ignore"):  # to inf, which Dataset refuses

@@ -67,10 +67,10 @@ class Selected(NamedTuple):
 def validated(
     algorithm: FederatedAlgorithm, state: ServerState, federation: Federation, measure: str
 ) -> Metrics:
-    """Return what a method measures on the validation examples, and the measure that selects states.
+    """Return a method's metrics on the validation examples, among them the measure that selects states.
 
-    "auroc" is the area under the ROC curve: of two classes that of the second, of more the mean over classes
-    of each against the others.
+    "auroc" is the area under the ROC curve: for two classes that of the second class, for more the mean over
+    one-versus-rest areas.
 
     Raises:
         UsageError: the measure needs probabilities of a method that has none.

@@ -39,7 +39,7 @@ _COLUMNS = (
     _Column("delta", "delta", "{:.4g}".format),
     _Column("noise_multiplier", "noise z", "{:.4g}".format),
     _Column("clip", "clip", "{:.4g}".format),
-    _Column("sampling_rate", "sampled", "{:.4g}".format),
+    _Column("sampling_rate", "sampling rate", "{:.4g}".format),
     _Column("epsilon_if_stable", "epsilon if stable", "{:.4g}".format),
     _Column("epsilon_estimated", "epsilon, estimate", "{:.4g}".format),
     _Column("prototype_epsilon", "epsilon of prototypes", "{:.4g}".format),

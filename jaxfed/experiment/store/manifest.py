@@ -1,4 +1,4 @@
-"""Files of a workdir, compared with the manifest that a finished run has.
+"""Readers of a workdir's files that compare them with the manifest of a finished run.
 
     manifest.json    {"files": {name: [length, SHA-256]}}
 
@@ -25,7 +25,7 @@ def read_file(workdir: Path, name: str) -> bytes:
     """Return the content of a file of a workdir; all readers of its files call this.
 
     Raises:
-        Damaged: it cannot be read, or is not as the run's manifest has it.
+        Damaged: it cannot be read, or differs from the run's manifest.
     """
     content = safe_files.content_of(workdir / name)
     found = len(content), hashlib.sha256(content).hexdigest()
@@ -57,7 +57,7 @@ def read_manifest(workdir: Path) -> dict[str, tuple[int, str]]:
 
 
 def manifest_of(workdir: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Return name -> length and SHA-256 of files, and of all files in folders, that are there."""
+    """Return name -> length and SHA-256 of those files that exist, and of all files in those folders."""
     files = (file for name in names for file in _files_in(workdir / name))
     return {str(file.relative_to(workdir)): _measured(file) for file in files}
 
@@ -82,7 +82,7 @@ def _check(file: Path, expected: tuple[int, str] | None, found: tuple[int, str])
         sizes = (
             f"{found[0]} bytes, {expected[0]} then" if found[0] != expected[0] else "other bytes"
         )
-        raise Damaged(f"{file} is not as the run has written it ({sizes}); bring the file back")
+        raise Damaged(f"{file} has changed since the run wrote it ({sizes}); restore the file")
 
 
 def _measured(file: Path) -> tuple[int, str]:

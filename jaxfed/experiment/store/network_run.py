@@ -22,18 +22,18 @@ from jaxfed.federation.census import Census
 from jaxfed.federation.clients import Federation
 from jaxfed.host import safe_files
 
-_NOBODY = np.zeros(0, np.int64)
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 class NetworkRun(NamedTuple):
-    """A run over a network, in the place of a simulation's data (`Simulation`).
+    """Substitute for a simulation's data in the results of a network run (`Simulation`).
 
     Fields:
         class_names: C names.
-        dtype: of an example.
-        shape: of an example.
-        encoding: of rows as they are outside jaxfed.
-        census: of all clients.
+        dtype: type of an example's numbers.
+        shape: shape of an example.
+        encoding: encoding of rows from outside jaxfed.
+        census: counts and sums of all clients.
     """
 
     class_names: tuple[str, ...]
@@ -44,7 +44,7 @@ class NetworkRun(NamedTuple):
 
     def federation(self, *_: Any, **__: Any) -> Federation:
         """Return the federation without examples; arguments are those of a simulation's."""
-        nobody = (_NOBODY,) * len(self.census.examples)
+        nobody = (_NO_ROWS,) * len(self.census.examples)
         return Federation(
             np.zeros((0, *self.shape), self.dtype),
             np.zeros(0, np.int32),

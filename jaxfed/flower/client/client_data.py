@@ -201,7 +201,7 @@ class _Reading:
         self.test = self._points(TEST)
         arrays = self._arrays(PUBLIC, ("x",))
         if arrays is not None:
-            public = self._entering(PUBLIC, partial(examples_of, arrays["x"]))
+            public = self._checked(PUBLIC, partial(examples_of, arrays["x"]))
             self.public = None if public is None else as_examples(public)
         self._compare()
 
@@ -225,7 +225,7 @@ class _Reading:
             return None
         self.columns[name] = self._columns(name, arrays)
         given = arrays["x"], arrays["y"]
-        pair = self._entering(name, partial(pair_of, given, num_classes=self._num_classes))
+        pair = self._checked(name, partial(pair_of, given, num_classes=self._num_classes))
         return None if pair is None else Points(as_examples(pair[0]), pair[1])
 
     def _arrays(
@@ -257,15 +257,15 @@ class _Reading:
             return ()
         if columns.dtype.kind != "U" or columns.shape != width:
             form = f"{columns.dtype}{list(columns.shape)}"
-            self._say(name, f"columns is {form}; use texts, one a column of x {list(width)}")
+            self._say(name, f"columns is {form}; use texts, one for each column of x {list(width)}")
         elif len(set(columns.tolist())) < len(columns):
-            self._say(name, "columns has a name twice")
+            self._say(name, "columns contains a name twice")
         return tuple(columns.tolist())
 
-    def _entering(self, name: str, gate: Callable[..., T]) -> T | None:
-        """Return the result of `jaxfed.data.given_examples`; None, and a line, if it refuses."""
+    def _checked(self, name: str, check: Callable[..., T]) -> T | None:
+        """Return the result of a check; None, after storing its error, if it refuses the arrays."""
         try:
-            return gate(where=str(self._folder / name))
+            return check(where=str(self._folder / name))
         except UsageError as error:
             self.wrong.append(str(error))
             return None
@@ -280,7 +280,7 @@ class _Reading:
         for name, x in others.items():
             kinds = [f"{a.dtype}{list(a.shape[1:])}" for a in (x, self.train.x) if a is not None]
             if self.columns.get(name, own := self.columns[TRAIN]) != own:
-                self._say(name, f"columns are others than those of {TRAIN}, or in another order")
+                self._say(name, f"columns differ from those of {TRAIN}, or have another order")
             if x is not None and kinds[0] != kinds[1]:
                 self._say(name, f"examples are {kinds[0]}, those of {TRAIN} {kinds[1]}")
 

@@ -7,8 +7,8 @@ Flower starts a new process for each message, may send a message again, and a pr
 * the same step with other content is refused, and so is a step before the last one: a party of a protocol
   that is replayed from its seed would otherwise encrypt two texts under one nonce;
 * a second process in the same folder is refused while the first one works;
-* what an exception says stays here: only its class leaves, and the key of a `UsageError`;
-* each reply is a line of output, for the console of `launch.flower client`: what leaves, or why nothing does.
+* the text of an exception stays at the client: only its class leaves, and the key of a `UsageError`;
+* each reply prints a line for the console of `launch.flower client`: the bytes that leave, or why none do.
 
     FOLDER/state/               mode 0700, files 0600
         .lock
@@ -50,11 +50,11 @@ from jaxfed.host import storage
 Compute = Callable[[Step, Record | None, Record], tuple[Record | None, Record]]
 
 ONCE = "once"
-CONSOLE = "jaxfed client: "  # begins lines of output for the console
+CONSOLE = "jaxfed client: "  # prefix of lines for the console
 ERRORS = ("class only", "full")
 
 _LAST, _STATE = "last", ".state"
-_KINDS = {  # names in a hello that say too little or too much
+_KINDS = {  # fields of a hello -> their names on the console
     "config": "hash of the config",
     "data": "checksum of the data",
     "public": "checksum of public examples",
@@ -168,14 +168,14 @@ def _guarded(request: Record, serve: Callable[[Step], Record], errors: str) -> R
     try:
         step = step_of(request)
         answer = serve(step)
-        _tell(step, leaving(content_of(answer)))
+        _print_line(step, leaving(content_of(answer)))
         return answer
     except Exception as error:  # whatever the step raises; its text may hold data
         return refused(step, error, errors)
 
 
 def refused(step: Step | None, error: Exception, errors: str = "class only") -> Record:
-    """Log an exception here, print its line, and return the reply that says no more of it than it may.
+    """Log an exception, print its line, and return a reply that reveals only its class and key.
 
     Args:
         step: of the request; None if it could not be read.
@@ -185,7 +185,7 @@ def refused(step: Step | None, error: Exception, errors: str = "class only") -> 
     reason = one_line(
         f"{error}" if isinstance(error, StepRefused) else f"{type(error).__name__}: {error}"
     )
-    _tell(step, f"refused, {reason}")
+    _print_line(step, f"refused, {reason}")
     if isinstance(error, StepRefused | BadMessage):
         logging.warning("refused a request: %s", error)
         return failed(step, Failure(type(error).__name__, text=str(error)))
@@ -207,7 +207,7 @@ def leaving(content: Record) -> str:
     return f"{records.num_bytes(content):,} bytes leave: {kinds}"
 
 
-def _tell(step: Step | None, text: str) -> None:
+def _print_line(step: Step | None, text: str) -> None:
     where = "a message" if step is None else f"round {step.round}, {step.name}"
     print(f"{CONSOLE}{where}: {text}", flush=True)
 

@@ -1,8 +1,8 @@
 """A client's first reply: its versions, its number, and what the server must know of its data.
 
-These leave a client in its hello, and nothing else of its data does: how many examples and labels it has, the
-shape and type of its examples, and the names of their columns. The number of steps, shapes and weights of a
-round depend on the numbers; by the names the server finds a site whose columns are in another order.
+A hello contains nothing of a client's data but the numbers of its examples and labels, the shape and type of
+its examples, and the names of their columns. The number of steps, shapes and weights of a round depend on the
+numbers. By the names the server finds a site whose columns have another order.
 
 If a method's networks normalize their inputs by all clients' data, the sum and the sum of squares of each
 feature (of each channel of images) leave as well. They are sums in the clear: of one example they are the
@@ -186,8 +186,8 @@ def check_unchanged(said: Mapping[str, Value], folder: Path, x: np.ndarray, y: n
 
 def to_record(said: Hello) -> Record:
     """Convert a hello to the content of a reply."""
-    own = said._asdict() | {"columns": json.dumps(said.columns)}
-    head: dict[str, Value] = {name: value for name, value in own.items() if name != "census"}
+    fields = said._asdict() | {"columns": json.dumps(said.columns)}
+    head: dict[str, Value] = {name: value for name, value in fields.items() if name != "census"}
     arrays: dict[str, Value] = {"shape": np.asarray(said.census.shape, np.int64)}
     for name in ("total", "square"):
         arrays[name] = np.array(getattr(said.census, name), np.float64)
@@ -242,7 +242,7 @@ def _columns(text: str, shape: np.ndarray) -> tuple[str, ...]:
     """Names of the columns of examples.
 
     Raises:
-        BadMessage: these are none, or not as many as there are columns.
+        BadMessage: the text is not a list of names, one for each column.
     """
     try:
         columns = json.loads(text)

@@ -55,7 +55,7 @@ def make_authority(folder: Path) -> Pair:
         check_certificate(pair.public)
         _read_pair(pair)
         return pair
-    key = _own_key(pair.private)
+    key = _read_or_make_key(pair.private)
     subject = _name("jaxfed certificate authority")
     certificate = (
         _draft(subject, subject, key.public_key(), _DAYS_OF_AUTHORITY)
@@ -82,7 +82,7 @@ def make_server_certificate(authority: Pair, folder: Path, names: Sequence[str])
     wanted = tuple(dict.fromkeys([*names, *LOOPBACK]))
     alternatives = list(map(_san, wanted))
     signer, signing_key = _read_pair(authority)
-    key = _own_key(pair.private)
+    key = _read_or_make_key(pair.private)
     if pair.public.exists():
         certificate = _read_certificate(pair.public)
         is_of_key = certificate.public_key() == key.public_key()
@@ -246,7 +246,7 @@ def _write_certificate(file: Path, certificate: x509.Certificate) -> None:
         stream.write(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _own_key(file: Path) -> ec.EllipticCurvePrivateKey:
+def _read_or_make_key(file: Path) -> ec.EllipticCurvePrivateKey:
     """Read a private key, or make it."""
     if file.exists():
         return _read_key(file)
@@ -260,7 +260,7 @@ def _own_key(file: Path) -> ec.EllipticCurvePrivateKey:
 def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate, key = _read_certificate(pair.public), _read_key(pair.private)
     if key.public_key() != certificate.public_key():
-        raise UsageError(f"{pair.private}: not the key of {pair.public}; bring the other one back")
+        raise UsageError(f"{pair.private}: not the key of {pair.public}; restore the matching file")
     return certificate, key
 
 

@@ -46,7 +46,7 @@ _OF_A_TRIAL = ("num_repeats=1", "baselines=()", "execution.plots=false")
 _POLL_SECONDS = 0.5
 _BETWEEN_LINES = 30.0  # seconds between lines of a client that has no connection
 _BETWEEN_STARTS = 5.0  # seconds between starts of a client's node
-_MOST_REFUSED = 90.0  # seconds; Flower takes a killed node for connected during 60
+_MOST_REFUSED = 90.0  # seconds of retries; Flower counts a killed node as connected for 60
 
 
 class Experiment(NamedTuple):
@@ -287,10 +287,10 @@ def take_part(
     key: Path | None,
     say: Say = print,
 ) -> NoReturn:
-    """Run a client's node until a signal ends it, with a line for all that it sends or refuses.
+    """Run a client's node until a signal ends it, with a line for each message that it sends or refuses.
 
-    A node that the server does not know any more, as after the server's own start, is started again. So is
-    one that the server refuses, for a while: a killed node with its key may still count as connected.
+    The node is started again if the server no longer knows it, as after a restart of the server. If the
+    server refuses it, it is started again for a while: a killed node with its key may count as connected.
 
     Args:
         folder: the client's (`jaxfed.flower.client.client_data`).
@@ -354,7 +354,7 @@ def take_part(
 
 
 def _watch(node: Started, server: str, root_certificate: Path | None, say: Say) -> bool:
-    """Pass on what a node says, until it ends; return True if it was connected."""
+    """Print a node's lines for the console until it ends; return True if it was ever connected."""
     lines = NewLines(node.log)
     was_connected = is_connected = False
     next_line = time.monotonic() + _BETWEEN_LINES
@@ -389,7 +389,7 @@ def _unreachable(server: str, root_certificate: Path | None) -> str:
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted by {root_certificate}: {error.verify_message}"
     except OSError as error:
-        return f"{error.strerror or error}; is the server started, and the port right?"
+        return f"{error.strerror or error}; check that the server runs and the port is right"
     return "it answers; the node is not ready yet"
 
 

@@ -10,8 +10,8 @@ of them. /v1/runtime serves the processes that run this code. Here only /v1/flee
 else answers processes of the same user on the same machine. (Where the system does not say whose a connection
 is, as on macOS: any process on the same machine.)
 
-Flower has one error for a key that nobody registered and for a key whose node is online. Here a node is told
-which of the two it is; only the owner of the key can ask.
+Flower raises one error for an unregistered key and for a key whose node is online. Here the node receives the
+reason; only the owner of the key can ask for it.
 
 The process ends within a second after the process whose number is in $JAXFED_FLOWER_PARENT.
 """
@@ -84,7 +84,7 @@ def is_own_user(client: Address | None, server: Address | None) -> bool:
 
 
 def guard(app: Any, open_paths: tuple[str, ...]) -> Any:
-    """Add both to an app of Flower, and return it: its own user alone, and reasons."""
+    """Restrict an app of Flower to its own user, let it send reasons of refusals, and return it."""
     from flwr.supercore.error import FlowerError
 
     app.add_middleware(OwnUserOnly, open_paths=open_paths)

@@ -73,8 +73,8 @@ class Limits:
 class Server(NamedTuple):
     """Address of a SuperLink, and its keys.
 
-    It keeps nodes and runs in memory. Flower makes a database in many steps and cannot go on from half of
-    them, and starts what is left of a killed run again; nodes reconnect by `commands.take_part`.
+    Nodes and runs are in memory only. Flower creates its database in many steps, cannot continue from an
+    incomplete one, and would restart the rest of a killed run. Nodes reconnect by `commands.take_part`.
 
     Fields:
         host: address to listen at.
@@ -144,9 +144,9 @@ def environment(home: Path, programs_cache: Path | None, kind: str | None) -> di
     """Return the environment of a SuperLink or a SuperNode.
 
     Args:
-        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Loses
-            apps of an earlier process, which may be half unpacked, and gets the program that starts processes
-            for messages (`jaxfed.flower.deployment.executor`).
+        home: Flower's folder for this process alone; nodes that share one overwrite each other's apps. Apps
+            of an earlier process, which may be incomplete, are deleted there. The program that starts
+            processes for messages (`jaxfed.flower.deployment.executor`) is written there.
         programs_cache: folder of compiled programs; each message to a client is a new process, which would
             compile everything anew.
         kind: "superlink" or "supernode"; None for processes that start as Flower starts them.

@@ -54,7 +54,7 @@ class Traceback:
 
 
 class NewLines:
-    """Whole lines of a file that another process writes, from a byte on."""
+    """Complete lines that another process appends to a file, from byte `begin` on."""
 
     def __init__(self, file: Path, begin: int = 0) -> None:
         self._file, self._read = file, begin
@@ -80,7 +80,7 @@ class StageLines:
         self._lines = NewLines(file, of_earlier_part)
 
     def look(self) -> None:
-        """Say what is new."""
+        """Print the lines of stages that ended since the last call."""
         for line in self._lines.read():
             if text := stage_text(json.loads(line)):
                 self._say(text)

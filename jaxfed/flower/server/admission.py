@@ -92,7 +92,7 @@ def gather(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Admitted:
-    """Admit each node as it comes, until all clients are here, one of them is wrong, or time is over.
+    """Admit each node when it connects, until all clients are here, one is wrong, or time is over.
 
     A node that is none of the clients (one that is gone but still listed, one of another run) ends no wait.
 
@@ -101,13 +101,13 @@ def gather(
         number: of clients.
         admit: asks nodes (nodes, known=) and admits the clients among them.
         seconds: to wait.
-        missing: names the clients that are not among these.
-        tell: receives a line of who is missing, when that changes and every half minute.
+        missing: function of the admitted clients that names the missing ones.
+        tell: receives a line that names the missing clients, when they change and every half minute.
         poll: seconds between two looks at the network.
         clock: as in `Exchange`.
         sleep: as in `Exchange`.
     """
-    began = told = clock()
+    began = last_line = clock()
     end = began + seconds
     found, line = Admitted({}, {}, {}, 0, False), ""
     while True:
@@ -119,9 +119,9 @@ def gather(
         waiting = (
             f"waiting for clients {missing(found.nodes)}; {len(found.nodes)} of {number} are here"
         )
-        if waiting != line or clock() - told >= _BETWEEN_LINES:
-            line, told = waiting, clock()
-            tell(f"{line}, after {told - began:.0f} of {seconds:g} s")
+        if waiting != line or clock() - last_line >= _BETWEEN_LINES:
+            line, last_line = waiting, clock()
+            tell(f"{line}, after {last_line - began:.0f} of {seconds:g} s")
         sleep(min(poll, left))
 
 

@@ -50,7 +50,7 @@ _LARGEST_NORM = float(np.sqrt(np.finfo(np.float32).max))  # of a model
 
 
 class UnusableModel(RuntimeError):
-    """The mean of a round's replies is no model to go on from; the text is one line."""
+    """The mean of a round's replies is not a usable model; the text is one line."""
 
 
 def no_census(data: ServerData) -> Census:
@@ -174,7 +174,7 @@ class ClientCalls:
             number = int(state.round) + 1
             self._begin(number)
             after, metrics = play(state, cohort, key)
-            self._look_at(algorithm, after, number)
+            self._check_state(algorithm, after, number)
             self._stages.write(round=number, stage=END, states=self.exchange.states)
             return after, {**metrics, "network": self._of_round}
 
@@ -276,11 +276,11 @@ class ClientCalls:
         self._norms[client] = max(norm, self._norms.get(client, 0.0))
         return found
 
-    def _look_at(self, algorithm: FederatedAlgorithm, state: ServerState, number: int) -> None:
+    def _check_state(self, algorithm: FederatedAlgorithm, state: ServerState, number: int) -> None:
         """Check that a new state can be trained on, before it is evaluated and saved.
 
-        Its predictions are finite, and so is its squared norm in float32: clients would find other losses and
-        gradients nan, and be taken for the ones at fault.
+        Its predictions and, in float32, its squared norm must be finite. Otherwise clients would compute nan
+        losses and gradients, and would be blamed for them.
 
         Raises:
             UnusableModel: it is not; the line names the client with the largest change.
@@ -294,10 +294,10 @@ class ClientCalls:
         first, *others = sorted(self._norms, key=lambda client: -self._norms[client])
         next_one = f", the next one {self._norms[others[0]]:.3g}" if others else ""
         raise UnusableModel(
-            f"round {number}: the new model, or what it predicts, is not finite or too large; the largest "
-            f"change is client {first}'s, with the norm {self._norms[first]:.3g}{next_one}; it is not kept: "
-            "lower config.deployment.largest_norm to refuse such replies, and the same command continues "
-            "from the state before"
+            f"round {number}: the new model or its predictions are not finite or too large, and are not "
+            f"stored; the largest change is that of client {first}, with the norm {self._norms[first]:.3g}"
+            f"{next_one}; lower config.deployment.largest_norm to refuse such replies, and the same command "
+            "continues from the state before"
         )
 
     def _count(
@@ -324,8 +324,8 @@ class ClientCalls:
         for key, value in found.items():
             self._of_round[key] = round(self._of_round.get(key, 0) + value, 3)
         why = {client: each.reason for client, each in answers.lost.items()}
-        told = {"metrics": measured} if measured else {}
-        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why, **told)
+        metrics = {"metrics": measured} if measured else {}
+        self._stages.write(round=number, stage=answers.step + ENDED, **found, why=why, **metrics)
 
 
 def _norm(tree: Any) -> float:

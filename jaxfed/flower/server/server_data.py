@@ -124,7 +124,9 @@ def _read_shared(folder: Path) -> ServerData:
     dtype, *shape = found["example"]
     columns = tuple(found.get("columns", ()))
     if columns and len(columns) != shape[-1]:
-        raise UsageError(f"{file}: {len(columns)} columns, and examples of shape {shape}")
+        raise UsageError(
+            f"{file}: columns has {len(columns)} names for examples of shape {shape}; name each column"
+        )
     encoding = encoding_of_arrays(tuple(shape), dtype, columns)
     if "encoding" in found:
         try:

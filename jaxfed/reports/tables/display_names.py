@@ -102,7 +102,7 @@ _METRICS = {
     "delta": "Delta of epsilon",
     "noise_multiplier": "Noise z, in units of the clip",
     "clip": "Clip, the largest norm",
-    "sampling_rate": "Share that is drawn",
+    "sampling_rate": "Sampling rate",
     "epsilon_if_stable": "Epsilon of all rounds together, if learners are as stable as is said",
     "epsilon_estimated": "Estimate of epsilon, of all rounds together; no promise",
     "prototype_epsilon": "Epsilon of shared prototypes, given the networks",

@@ -18,7 +18,7 @@ def table_of(run: Run, name: str) -> Table | None:
         columns=tuple(column.replace("_", " ") for column in columns),
         rows=tuple(tuple(Cell(str(site.get(column, ""))) for column in columns) for site in sites),
         num_settings=1,
-        caption="A site that left a round counts in none of its means; the last reason is of the last such "
-        "round.",
+        caption="The means of a round do not count sites that left it. The last reason is that of the last "
+        "round that the site left.",
         records=tuple(sites),
     )

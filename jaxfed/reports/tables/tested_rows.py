@@ -61,7 +61,7 @@ def shared_split(runs: Sequence[Run], metrics: Sequence[str]) -> str:
 def _split_error(run: Run, metric: str, p: float, number: int) -> float | None:
     """Return the standard error of a share p of n independent examples: sqrt(p (1 - p) / n).
 
-    Of a balanced accuracy over C classes the largest that it can be, sqrt(sum_c 1 / (4 n_c)) / C; None if the
+    For a balanced accuracy over C classes return its upper bound, sqrt(sum_c 1 / (4 n_c)) / C; None if the
     classes' numbers n_c are unknown.
     """
     if "balanced" not in metric:
@@ -79,7 +79,7 @@ def _examples(run: Run) -> Mapping[str, Any]:
 def is_ahead_on_other_rows(first: Measurement, second: Measurement, metric: str) -> bool:
     """True if `first` is ahead in 97.5 % of the draws of test rows, or if the predictions were not stored.
 
-    Two methods that are tested on the same rows in each repeat; draws are the same for all methods.
+    Both methods are tested on the same rows in each repeat. All comparisons use the same draws.
     """
     is_balanced = "balanced" in metric
     pairs = []
@@ -110,7 +110,7 @@ def _chunks(num_rows: int) -> list[int]:
 
 
 def _difference(counts: np.ndarray, a: _Hits, b: _Hits, is_balanced: bool) -> np.ndarray:
-    """Return the difference of accuracies, float [draws], of rows that count so often [draws, n]."""
+    """Return the difference of accuracies, float [draws], for rows with these counts [draws, n]."""
     classes = a.truth if is_balanced else np.zeros_like(a.truth)
     is_of = classes[:, None] == np.unique(classes)
     totals = counts @ is_of

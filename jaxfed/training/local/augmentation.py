@@ -23,7 +23,7 @@ from jaxfed.training.local.losses import Augment
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
-_OF_LEVELS = ("cutout", "randaugment")
+_LEVEL_DEPENDENT = ("cutout", "randaugment")
 _NUMBER = between(0, _LARGEST, closed=True)
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
@@ -57,7 +57,8 @@ def compose(names: Sequence[str]) -> Augment | None:
             )
         return jax.vmap(change_all)(jax.random.split(key, len(x)), as_float(x))
 
-    augment.of_levels = next((n for n in names if n.partition(":")[0] in _OF_LEVELS), None)  # type: ignore[attr-defined]
+    dependent = next((n for n in names if n.partition(":")[0] in _LEVEL_DEPENDENT), None)
+    augment.level_dependent = dependent  # type: ignore[attr-defined]
     return augment
 
 
@@ -65,16 +66,16 @@ def check_levels(augment: Augment | None, x: np.ndarray) -> None:
     """Check that images are bytes or from 0 to 1, if the augmentation depends on the levels of their pixels.
 
     Raises:
-        UsageError: other values, of which `cutout`'s gray and most changes of `randaugment` make nonsense.
+        UsageError: other values; the gray of `cutout` and most changes of `randaugment` assume these.
     """
-    text = getattr(augment, "of_levels", None)
+    text = getattr(augment, "level_dependent", None)
     if text is None or x.dtype == np.uint8 or not x.size:
         return
     least = min(float(part.min()) for part in parts(x))
     most = max(float(part.max()) for part in parts(x))
     if not 0 <= least <= most <= 1:
         raise UsageError(
-            f"changes images by their pixels' levels, 0 to 1; here they are {least:g} to {most:g}",
+            f"needs pixels from 0 to 1; these are from {least:g} to {most:g}",
             key="augmentation",
             value=text,
             allowed="give images as uint8, or as floats from 0 to 1",

@@ -38,8 +38,8 @@ def measured_statistics(
         x: [N, ...], examples; the valid ones come first.
         mask: bool [N], False on padding.
         key: typed key of the dropout.
-        batch_size: B; the last batch is filled with the client's first examples, which its statistics count,
-            and weighted by its own.
+        batch_size: B. The client's first examples fill the last batch: its statistics count them, its weight
+            does not.
 
     Returns:
         The statistics part of a state; zeros for a client without examples.

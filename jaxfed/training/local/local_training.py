@@ -65,8 +65,8 @@ class LocalTraining:
         strong_augment: stronger ones, for methods that compare the two.
         batch_statistics: treatment of BatchNorm's running statistics. While training, BatchNorm
             always uses its batch; running statistics matter when a model is evaluated or embeds. Where the
-            batch size does not divide the client's examples, the last batch of an epoch is filled with
-            examples a second time: they have no weight in the loss, but statistics count them.
+            batch size does not divide the client's examples, some of them fill the last batch of an epoch a
+            second time. They have no weight in the loss, but statistics count them.
 
             - "averaged": through the server with the parameters, in the same mean (XCLP's code).
             - "local": each client keeps its own (SiloBN) and embeds with them; the server has the mean

@@ -64,7 +64,7 @@ def taken(x: jax.Array | Ragged, index: jax.Array) -> jax.Array:
 
 
 def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
-    """One view of a batch, as every method and network takes it: augment(x), or x, in floats.
+    """Return one view of a batch as floats: augment(x), or x. All methods make their views here.
 
     Bytes are read as [0, 1], also those that an augmentation returns.
 

@@ -124,7 +124,7 @@ def federated_training(
             given labels alone they take part, with a placeholder label of weight 0.
 
     Raises:
-        UsageError: pseudo-labels or a place of labels that does not suit; in `init`, a federation likewise.
+        UsageError: pseudo-labels or a place of labels that does not suit; in `init`, such a federation.
     """
     server = server_of(training, server_part, pseudo_label)
     check_source(pseudo_label, training.pseudo_labels)

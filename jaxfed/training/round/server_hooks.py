@@ -156,7 +156,7 @@ class Control(NamedTuple):
         return nnx.merge_state(parameters, statistics), control
 
     def scaled(self, state: ServerState, first_of_stage_2: int) -> ServerState:
-        """Return the state that a round begins with: in stage 2 the same sum is over its own M."""
+        """Return the state at the start of a round; in stage 2 `control` is rescaled to that stage's M."""
         if int(state.round) != first_of_stage_2 or not jax.tree.leaves(state.control):
             return state
         first, second = state.num_training

@@ -140,7 +140,7 @@ def check_weights(weights: jax.Array, client_id: Any) -> None:
 
 
 def largest_weight(weighting: Weighting, num_examples: int) -> float:
-    """Return the weight of a client that trains on all its examples; inf for a weighting of one's own."""
+    """Return the weight of a client that trains on all its examples; inf for a user-defined weighting."""
     if weighting not in WEIGHTINGS.values():
         return np.inf
     every, ones = jnp.ones(num_examples, bool), jnp.ones(num_examples)

@@ -64,7 +64,7 @@ def adaptive(
         tau: added to the root of v; v starts at its square; smaller is more adaptive.
 
     Raises:
-        UsageError: a number that is not positive, or is none in float32.
+        UsageError: a number that is not positive and finite in float32.
     """
     second_moment = SECOND_MOMENTS[name]
 

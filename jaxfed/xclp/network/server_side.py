@@ -88,7 +88,8 @@ def check_points(federation: Federation, client: int, reply: Mapping[str, Any]) 
     """
     assert federation.census is not None
     if not 0 <= reply["points"] <= federation.census.examples[client]:
-        raise Unusable(f"{reply['points']} points")
+        most = federation.census.examples[client]
+        raise Unusable(f"{reply['points']} points; by the client's hello it has {most} examples")
 
 
 def check_network(p: Parameters) -> None:

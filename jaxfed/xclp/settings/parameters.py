@@ -25,9 +25,10 @@ COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clien
 _SEED_BITS = 256
 _EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
 
-# Below, scores some edges from a label vanish in float32, which has no number between 0.99999994 and 1.
+# Below 0.01, scores a few edges from a label vanish in float32. It has no number between 0.99999994 and 1.
 _ALPHA = Rule(float, "numbers from 0.01 to 0.9999999", lambda alpha: 0.01 <= alpha <= 0.9999999)
-# Below, what other labels add at a labeled point vanishes beside its own, which leave-one-out subtracts.
+# Smallest alpha of leave-one-out, which subtracts a label's effect at its own point. Below it the rest is
+# lost in float32.
 _LEFT_OUT_FROM = 0.5
 
 _OF_PROPAGATION = {
@@ -166,7 +167,7 @@ class Propagation(SolverSettings, SelectionSettings):
 
     def _check_left_out(self, others: Sequence[float]) -> None:
         """Check that leave-one-out is exact at the given alpha and at the candidates `others`."""
-        wrong = "leave-one-out is not exact in float32 at so small a reach"
+        wrong = "leave-one-out is not exact in float32 at an alpha this small"
         allowed = f"use {_LEFT_OUT_FROM} or more"
         if self.alpha < _LEFT_OUT_FROM:
             raise UsageError(wrong, key="alpha", owner="xclp", value=self.alpha, allowed=allowed)

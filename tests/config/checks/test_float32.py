@@ -20,7 +20,7 @@ from jaxfed.xclp import propagate_labels
 
 INF, ZERO = "becomes inf in float32", "becomes 0 in float32"
 BEYOND = {1e39: INF, 1e-320: ZERO, 1e-39: ZERO}  # 1e-39: devices have no subnormal numbers
-ADVICE = "use numbers from 1.2e-38 to 3.4e+38 in size, or 0"
+ADVICE = "use numbers from 1.2e-38 to 3.4e+38 in absolute value, or 0"
 NUMBER = Rule(float, "numbers")
 
 

@@ -89,7 +89,7 @@ def test_medians_of_gaps_are_refused_for_private_methods_and_told_for_others(nam
     simulation = Simulation(config)
     if name in PRIVATE:
         with pytest.raises(
-            UsageError, match=r"^config\.dataset\.name=.*exact medians.*; fill them"
+            UsageError, match=r"^config\.dataset\.name=.*exact medians.*; fill the missing values"
         ):
             simulation.check()
         return

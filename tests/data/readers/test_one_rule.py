@@ -175,7 +175,7 @@ def test_examples_that_nothing_reads_are_refused(name, tmp_path):
     if name == "x_mean":
         load(tmp_path / "a.npz")
         return
-    with pytest.raises(UsageError, match=f"nothing reads the array {name}; leave it out, or"):
+    with pytest.raises(UsageError, match=f"array {name} is not read; leave it out, or"):
         load(tmp_path / "a.npz")
 
 

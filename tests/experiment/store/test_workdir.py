@@ -399,5 +399,5 @@ def test_metrics_that_are_a_pipe_do_not_block(tmp_path, mark):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with in_time(), pytest.raises((UsageError, OSError)):
         Workdir(tmp_path).restore_metrics(mark)
-    with in_time(), pytest.raises(UsageError, match="it is no regular file"):
+    with in_time(), pytest.raises(UsageError, match="it is not a regular file"):
         Workdir(tmp_path).objection("0-00000000")

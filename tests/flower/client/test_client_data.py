@@ -61,12 +61,12 @@ def test_a_folder_that_is_right(tmp_path):
         ({"x": np.full((2, 3), 1e300), "y": Y}, "nan or infinite in float32"),
         ({"x": X, "y": Y + 0.5}, "labels are a quantity, 0.5"),
         ({"x": X, "y": Y[:, None]}, r"labels of shape \(2, 1\)"),
-        ({"x": X, "y": Y - 2}, "label -2 is no class"),
-        ({"x": X, "y": Y + 3}, "label 3 is no class; use 0 to 2"),
+        ({"x": X, "y": Y - 2}, "label -2 is not a class"),
+        ({"x": X, "y": Y + 3}, "label 3 is not a class; use 0 to 2"),
         ({"x": X[:0], "y": Y[:0]}, "has no examples"),
-        ({"x": X, "y": Y, "columns": ["a"]}, r"columns is <U1\[1\]; use texts, one a column"),
+        ({"x": X, "y": Y, "columns": ["a"]}, r"columns is <U1\[1\]; use texts, one for each column"),
         ({"x": X, "y": Y, "columns": [1, 2, 3]}, r"columns is int64\[3\]; use texts"),
-        ({"x": X, "y": Y, "columns": ["a", "b", "a"]}, "columns has a name twice"),
+        ({"x": X, "y": Y, "columns": ["a", "b", "a"]}, "columns contains a name twice"),
     ],
 )
 def test_wrong_examples(tmp_path, train, wrong):
@@ -112,7 +112,7 @@ def test_columns_of_new_points_are_those_to_train_on(tmp_path):
     pair = {"x": X, "y": Y}
     train, test = ({**pair, "columns": names} for names in (["a", "b", "c"], ["b", "a", "c"]))
     (found,) = client_data.problems(made(tmp_path / "c", train=train, test=test))
-    assert "test.npz: columns are others than those of train.npz, or in another order" in found
+    assert "test.npz: columns differ from those of train.npz, or have another order" in found
 
 
 def test_what_others_can_read(tmp_path):

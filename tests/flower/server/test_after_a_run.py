@@ -174,7 +174,7 @@ def test_a_damaged_record_of_the_network_is_one_line(tmp_path, content):
     there = Deployment(tmp_path, config_of("fedavg", "rounds=1"))
     there.serve()
     (there.place / "network.json").write_text(content)
-    with pytest.raises(UsageError, match=r"network\.json is not as the run has written it"):
+    with pytest.raises(UsageError, match=r"network\.json has changed since the run wrote it"):
         jaxfed.open(there.place)
     (there.place / "manifest.json").unlink()
     with pytest.raises(UsageError, match=r"cannot read .*network\.json: ") as caught:

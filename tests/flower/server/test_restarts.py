@@ -203,7 +203,7 @@ DAMAGE = {
     "labels by name": (arrays(y=lambda y: np.array(["a"] * len(y))), "label 'a' is a name"),
     "a label beyond": (arrays(y=lambda y: y + 90), "label 9"),
     "a label below": (arrays(y=lambda y: y - 90), "label -9"),
-    "columns": (shared(columns=["a", "b"]), "2 columns, and examples of shape"),
+    "columns": (shared(columns=["a", "b"]), "columns has 2 names for examples of shape"),
     "a column twice": (shared(columns=["a", "a"]), "use a list of different texts"),
     "an encoding of nothing": (shared(encoding={"encoder": {}}), "encoding is damaged"),
     "an encoding of others": (

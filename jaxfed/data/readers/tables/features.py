@@ -35,7 +35,7 @@ def features_of(table: Table, places: Sequence[int], label: str) -> Features:
     columns: list[Column] = []
     width = 0
     firsts: dict[int, int] = {}  # of a numeric column, its first feature
-    # first feature; numbers, or those of texts; dates?
+    # Per other column: its first feature, its numbers or text codes, True for dates.
     others: list[tuple[int, np.ndarray, bool]] = []
     encoded: list[str] = []
     left_out: list[str] = []
@@ -107,7 +107,7 @@ def _with_values(table: Table, places: set[int]) -> set[int]:
 
 
 def _groups(places: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Some columns at a time: of each, a Parquet file has a page or two in memory."""
+    """Yield a few columns at a time; a Parquet file has a page or two of each in memory."""
     return (places[first : first + _COLUMNS] for first in range(0, len(places), _COLUMNS))
 
 
@@ -119,7 +119,7 @@ def _filled(
 ) -> tuple[np.ndarray, set[int]]:
     """x of all rows, and the columns that need float64; rows with a missing value are counted in a line."""
     x = np.zeros((table.num_rows, width), np.float32)
-    exact: dict[int, list[tuple[int, np.ndarray]]] = {}  # first rows and values, by column
+    exact: dict[int, list[tuple[int, np.ndarray]]] = {}  # column -> first row, float64 values
 
     def fill(start: int, column: int, values: np.ndarray, *, are_dates: bool = False) -> None:
         x[start : start + len(values), column] = values

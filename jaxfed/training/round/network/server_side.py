@@ -179,7 +179,7 @@ class ServerStage:
 
 
 def _in_range(name: str, values: Any, most: float) -> None:
-    """Refuse weights and numbers of examples with which one client would make the mean.
+    """Refuse weights and numbers of examples that would let one client dominate the mean.
 
     Raises:
         Unusable: one is below 0, or above `most` by more than rounding.
@@ -191,7 +191,7 @@ def _in_range(name: str, values: Any, most: float) -> None:
 
 
 def _whole(client: int, reply: Any) -> Any:
-    """All of a reply enters a mean, or is stored."""
+    """Return the whole reply, because all of it enters a mean or is stored."""
     del client
     return reply
 
