@@ -64,7 +64,10 @@ def test_a_folder_that_is_right(tmp_path):
         ({"x": X, "y": Y - 2}, "label -2 is not a class"),
         ({"x": X, "y": Y + 3}, "label 3 is not a class; use 0 to 2"),
         ({"x": X[:0], "y": Y[:0]}, "has no examples"),
-        ({"x": X, "y": Y, "columns": ["a"]}, r"columns is <U1\[1\]; use texts, one for each column"),
+        (
+            {"x": X, "y": Y, "columns": ["a"]},
+            r"columns is <U1\[1\]; use texts, one for each column",
+        ),
         ({"x": X, "y": Y, "columns": [1, 2, 3]}, r"columns is int64\[3\]; use texts"),
         ({"x": X, "y": Y, "columns": ["a", "b", "a"]}, "columns contains a name twice"),
     ],
