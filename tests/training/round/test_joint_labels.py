@@ -94,7 +94,8 @@ def test_a_number_of_points_that_no_client_has_is_refused(points):
         )
     )
     state, cohort = SimpleNamespace(model=(), round=0), SimpleNamespace(client_id=np.array([2]))
-    labels = JointLabels(source, ask, capacity=5)
+    federation = SimpleNamespace(census=SimpleNamespace(examples=(9, 9, 5)))
+    labels = JointLabels(source, ask, federation)
     with pytest.raises(Unusable, match=f"{points} points"):
         labels(state, cohort, jax.random.key(0), Communication())
 
