@@ -75,7 +75,7 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
         ("fedavg.training.epochs=5", set()),  # as many as it has without
         ("pseudo_label.confidence=logits", set(TRAINED) - {"fedavg", "fedmatch", "protofssl"}),
         ("training.strong_augmentation=('translate:1',)", {"fedmatch"}),  # two views
-        ("training.batches=joint", set(TRAINED) - {"fedavg", "protofssl"}),  # given labels, episodes
+        ("training.batches=joint", set(TRAINED) - {"fedavg", "protofssl"}),
         ("training.learning_rate=0.3", set(TRAINED)),
         ("model.hidden=(8,)", set(TRAINED)),
         ("rounds=7", set(TRAINED)),

@@ -41,7 +41,18 @@ def test_by_hand(sweep):
     assert "0.7" not in rows
 
 
-def test_a_difference_of_one_error_is_none():
+@pytest.mark.parametrize(("step", "is_ahead"), [(0.01, False), (0.005, True)])
+def test_ahead_is_by_two_errors(tmp_path, step, is_ahead):
+    """By 0.01 in the mean: 1.7 or 3.5 standard errors, step / sqrt(3)."""
+    other = tuple(x - d for x, d in zip(XCLP, (0.01 - step, 0.01, 0.01 + step), strict=True))
+    points = [(f"{f}", {KEY: f}, {**ACCURACIES, "per_client_lp": other}) for f in (0.1, 0.2)]
+    (section,) = build([make_sweep(tmp_path / "s", points, {KEY: 0.1})])
+    gains = section.tables[1]
+    assert gains.rows[0][1].best == is_ahead
+    assert gains.rows[-2][1].text == ("2 of 2" if is_ahead else "0 of 2")
+
+
+def test_standard_errors_by_hand():
     """0.00 and 0.02: mean 0.01, deviation 0.0141, standard error 0.01, up to rounding."""
     gain = Measurement(0.01, 0.02 / 2**0.5, (0.0, 0.02))
     assert standard_error(gain) == pytest.approx(0.01)
