@@ -278,7 +278,7 @@ def test_why_a_server_cannot_be_reached(tmp_path):
         refused = commands._unreachable(server, other.public)
     assert refused.startswith(f"its certificate is not accepted by {other.public}: ")
     nobody = f"127.0.0.1:{local.free_ports(1)[0]}"
-    assert commands._unreachable(nobody, None).startswith("Connection refused; is the server start")
+    assert commands._unreachable(nobody, None).startswith("Connection refused; check that the ser")
 
 
 def test_the_hash_of_a_config_is_that_of_the_hello():
