@@ -196,7 +196,7 @@ def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
         monkeypatch.setattr(assembly, "change_of", lambda config, key, own=own: own.get(key))
         algorithm = assembly.make_algorithm(config, name, federation)
         started(algorithm, federation)
-        other = f"augmentation='{augment}': changes images by|give all of them one scale"
+        other = f"augmentation='{augment}': needs pixels from|use one scale for all"
         for scaled in (16, -1):
             with pytest.raises(UsageError, match=other):
                 started(algorithm, replace(federation, x=scaled * federation.x))
