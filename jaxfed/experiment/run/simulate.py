@@ -256,7 +256,8 @@ def _check(
         )
     if not any(map(len, federation.partition.labeled)) and not len(federation.server):
         raise UsageError(
-            "simulate: nobody has a label, neither clients nor the server: give labels from 0 on beside -1"
+            "simulate: nobody has a label, neither clients nor the server: give the federation labels from 0 "
+            "on beside -1, or server=(x, y)"
         )
     allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
     if sampling not in allowed:
