@@ -106,8 +106,7 @@ def propagate(
         raise UsageError(f"start must be like y, {y.shape}, got {start.shape}")
     _check("alpha", alpha, "in (0, 1) as float32", lambda value: 0 < float(np.float32(value)) < 1)
     is_small = not isinstance(alpha, jax.core.Tracer) and bool(np.asarray(alpha) < SERIES_BELOW)
-    guess = None if is_small else start
-    return _solved(graph, y, alpha, tolerance, max_steps, None, guess, is_small=is_small)
+    return _solved(graph, y, alpha, tolerance, max_steps, None, start, is_small=is_small)
 
 
 def propagate_centered(
