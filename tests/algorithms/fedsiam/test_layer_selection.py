@@ -41,3 +41,4 @@ def test_quantiles():
     assert quantile_of(values, 0.0) == quantile_of(values[:0], 0.5) < 0
     assert quantile_of(values, 0.5) == 2.5
     assert quantile_of(values, 1.0) > values.max()
+    assert np.isfinite(np.float32([quantile_of(values, share) for share in (0.0, 1.0)])).all()

@@ -51,6 +51,20 @@ BAD_ARRAYS = {
         {"x_test": np.ones((2, 2)), "y_test": np.array([0, -1])},
         "1 test examples have no label",
     ),
+    "a validation without labels": (
+        {
+            **{"x_test": np.ones((2, 2)), "y_test": np.array([0, 1])},
+            **{"x_val": np.ones((2, 2)), "y_val": np.array([0, -1])},
+        },
+        "a validation example has no label",
+    ),
+    "a validation of others": (
+        {
+            **{"x_test": np.ones((2, 2)), "y_test": np.array([0, 1])},
+            **{"x_val": np.ones((2, 3)), "y_val": np.array([0, 1])},
+        },
+        r"x_validation is float\d\d\[3\] where x is float\d\d\[2\]",
+    ),
     "words": ({"x": np.array(["a", "b", "c"])}, "x has type"),
     "nan": ({"x": np.full((3, 2), np.nan)}, "3 of 3 examples"),
     "too large for float32": ({"x": np.full((3, 2), 1e300)}, "3 of 3 examples"),

@@ -162,6 +162,10 @@ REFUSED = {
     "number": ({"client": 3}, "there is no client number 3"),
     "public": ({"public": "no"}, "client 1 has other public examples than the server"),
     "none public": ({"public": ""}, "client 1 has no public examples"),
+    "example": (
+        {"x": np.ones((len(X), 9), np.float32)},
+        r"client 1 has examples \['float32', 9\], the server \['\w+', .*",
+    ),
     "data": ({"data": "no"}, "client 1 has other data than earlier in this run, or a new folder"),
 }
 
@@ -174,6 +178,7 @@ def test_a_node_that_does_not_fit_is_refused_in_one_line(tmp_path, caplog, case)
         CONFIG,
         public=hello.checksum({"x": PUBLIC}),
         data={1: hello_of(tmp_path / "b", 1).data},
+        example=[X.dtype.name, *X.shape[1:]],
     )
     clients = {5: client_of(tmp_path / "a", 0), 6: client_of(tmp_path / "b", 1, **changes)}
     with caplog.at_level(logging.WARNING, logger="absl"):
