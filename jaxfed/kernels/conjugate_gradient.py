@@ -14,10 +14,11 @@ Up to 16 columns of many points share their search directions (`jaxfed.kernels.s
 which halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
 tried.
 
-Below alpha = 1/2 `propagate` sums the power series sum_h (alpha W)^h Y. A point h edges from the nearest
-label has scores of the size of alpha^h, which a residual relative to the whole column does not determine:
-with 20 labels among 1797 digits and alpha = 0.05, conjugate gradients to 1e-6 gave a tenth of the points
-another label. For nonnegative Y all terms are nonnegative, so their sum is exact to float32 in every entry.
+Below alpha = 0.85 `propagate` sums the power series sum_h (alpha W)^h Y. Scores fall with every edge to the
+nearest label, and a residual relative to the whole column does not determine small ones: with 20 labels among
+1797 digits and alpha = 0.05, conjugate gradients to 1e-6 gave a tenth of the points another label; with 10
+labels, 3 neighbors and alpha = 0.5, 2 % of them. For nonnegative Y all terms are nonnegative, so their sum is
+exact to float32 in every entry above its minimum, 1e-38.
 
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
 it allows alpha = 1, too, where I - W is singular along them alone.
@@ -47,7 +48,7 @@ from jaxfed.kernels.graph import (
 )
 from jaxfed.kernels.solver.column_block import Convergence, solve_block
 
-SERIES_BELOW = 0.5  # alpha
+SERIES_BELOW = 0.85  # alpha
 FEW, LANES = 8, 16  # above `FEW`, columns are padded to multiples of `LANES`
 
 
@@ -77,7 +78,7 @@ def propagate(
       graph: W, n by n, from `normalized_graph`. Over a mesh the columns are solved there together,
         to the same tolerance, and z's rows are spread like the graph's.
       y: float [n, C].
-      alpha: in (0, 1). Below 1/2, unless it is traced, every entry of Z has a relative error of about
+      alpha: in (0, 1). Below 0.85, unless it is traced, every entry of Z has a relative error of about
         `tolerance`, and `start` is not used.
       tolerance: positive, relative to each column's norm.
       max_steps: maximum number of steps per column, of two products with W each.

@@ -29,8 +29,8 @@ def case(num_labels, seed=0):
     return scale[:, None] * b * scale, (indices, weights), y
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.3, 0.49, 0.5, 0.9])
-@pytest.mark.parametrize("num_labels", [60, 150])
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.3, 0.49, 0.5, 0.7, 0.84, 0.9])
+@pytest.mark.parametrize("num_labels", [12, 60, 150])
 def test_labels_and_scores_are_the_graphs(alpha, num_labels):
     w, lists, y = case(num_labels)
     exact = np.linalg.inv(np.eye(N) - alpha * w) @ y
@@ -38,7 +38,7 @@ def test_labels_and_scores_are_the_graphs(alpha, num_labels):
     z = np.asarray(z)
     assert np.asarray(info.converged).all()
     assert (z.argmax(1) == exact.argmax(1)).all()
-    if alpha < 0.5:
+    if alpha < 0.85:
         np.testing.assert_allclose(z, exact, rtol=5e-6, atol=1e-30)
     else:
         np.testing.assert_allclose(z, exact, atol=2e-5 * exact.max())

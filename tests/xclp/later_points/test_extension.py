@@ -254,10 +254,10 @@ GOOD = np.ones((2, 16), np.float32)
     ("switches", "later", "labels", "message"),
     [
         ({}, [np.ones((2, 3))], None, r"vectors of 3 entries; use 16"),
-        ({}, [np.full((2, 16), np.nan)], None, r"client 0 has vectors that are not finite"),
+        ({}, [np.full((2, 16), np.nan)], None, r"client 0: examples have values that are nan"),
         ({}, [], None, r"one client at least"),
-        ({}, [GOOD], [np.array([0, 3])], r"labels from 0 to 3"),
-        ({}, [GOOD], [np.array([0])], r"client 0 has vectors \[2, 16\] and labels \[1\]"),
+        ({}, [GOOD], [np.array([0, 3])], r"client 0: label 3 is not a class"),
+        ({}, [GOOD], [np.array([0])], r"client 0: labels of shape \(1,\)"),
         (
             {"hamming": "masked", "row_sums": "masked"},
             [GOOD],

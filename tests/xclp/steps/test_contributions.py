@@ -100,8 +100,8 @@ def test_every_solve_that_is_cut_short_is_told(run, monkeypatch):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("method", ["xclp", "pooled_lp"])
 def test_steps_that_suffice_for_the_labeling_alone(method):
-    """At alpha = 0.1 they do; at 0.999, which is tried and not chosen, they do not."""
-    settings = {**SETTINGS, "alpha": 0.1, "select": ("alpha:0.999",), "max_steps": 8}
+    """At alpha = 0.5 they do; at 0.9999999, which is tried and not chosen, they do not."""
+    settings = {**SETTINGS, "alpha": 0.5, "select": ("alpha:0.9999999",), "max_steps": 30}
     made = ALGORITHMS[method](**settings)
     federation = Federation.from_clients(list(zip(VECTORS, LABELS, strict=True)), num_classes=10)
     key = jax.random.key(0)
