@@ -84,10 +84,6 @@ def test_a_learners_keys_have_its_defaults_types(override, value):
         ),
         (["fedct.epsilon=0"], "config.fedct.epsilon=0.0: use numbers above 0"),
         (["federation.labels_at=server"], "config.federation.labels_at='server': clients of"),
-        (
-            ["federation.test=clients"],
-            "config.federation.test='clients': the clients' models of 'fedct'",
-        ),
         (["learner.name=estimator"], "config.learner.estimator"),
         (
             ["baselines=pate", "rounds=2", "pate.teacher_rounds=3"],
