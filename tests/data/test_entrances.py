@@ -269,6 +269,7 @@ def test_wide_integers_do_not_wrap(tmp_path):
         Federation.from_clients([(x, Y), (x.tolist(), Y)]).x,
         Federation.open_packed(pack([(x, Y), (x, Y)], tmp_path / "p")).x,
         np.concatenate(checked([x, x], [Y, Y], C)[0]),
+        np.tile(Dataset("d", x, Y, x[:0], Y[:0], C, tuple("abc")).x, (2, 1)),
     ]
     for each in found:
         assert each.dtype == np.float64

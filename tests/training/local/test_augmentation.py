@@ -217,3 +217,10 @@ def test_composition_draws_for_each_image_and_reads_bytes():
 def test_unknown_names_and_numbers_are_told(name):
     with pytest.raises(UsageError, match=f"augmentation='{name}'"):
         augmentation.compose((name,))
+
+
+@pytest.mark.parametrize("name", ["cutout:2", "randaugment:2:10"])
+@pytest.mark.parametrize("x", [[-0.1, 1.0], [0.0, 1.1]], ids=str)
+def test_levels_below_0_and_above_1_are_refused(name, x):
+    with pytest.raises(UsageError, match=f"augmentation=.{name}.: needs pixels from 0 to 1"):
+        augmentation.check_levels(augmentation.compose((name,)), np.array(x))
