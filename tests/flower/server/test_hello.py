@@ -132,6 +132,10 @@ MALFORMED = {
     "sums of other features": wrong(census__total=np.ones(2)),
     "sums of another type": wrong(census__total=np.ones(3, np.float32)),
     "sums that are not finite": wrong(census__square=np.array([0, np.nan, 0])),
+    "columns that are no list": wrong(columns='"abc"'),
+    "columns that are no texts": wrong(columns="[1, 2, 3]"),
+    "more columns than there are": wrong(columns='["a", "b", "c", "d"]'),
+    "names without an end": wrong(columns=f"[{' ' * 10**7}]"),
     "nothing": lambda record: {},
 }
 
