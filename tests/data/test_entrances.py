@@ -313,6 +313,15 @@ def test_another_number_of_outputs_than_of_classes(case):
         OUTPUTS[case]()
 
 
+def test_an_estimator_of_another_number_of_classes_than_its_method():
+    learner = LEARNERS["logistic_regression"](num_classes=C + 1)
+    method = ALGORITHMS["local_learning"](num_classes=C, learner=learner)
+    with pytest.raises(
+        UsageError, match="has 4 outputs and the clients have 3 classes; use as many"
+    ):
+        method.init(jax.random.key(0), federation())
+
+
 @pytest.mark.parametrize(
     "method", ["fedavg", "fedper", "fixmatch", "fedmatch", "semifl", "scaffold"]
 )
