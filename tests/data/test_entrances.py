@@ -317,7 +317,7 @@ def test_an_estimator_of_another_number_of_classes_than_its_method():
     learner = LEARNERS["logistic_regression"](num_classes=C + 1)
     method = ALGORITHMS["local_learning"](num_classes=C, learner=learner)
     with pytest.raises(
-        UsageError, match="has 4 outputs and the clients have 3 classes; use as many"
+        UsageError, match="logistic_regression has 4 outputs and the clients have 3"
     ):
         method.init(jax.random.key(0), federation())
 
