@@ -69,14 +69,15 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     Bytes are read as [0, 1], also those that an augmentation returns.
 
     Raises:
-        UsageError: the augmentation returns other integers that are no bytes, or another number of examples.
+        UsageError: the augmentation returns other integers that are no bytes, or another shape.
     """
     seen = x if augment is None else augment(key, x)
     has_scale = seen.dtype in (x.dtype, jnp.uint8) or jnp.issubdtype(seen.dtype, jnp.floating)
-    if not has_scale or len(seen) != len(x):
+    has_shape = len(seen) == len(x) if x.ndim == 3 else seen.shape == x.shape  # [B, views, D]: one view
+    if not (has_scale and has_shape):
         raise UsageError(
-            f"augmentation: returns {seen.dtype}{list(seen.shape)} for {x.dtype}{list(x.shape)}; return as "
-            "many examples, of uint8 or of floats (in [0, 1] where examples are uint8)"
+            f"augmentation: returns {seen.dtype}{list(seen.shape)} for {x.dtype}{list(x.shape)}; return this "
+            "shape, of uint8 or of floats (in [0, 1] where examples are uint8)"
         )
     return as_float(seen)
 

@@ -24,11 +24,12 @@ KEY = jax.random.key(0)
     ("augment", "found"),
     [
         (lambda key, x: x[1:], r"float32\[3, 2\]"),
+        (lambda key, x: x[:, 1:], r"float32\[4, 1\]"),
         (lambda key, x: x.astype(jnp.int32), r"int32\[4, 2\]"),
         (lambda key, x: x > 0, r"bool\[4, 2\]"),
     ],
 )
-def test_a_view_is_of_as_many_examples_in_bytes_or_floats(augment, found):
+def test_a_view_has_the_examples_shape_in_bytes_or_floats(augment, found):
     with pytest.raises(UsageError, match=rf"^augmentation: returns {found} for float32\[4, 2\]"):
         losses.view(augment, KEY, jnp.ones((4, 2)))
 
