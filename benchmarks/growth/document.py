@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.growth.figure import Growth, Limit, Timing, growth_figure
 from jaxfed.errors import UsageError
-from jaxfed.experiment.store.records import read_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
+from jaxfed.host.safe_files import content_of, json_object
 from jaxfed.reports.figures import png
 
 OURS = "jaxfed"
@@ -80,7 +80,7 @@ def read_growths(files: Sequence[Path]) -> list[Growth]:
     rows: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     devices: dict[str, Path] = {}
     for file in files:
-        content = read_json(file)
+        content = json_object(content_of(file), file)
         try:
             devices.setdefault(content["environment"]["device"], file)
             for row in content["contests"]:

@@ -121,7 +121,7 @@ def _ours(federation: Federation) -> tuple[Callable[[], Parameters], Parameters]
     algorithm = make_algorithm(_config(), "fedavg", federation)
     key = jax.random.key(0)
     state = algorithm.init(key, federation)
-    cohort_of = cohorts_of(algorithm, federation, Sampling(COHORT), 0)
+    cohort_of = cohorts_of(algorithm, federation, Sampling(COHORT), 0, ROUNDS)
     played = play(algorithm, state, range(1, ROUNDS), cohort_of=cohort_of, key=key)
     return lambda: as_dict(next(played).after.model), as_dict(state.model)
 

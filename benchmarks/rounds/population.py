@@ -8,6 +8,7 @@ sampling and gathering of its cohort, and no evaluation.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,7 +95,7 @@ def config_of() -> ConfigDict:
 def rounds_of(method: str, federation: Federation) -> Callable[[], Any]:
     """A function that plays the next round of a method, and returns its metrics."""
     algorithm = make_algorithm(config_of(), method, federation)
-    cohort_of = cohorts_of(algorithm, federation, Sampling(COHORT), 0)
+    cohort_of = cohorts_of(algorithm, federation, Sampling(COHORT), 0, sys.maxsize)
     key = jax.random.key(0)
     played = [(0, algorithm.init(key, federation))]
 

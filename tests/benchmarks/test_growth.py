@@ -126,7 +126,7 @@ def test_memory_is_a_limit_too_and_a_task_may_have_none(tmp_path):
     ("content", "told"),
     [
         ("{", r"^cannot read .*bad.json: "),
-        ("[]", r"bad.json holds no JSON object$"),
+        ("[]", r"bad.json: it holds no JSON object$"),
         ("{}", r"bad.json was not written by launch.bench: has no 'environment'$"),
         (
             json.dumps({"environment": {"device": "a CPU"}, "contests": 3}),

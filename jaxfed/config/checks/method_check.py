@@ -36,9 +36,9 @@ def check_method(config: ConfigDict, name: str) -> None:
     if methods.uses_training(config, name):
         seen = methods.with_own_training(config, name)
         for key in methods.unread_keys(config, name):
-            if (own := methods.training_key(config, name, key)) != f"training.{key}":
+            if (written := methods.training_key(config, name, key)) != f"training.{key}":
                 wrong = f"{name!r} does not read it"
-                raise UsageError(wrong, key=f"config.{own}", allowed="leave it out")
+                raise UsageError(wrong, key=f"config.{written}", allowed="leave it out")
         with methods.naming_own_training(config, name):
             check_momentum(seen.training)
             if starts_from_state(seen):

@@ -73,7 +73,9 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     """
     seen = x if augment is None else augment(key, x)
     has_scale = seen.dtype in (x.dtype, jnp.uint8) or jnp.issubdtype(seen.dtype, jnp.floating)
-    has_shape = len(seen) == len(x) if x.ndim == 3 else seen.shape == x.shape  # [B, views, D]: one view
+    has_shape = (
+        len(seen) == len(x) if x.ndim == 3 else seen.shape == x.shape
+    )  # [B, views, D]: one view
     if not (has_scale and has_shape):
         raise UsageError(
             f"augmentation: returns {seen.dtype}{list(seen.shape)} for {x.dtype}{list(x.shape)}; return this "
