@@ -35,7 +35,7 @@ MISTAKES = {
     "methods that are not tested alike": (
         TRAINED,
         ["baselines=per_client_lp"],
-        "config.federation.test='central': 'per_client_lp' labels points of clients, so that only",
+        "config.federation.test='central': 'per_client_lp' labels clients' points, so only",
     ),
     "infinite power": (DIGITS, ["xclp.similarity_power=inf"], "config.xclp.similarity_power=inf"),
     "its follower's": (

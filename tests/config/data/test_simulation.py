@@ -274,7 +274,7 @@ def test_levels_of_images_are_those_of_their_augmentation(tmp_path, method):
     for factor, name, is_refused in ((1, "cutout:2", 0), (255, "flip", 0), (255, "cutout:2", 1)):
         np.savez(tmp_path / "set.npz", x=factor * x, y=np.arange(60) % 2)
         config.training[keys[method]] = (name,)
-        words = rf"^config\.training\.{keys[method]}='cutout:2': changes .* 0 to 1; here .* uint8, or as"
+        words = rf"^config\.training\.{keys[method]}='cutout:2': needs pixels from 0 to 1; .* uint8, or as"
         with pytest.raises(UsageError, match=words) if is_refused else nullcontext():
             Simulation(config).check()
 
