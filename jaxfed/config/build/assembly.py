@@ -93,8 +93,11 @@ def make_algorithm(
                 seen, federation, repeat, execution, map_clients, private=private
             )
             given = beside_training(seen, keywords, federation, repeat)
-        naming = methods.naming_keywords(config, name), methods.naming_own_training(config, name)
-        with naming[0], naming[1], shared_training():
+        with (
+            methods.naming_keywords(config, name),
+            methods.naming_own_training(config, name),
+            shared_training(),
+        ):
             return factory(training=training, **given, **own)
     if methods.has_learners(config, name):
         seen = methods.with_own_training(config, name)
