@@ -1,0 +1,174 @@
+"""Declaration of a method at its factory: what it takes, what it needs, and which keywords are its settings.
+
+    @method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
+    def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
+
+    fedprox(training=training, mu=-1)           # UsageError: fedprox.mu=-1: use numbers from 0 on
+    declared(fedprox).averages                  # True
+    method_settings(fedprox)                    # {"mu": Setting(...), "pseudo_label": Setting(...)}
+
+A config is checked by declarations before any data are read. `jaxfed.config.build.assembly` gives a factory
+the ingredients that it takes, and its section's keys as keywords.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+from jaxfed.settings import REQUIRED, Setting, check_value, settings_of
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+Place = Literal["clients", "server"]
+Check = Callable[[SimpleNamespace], None]
+
+EVERYWHERE: tuple[Place, ...] = ("clients", "server")
+INGREDIENTS = {
+    "training": "a network",
+    "participation": "",
+    "task": "",
+    "execution": "",
+    "num_classes": "",
+    "learner": "a learner at each client",
+    "server_learner": "a learner",
+    "network": "networks",
+    "public": "public examples",
+    "public_labels": "with labels",
+}
+"""What a method may take -> what it thereby needs, for `docs/methods.md`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What a method takes and needs.
+
+    Attributes:
+        takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
+        fields: the factory's parameter -> the dataclass whose fields callers, and configs, give as keywords.
+        without: fields that are no settings, because the method sets them.
+        together: raises a UsageError for settings that do not go together; its argument has them as
+            attributes.
+        pseudo_label: name of its source of labels after stage 1; None: that of its keyword `pseudo_label`, or
+            any source if it has no such keyword.
+        labels_at: places where labels may be.
+        two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
+        averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
+        private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
+        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
+        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`.
+    """
+
+    takes: tuple[str, ...] = ("training",)
+    fields: Mapping[str, type] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    together: Check | None = None
+    pseudo_label: str | Callable[[SimpleNamespace], str] | None = None
+    labels_at: tuple[Place, ...] = ("clients",)
+    two_views: bool | None = False
+    averages: bool = False
+    private: bool = False
+    unread: tuple[str, ...] = ()
+    weighting: str | Callable[[SimpleNamespace], str] = "examples"
+
+    def of(self, given: Mapping[str, Any]) -> Method:
+        """Return the declaration with what depends on the keywords in place; `given` has all of them."""
+        values = SimpleNamespace(**given)
+        source, weighting = self.pseudo_label, self.weighting
+        source = source(values) if callable(source) else source or given.get("pseudo_label")
+        weighting = weighting(values) if callable(weighting) else weighting
+        return replace(self, pseudo_label=source, weighting=weighting)
+
+
+# A factory without a declaration may need anything; it raises its errors when it is called.
+_UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
+
+
+def method(**declaration: Any) -> Callable[[Factory], Factory]:
+    """Declare a method, and check its keywords in each call; `Method` has the arguments."""
+    own = Method(**declaration)
+    if not own.two_views:
+        own = replace(own, unread=(*own.unread, "strong_augment"))
+
+    def declare(factory: Factory) -> Factory:
+        name = factory.__name__
+
+        @functools.wraps(factory)
+        def made(**keywords: Any) -> Any:
+            given, objects = checked(made, keywords)
+            if "training" in keywords and "training" in own.takes:
+                needs = own.of(given)
+                training = keywords["training"]
+                objects["training"] = training.read_by(name, needs.unread, needs.weighting)
+            flat = {key for kind in own.fields.values() for key in settings_of(kind)} - {
+                *own.without
+            }
+            rest = {key: value for key, value in keywords.items() if key not in flat}
+            return factory(**{**rest, **objects})
+
+        made.declaration = own  # type: ignore[attr-defined]
+        return made  # type: ignore[return-value]
+
+    return declare
+
+
+def declared(factory: Callable[..., Any]) -> Method:
+    """Return the declaration of a factory, or of a partial one."""
+    found: Method = getattr(plain(factory), "declaration", _UNDECLARED)
+    return found
+
+
+def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
+    """Return a factory's declaration with these keywords, completed by its defaults."""
+    return declared(factory).of(completed(factory, keywords))
+
+
+def method_settings(factory: Callable[..., Any]) -> dict[str, Setting]:
+    """Return key -> setting of a method's section: keywords of its factory, and fields of its dataclasses."""
+    own = declared(factory)
+    found = {name: one for name, one in settings_of(factory).items() if name not in own.fields}
+    given = factory.keywords if isinstance(factory, functools.partial) else {}
+    for kind in own.fields.values():
+        for name, one in settings_of(kind).items():
+            found[name] = one._replace(default=given.get(name, one.default))
+    return {name: one for name, one in found.items() if name not in (*own.takes, *own.without)}
+
+
+def completed(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords and the defaults of those that are left out."""
+    known = method_settings(factory)
+    defaults = {name: one.default for name, one in known.items() if one.default is not REQUIRED}
+    return {**defaults, **keywords}
+
+
+def checked(
+    factory: Callable[..., Any], keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check a method's settings one by one and together, without a call of it.
+
+    Returns:
+        All keywords, with defaults; and the dataclasses made of them, by the factory's parameter.
+
+    Raises:
+        UsageError: a value that is not allowed, or values that do not go together.
+    """
+    own, given = declared(factory), completed(factory, keywords)
+    name = plain(factory).__name__
+    for key, one in method_settings(factory).items():
+        if key in given:
+            check_value(key, given[key], one.hint, owner=name)
+    objects: dict[str, Any] = {}
+    for parameter, kind in own.fields.items():
+        if parameter not in given:
+            names = settings_of(kind).keys() - {*own.without}
+            objects[parameter] = kind(**{key: given[key] for key in names & given.keys()})
+    if own.together is not None:
+        own.together(SimpleNamespace(**given))
+    return given, objects
+
+
+def plain(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a partial one."""
+    return plain(factory.func) if isinstance(factory, functools.partial) else factory

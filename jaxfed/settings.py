@@ -1,0 +1,464 @@
+"""Settings: typed fields of a dataclass, or keywords of a factory, whose hints are their rules.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Clock:
+        '''Speed of clients.
+
+        Attributes:
+            seconds_per_example: simulated seconds for an example; 0: no simulated time.
+        '''
+
+        seconds_per_example: NotNegative = 0.0
+
+        def __post_init__(self) -> None:
+            check(self)
+
+    Clock(seconds_per_example=-1)       # UsageError: Clock.seconds_per_example=-1: use numbers from 0 on
+
+One declaration is the library's argument, the key of a config, its check, and its entry in `docs/keys.md`.
+Hints:
+
+    bool, int, float, str            of this type; integers pass as floats, NumPy's numbers as Python's
+    Literal["a", "b"]                one of these
+    Annotated[float, Gt(0), Le(1)]   within bounds; Gt, Ge, Lt, Le
+    Annotated[int, Note("0: all")]   with a remark on special values
+    Annotated[str, OneOf(NAMES)]     one of the names of a collection, which may still grow
+    Annotated[int, Allowed(holds, "multiples of 32")]      what a function allows
+    Annotated[int, When("hamming", "phe")]                 counts only with these values of another field
+    tuple[T, ...], Sequence[T]       with entries T; a tuple alone, or a list as well
+    T | None, T | U                  either
+    Callable[..., T]                 a function
+    another class                    its instances, `Allowed` describes them
+
+Conditions between two fields stand in `__post_init__` of the class that has both.
+
+Why not pydantic's `TypeAdapter`: without `strict` it turns True into 1.0 and "3" into 3, and with it a list
+is no tuple; its texts have three lines and an address, and all would be worded anew; numbers that float32 does
+not hold, suggestions for a misspelled name and the texts of `docs/keys.md` would still be written here. It takes
+0.13 s to import, of the 1 s before a run's first line; this file takes none.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import getdoc
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from jaxfed.errors import UsageError, did_you_mean, nearest
+
+_FLOAT32 = np.finfo(np.float32)  # devices take what is smaller than `tiny` for 0
+_IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in absolute value, or 0"
+_LARGEST = 2**31 - 1  # arrays on the device count with int32
+
+
+class Gt(NamedTuple):
+    """Lower bound that is not allowed itself."""
+
+    bound: float
+
+
+class Ge(NamedTuple):
+    """Smallest allowed value."""
+
+    bound: float
+
+
+class Lt(NamedTuple):
+    """Upper bound that is not allowed itself."""
+
+    bound: float
+
+
+class Le(NamedTuple):
+    """Largest allowed value."""
+
+    bound: float
+
+
+_BOUNDS: dict[type, Callable[[Any, Any], bool]] = {
+    Gt: operator.gt,
+    Ge: operator.ge,
+    Lt: operator.lt,
+    Le: operator.le,
+}
+
+
+class Note(NamedTuple):
+    """Remark on special values, appended to the allowed ones: "0 is all"."""
+
+    text: str
+
+
+class OneOf(NamedTuple):
+    """Names of a collection, looked up when a value is checked: users may register others."""
+
+    names: Collection[str]
+
+
+class Allowed(NamedTuple):
+    """Values for which a function is true, and their description."""
+
+    holds: Callable[[Any], bool]
+    text: str
+
+
+class When(NamedTuple):
+    """Condition under which a setting counts: another one has one of these values, or lies within a bound.
+
+    Fields:
+        key: field of the same class, or "SECTION.KEY" of a config.
+        values: as they are, or one bound such as `Gt(0)`.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        """True if the setting counts with this value of the other."""
+        (first, *_) = self.values
+        if type(first) in _BOUNDS:
+            return _BOUNDS[type(first)](value, first.bound)
+        return value in self.values
+
+    @property
+    def text(self) -> str:
+        """The values, to be read after "set KEY to"."""
+        (first, *_) = self.values
+        if type(first) in _BOUNDS:
+            return _ranged("a number", self.values)
+        return " or ".join(map(repr, self.values))
+
+
+def when(key: str, *values: Any) -> When:
+    """Return the condition that `key` has one of `values`, or lies within the bound that is given."""
+    return When(key, values)
+
+
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+Probability = Annotated[float, Gt(0), Lt(1)]
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+
+
+class Setting(NamedTuple):
+    """One field of a dataclass or keyword of a factory.
+
+    Fields:
+        hint: its rule.
+        default: its default; `REQUIRED` if it has none.
+        meaning: one line, from `Attributes:` or `Args:` of the docstring.
+    """
+
+    hint: Any
+    default: Any
+    meaning: str
+
+    @property
+    def allowed(self) -> str:
+        """Description of the allowed values."""
+        return allowed_text(self.hint)
+
+    @property
+    def conditions(self) -> tuple[When, ...]:
+        """Other settings' values without which it does not count."""
+        _, notes = _taken_apart(self.hint)
+        return tuple(note for note in notes if isinstance(note, When))
+
+
+REQUIRED: Any = MISSING
+
+
+def settings_of(owner: Any) -> dict[str, Setting]:
+    """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
+
+    Of a `functools.partial` the keywords that it is given are defaults.
+    """
+    if isinstance(owner, functools.partial):
+        own = settings_of(owner.func)
+        return {
+            name: one._replace(default=owner.keywords.get(name, one.default))
+            for name, one in own.items()
+        }
+    said = meanings(owner)
+    hints = get_type_hints(owner, include_extras=True)
+    if is_dataclass(owner):
+        return {
+            field.name: Setting(hints[field.name], field.default, said.get(field.name, ""))
+            for field in fields(owner)
+            if field.init
+        }
+    while hasattr(owner, "__wrapped__"):
+        owner = owner.__wrapped__
+    code, defaults = owner.__code__, owner.__kwdefaults__ or {}
+    names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+    return {
+        name: Setting(hints.get(name, Any), defaults.get(name, REQUIRED), said.get(name, ""))
+        for name in names
+    }
+
+
+def check(settings: Any, owner: str = "") -> None:
+    """Check every field of a dataclass instance by its hint; for its `__post_init__`.
+
+    Raises:
+        UsageError: the first field that is not allowed; its owner is the class, or `owner`.
+    """
+    kind = type(settings)
+    for name, hint in _hints(kind).items():
+        check_value(name, getattr(settings, name), hint, owner=owner or kind.__name__)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
+    """Check one value.
+
+    Raises:
+        UsageError: it is not allowed; the line says what is, and which known name an unknown one resembles.
+    """
+    if not _is_allowed(value, hint):
+        wrong, allowed = _advice(value, hint)
+        raise UsageError(wrong, key=key, owner=owner, value=value, allowed=allowed)
+    if wrong := _beyond_float32(value, hint):
+        raise UsageError(wrong, key=key, owner=owner, value=value, allowed=_IN_FLOAT32)
+    if _is_beyond_int32(value, hint):
+        allowed = f"use integers up to {_LARGEST}"
+        raise UsageError(key=key, owner=owner, value=value, allowed=allowed)
+
+
+def is_allowed(value: Any, hint: Any) -> bool:
+    """True for an allowed value that does not become inf or 0 in float32."""
+    return _is_allowed(value, hint) and not _beyond_float32(value, hint)
+
+
+def allowed_text(hint: Any) -> str:
+    """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if everything is."""
+    base, notes = _taken_apart(hint)
+    described = next((note.text for note in notes if isinstance(note, Allowed)), None)
+    if described is None:
+        described = _ranged(_described(base), notes)
+    if names := _names(hint):
+        described = ", ".join(map(repr, names))
+    return described + "".join(f", {note.text}" for note in notes if isinstance(note, Note))
+
+
+def choose_one_of(names: Collection[str]) -> str:
+    """`use 'a'` for one name, `choose one of 'a', 'b'` for more."""
+    listed = ", ".join(map(repr, names))
+    return f"use {listed}" if len(names) == 1 else f"choose one of {listed}"
+
+
+def advice(hint: Any) -> str:
+    """Return what to write in place of a value that is not allowed."""
+    base, _ = _taken_apart(hint)
+    names = _names(hint)
+    is_tuple = get_origin(base) is tuple
+    return choose_one_of(names) if names and not is_tuple else f"use {allowed_text(hint)}"
+
+
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type of a hint, and its annotations."""
+    if get_origin(hint) is Annotated:
+        base, *notes = get_args(hint)
+        return base, tuple(notes)
+    return hint, ()
+
+
+def _alternatives(base: Any) -> tuple[Any, ...]:
+    """Return the members of a union, else ()."""
+    return get_args(base) if get_origin(base) in (Union, types.UnionType) else ()
+
+
+def _names(hint: Any) -> tuple[str, ...]:
+    """Return the names that a hint allows, also as entries of a tuple; () if it is not about names."""
+    base, notes = _taken_apart(hint)
+    for note in notes:
+        if isinstance(note, OneOf):
+            return tuple(note.names)
+    if get_origin(base) is Literal:
+        return tuple(filter(lambda each: isinstance(each, str), get_args(base)))
+    if get_origin(base) is tuple and get_args(base):
+        return _names(get_args(base)[0])
+    return ()
+
+
+def _is_allowed(value: Any, hint: Any) -> bool:
+    base, notes = _taken_apart(hint)
+    try:
+        return _is_of(value, base) and all(_obeys(value, note) for note in notes)
+    except TypeError:  # values that cannot be compared
+        return False
+
+
+def _obeys(value: Any, note: Any) -> bool:
+    if type(note) in _BOUNDS:
+        return value is None or bool(_BOUNDS[type(note)](value, note.bound))
+    if isinstance(note, OneOf):
+        return value in note.names
+    return bool(note.holds(value)) if isinstance(note, Allowed) else True
+
+
+def _is_of(value: Any, base: Any) -> bool:
+    """True if a value is of a type without annotations."""
+    origin = get_origin(base)
+    if base is Any:
+        return True
+    if others := _alternatives(base):
+        return any(_is_allowed(value, other) for other in others)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in get_args(base))
+    if origin is Annotated:
+        return _is_allowed(value, base)
+    if origin in (tuple, Sequence):
+        entry, *_ = get_args(base)
+        is_listed = isinstance(value, tuple) or (origin is Sequence and isinstance(value, list))
+        return is_listed and all(_is_allowed(each, entry) for each in value)
+    if origin is Callable or base is Callable:
+        return callable(value)
+    kind = origin or base
+    if kind is float:
+        return _is_number(value) and math.isfinite(value)
+    if kind is int:
+        return not isinstance(value, bool | np.bool_) and _is_index(value)
+    if kind is bool:
+        return isinstance(value, bool | np.bool_)
+    return isinstance(value, kind)
+
+
+def _is_index(value: Any) -> bool:
+    """True for integers of Python, NumPy and JAX."""
+    operator.index(value)  # else a TypeError, which `_is_allowed` knows
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    """True for numbers of Python and NumPy, and for scalars of JAX that are not traced."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    return isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0
+
+
+def _described(base: Any) -> str:
+    origin = get_origin(base)
+    if others := _alternatives(base):
+        texts = [
+            text for other in others if other is not type(None) and (text := allowed_text(other))
+        ]
+        return ", or ".join([" or ".join(texts), *(["None"] if type(None) in others else [])])
+    if origin in (tuple, Sequence):
+        return f"lists of {allowed_text(get_args(base)[0])}"
+    if origin is Callable or base is Callable:
+        return "a function"
+    words = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
+    if base in words:
+        return words[base]
+    return "" if base is Any else getattr(origin or base, "__name__", "")
+
+
+_RANGES: dict[tuple[Any, ...], str] = {
+    (Gt,): "above {}",
+    (Ge,): "from {} on",
+    (Lt,): "below {}",
+    (Le,): "up to {}",
+    (Gt, Lt): "above {} and below {}",
+    (Gt, Le): "above {} and up to {}",
+    (Ge, Lt): "from {} to below {}",
+    (Ge, Le): "from {} to {}",
+}
+
+
+def _ranged(of_type: str, notes: Collection[Any]) -> str:
+    """Append the bounds, the lower one first: "numbers above 0 and up to 1"."""
+    bounds = [note for note in notes if type(note) in _BOUNDS]
+    if not bounds:
+        return of_type
+    text = _RANGES[tuple(type(note) for note in bounds)].format(*(note.bound for note in bounds))
+    return f"{of_type} {text}"
+
+
+def _advice(value: Any, hint: Any) -> tuple[str, str]:
+    """Return what is wrong with a value that is not allowed, where more is known, and what to write."""
+    names, text = _names(hint), advice(hint)
+    if isinstance(value, str):
+        return "", text + (did_you_mean(nearest(value, names)) if names else "")
+    if not names or not isinstance(value, tuple):
+        return "", text
+    unknown = [each for each in value if isinstance(each, str) and each not in names]
+    if unknown:
+        meant = {each: nearest(each, names) for each in unknown}
+        wrong = "; ".join(
+            f"{each!r} is unknown{did_you_mean(near)}" for each, near in meant.items()
+        )
+        return wrong, "" if all(meant.values()) else text
+    twice = sorted({repr(each) for each in value if value.count(each) > 1})
+    return (f"{', '.join(twice)} is named twice", "name each once") if twice else ("", text)
+
+
+def _beyond_float32(value: Any, hint: Any) -> str:
+    """Return what is wrong with a number that devices cannot hold, or one of several; else "".
+
+    A float, and an integer where floats are meant, becomes inf or 0 in float32.
+    """
+    base, _ = _taken_apart(hint)
+    if isinstance(value, tuple | list):
+        entry = get_args(base)[0] if get_args(base) else Any
+        return next(filter(None, (_beyond_float32(each, entry) for each in value)), "")
+    kinds = {each for other in (base, *_alternatives(base)) for each in _taken_apart(other)[:1]}
+    if float in kinds or isinstance(value, float | np.floating):
+        if not _is_number(value) or not math.isfinite(value):
+            return ""
+        if abs(value) > float(_FLOAT32.max):
+            return "becomes inf in float32"
+        return "becomes 0 in float32" if 0 < abs(value) < float(_FLOAT32.tiny) else ""
+    return ""
+
+
+def _is_beyond_int32(value: Any, hint: Any) -> bool:
+    """True for an integer that no array on a device can count to, where the hint has no bound of its own."""
+    base, notes = _taken_apart(hint)
+    is_bounded = any(isinstance(note, Le | Lt | Allowed) for note in notes)
+    return base is int and not is_bounded and value > _LARGEST
+
+
+_SECTION = re.compile(r"^(Args|Attributes|Fields):\n((?:[ \t]+.*\n|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def meanings(documented: Any) -> dict[str, str]:
+    """Return name -> meaning in one line, from the docstring of a function, or of a class and its bases."""
+    found: dict[str, str] = {}
+    owners = reversed(documented.__mro__[:-1]) if isinstance(documented, type) else (documented,)
+    for owner in owners:
+        for names, meaning in _entries(owner):
+            for name in names.split(","):
+                found[name.strip()] = " ".join(meaning.split())
+    return found
+
+
+def _entries(documented: Any) -> Iterator[tuple[str, str]]:
+    for _, entries in _SECTION.findall((getdoc(documented) or "") + "\n"):
+        yield from _ENTRY.findall(entries)
