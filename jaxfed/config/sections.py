@@ -1,0 +1,676 @@
+"""Sections of a config as objects: each key's type, default, allowed values and meaning, said once.
+
+    section_of(config, "training")          # TrainingSection(optimizer="sgd", ...), checked
+    SECTIONS["training"]                    # the class
+
+The same classes make `jaxfed.config.base.get_config()`, `launch.run --help_keys` and `docs/keys.md`. Defaults
+that a class of the library has too are read from it. The others are those of the experiments of XCLP's paper.
+Sections of methods, learners and networks have the keywords of their factories; `clock` is
+`jaxfed.federation.clock.settings.Clock`, and `xclp` and `per_client_lp` are the settings of a labeling
+(`jaxfed.xclp.settings.parameters`).
+
+Conditions between two keys of a section stand in its `__post_init__`; between two sections, in
+`jaxfed.config.checks.check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from ml_collections import ConfigDict
+
+from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Table
+from jaxfed.data.partitioning.distribution import Skew
+from jaxfed.data.partitioning.sizes import Quantity
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.execution import memory_limit
+from jaxfed.federation.execution.client_map import STRATEGIES
+from jaxfed.federation.sampling import SAMPLINGS
+from jaxfed.learners import LEARNERS
+from jaxfed.models import MODELS
+from jaxfed.models.layers import Convolution
+from jaxfed.models.wrapping import DTYPES
+from jaxfed.paper_numbers import PAPER_TABLES
+from jaxfed.settings import (
+    Allowed,
+    BelowOne,
+    Count,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    Note,
+    NotNegative,
+    OneOf,
+    Positive,
+    Share,
+    check,
+    settings_of,
+    when,
+)
+from jaxfed.training.local.augmentation import AUGMENTATIONS, compose
+from jaxfed.training.local.batches import Batches, BatchScheme
+from jaxfed.training.local.local_training import (
+    LEARNING_RATE,
+    BatchStatistics,
+    ClientOptimizer,
+    LocalTraining,
+)
+from jaxfed.training.local.losses import POINTWISE
+from jaxfed.training.pseudo_labels.label_sources import LabelSources
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence
+from jaxfed.training.server.aggregate import WEIGHTINGS
+from jaxfed.training.server.server_optimizers import SECOND_MOMENTS
+from jaxfed.training.server.server_training import SERVER_LEARNING_RATE
+from jaxfed.training.specification import Training
+from jaxfed.xclp.settings.candidates import MEASURES
+
+OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
+MIXED = "mixed"  # a learner's name: several, cycled over the clients
+WITH_MOMENTUM = ("sgd", "rmsprop")
+_ROWS = Table.rules["rows"]
+TABLE = Annotated[tuple[Any, ...], Allowed(_ROWS.holds, _ROWS.allowed)]
+MEMORY = Annotated[Any, Allowed(memory_limit.RULE.holds, memory_limit.RULE.allowed)]
+AUGMENTATION = Annotated[
+    tuple[str, ...],
+    Allowed(
+        lambda value: {name.partition(":")[0] for name in value} <= AUGMENTATIONS.keys(),
+        f"NAME or NAME:NUMBER[:NUMBER], names out of {', '.join(map(repr, AUGMENTATIONS))}",
+    ),
+]
+
+
+def _are_nodes(value: Any) -> bool:
+    if not isinstance(value, tuple):
+        return value is None or value >= 1
+    return bool(value) and all(value) and len(set(value)) == len(value)
+
+
+class Section:
+    """Base of the sections: fields are checked when an object is made."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Section):
+    """The experiment as a whole: methods, rounds, cohorts, evaluation.
+
+    Attributes:
+        seed: seed of the first repeat; repeat i has seed + i.
+        num_repeats: number of repeats, each with a seed of its own.
+        algorithm: main method.
+        baselines: methods to compare with, on the same clients.
+        rounds: number of rounds; a one-shot method over all clients always has one.
+        cohort_size: clients that take part in a round.
+        sampling: how a round's clients are drawn; 'proportional': clients with and without labels by their
+            shares, and only clients with labels where others would be idle (rounds on given labels,
+            per-client LP).
+        evaluate_every: rounds between evaluations.
+        evaluate_test: evaluate the test set at these rounds too, for curves; it selects nothing.
+        checkpoint_every: rounds between checkpoints; by the clock they take at most 3 % of the time.
+        paper_table: table of a paper to print beside the results.
+    """
+
+    seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
+    num_repeats: Count = 5
+    algorithm: str = "xclp"
+    baselines: tuple[str, ...] = ("per_client_lp", "pooled_lp", "client_knn")
+    rounds: Count = 1
+    cohort_size: Annotated[int, Ge(0), Note("0 is all clients")] = 0
+    sampling: Annotated[str, OneOf(SAMPLINGS), when("cohort_size", Gt(0))] = "uniform"
+    evaluate_every: Annotated[int, Ge(0), Note("0 is after the last round only")] = 0
+    evaluate_test: bool = False
+    checkpoint_every: Annotated[int, Ge(0), Note("0 is by the clock")] = 0
+    paper_table: Annotated[str, OneOf(("", *PAPER_TABLES))] = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields, and those that go together."""
+        super().__post_init__()
+        if self.algorithm in self.baselines:
+            raise UsageError(
+                f"{self.algorithm!r} is the algorithm already",
+                key="baselines",
+                value=self.baselines,
+            )
+        twice = sorted({name for name in self.baselines if self.baselines.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"{', '.join(map(repr, twice))} is named twice",
+                key="baselines",
+                value=self.baselines,
+                allowed="name each once",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSection(Section):
+    """The clients' examples.
+
+    Attributes:
+        name: name of a data set, or path of an .npz, CSV or Parquet file, or of a folder of images or
+            tables.
+        root: folder of the data sets; '': $JAXFED_DATA, else TFDS's default.
+        label_key: TFDS feature or table's column that holds the label; '': the usual one.
+        client_key: table's column or .npz array with the client of each row; 'file': each file of a pattern
+            is a client; '': the usual one.
+        drop: a table's columns that are not features.
+        image_size: pixels a side of images in a folder or table.
+        train_size: training examples taken, stratified by class.
+        test_size: test examples taken.
+        unlabeled_size: examples without a label, beside train_size.
+        balanced: take the same number of examples of each class.
+        pooled: pool the set's training and test split, and draw a new test split.
+        test_fraction: share for testing of a set without a test split.
+        test_rows: test rows of a set without a test split: 'by_repeat': each repeat draws its own,
+            'shared': all repeats have the same.
+        validation_fraction: share of the training examples for validation, which selects models; drawn in
+            every repeat, unless the data set has validation examples.
+        validation_measure: measure on validation examples that selects models; 'auroc': the area under the
+            ROC curve.
+    """
+
+    name: Annotated[str, Allowed(bool, "the name or path of a data set")] = ""
+    root: str = ""
+    label_key: str = ""
+    client_key: str = ""
+    drop: Annotated[tuple[str, ...], Note("the names of columns")] = ()
+    image_size: Annotated[int, Ge(0), Note("0 is their own size")] = 0
+    train_size: Annotated[int, Ge(0), Note("0 is all")] = 0
+    test_size: Annotated[int, Ge(0), Note("0 is all")] = 0
+    unlabeled_size: Annotated[int, Ge(0), Note("0 counts them in train_size")] = 0
+    balanced: bool = False
+    pooled: bool = False
+    test_fraction: Annotated[float, Gt(0), Lt(1), when("test_size", 0)] = 0.2
+    test_rows: Literal["by_repeat", "shared"] = "by_repeat"
+    validation_fraction: BelowOne = 0.0
+    validation_measure: Annotated[
+        Literal["accuracy", "balanced_accuracy", "auroc"], when("validation_fraction", Gt(0))
+    ] = "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessingSection(Section):
+    """Preprocessing of all examples, the same for all clients.
+
+    Attributes:
+        kind: preprocessing of all examples.
+        rounds: FedAvg rounds of kind='federated_features'.
+        cohort_size: clients in each of these rounds.
+        network: network of kind='pretrained'.
+        weights: its weights; '': NETWORK.safetensors in the data folder.
+        image_size: pixels a side of its input.
+        batch_size: images in a batch of it.
+        components: principal components of the training images' features that are kept, for
+            kind='pretrained'.
+        views: weak, and as many strong, views of each image whose features are computed before training.
+    """
+
+    kind: Literal["identity", "images", "standardized", "pretrained", "federated_features"] = (
+        "identity"
+    )
+    rounds: Annotated[
+        int,
+        Ge(0),
+        Note("0 keeps training.initial_model as it is"),
+        when("kind", "federated_features"),
+    ] = 0
+    cohort_size: Annotated[
+        int, Ge(0), Note("0 is all clients"), when("kind", "federated_features")
+    ] = 0
+    network: Annotated[str, when("kind", "pretrained")] = "efficientnet_lite0"
+    weights: Annotated[str, when("kind", "pretrained")] = ""
+    image_size: Annotated[
+        int, Ge(0), Note("0 is what the network was trained on"), when("kind", "pretrained")
+    ] = 0
+    batch_size: Annotated[int, Ge(0), Note("0 is by device"), when("kind", "pretrained")] = 0
+    components: Annotated[int, Ge(0), Note("0 keeps all features"), when("kind", "pretrained")] = 0
+    views: Annotated[int, Ge(0), Note("0 augments nothing"), when("kind", "pretrained")] = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields, and those that go together."""
+        super().__post_init__()
+        if self.views and self.kind != "pretrained":
+            raise UsageError(
+                f"views have features of preprocessing.kind='pretrained', not {self.kind!r}",
+                key="views",
+                value=self.views,
+                allowed="use 0",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationSection(Section):
+    """The clients: their number, their shares of the examples and of the labels, and public examples.
+
+    Attributes:
+        num_clients: number of clients.
+        partition: scheme by which examples are distributed to clients.
+        dirichlet_alpha: with partition='dirichlet' or 'dirichlet_mixture' or 'dirichlet_pairs':
+            concentration of the Dirichlet distribution; small values make clients unlike.
+        dirichlet_alpha_rest: concentration of the second draw.
+        dirichlet_share: share of the examples that the first draw
+            distributes.
+        classes_per_client: number of classes that each client holds.
+        table: class shares of each type of client, one row a type; the default is
+            FedMatch's ten types.
+        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
+        quantity_parameter: concentration a of the Dirichlet distribution.
+        min_size: smallest number of examples of a client, without new points.
+        labeled_fraction: share of each labeled client's examples that have a label.
+        num_labeled: labels of all clients together.
+        labeled_per_class: labels of each class at each labeled client.
+        num_labeled_clients: number of clients with labels, the first ones.
+        skew: examples that follow the scheme; the others are distributed at random; 'independent': labeled
+            and unlabeled examples follow two draws of it.
+        labels_at: holder of the labels; 'server': all of them, drawn before the rest is distributed.
+        public_size: unlabeled examples that everybody has.
+        public_fraction: the same as a share of the training examples, where public_size is 0.
+        public_dataset: data set of the public examples; '': the clients' own.
+        own_size: training examples distributed to clients.
+        public_labeled: public examples keep their labels, which everybody has (FedMD).
+        reveal_labels: reveal all labels once examples are distributed: full supervision.
+        test: holder of the test examples: clients (as new points) or nobody (central).
+        graph: training points in XCLP's graph (its Table 3).
+        left_out_client: client that gives no labels and whose points are new (XCLP, Table 2).
+    """
+
+    num_clients: Annotated[int, Ge(0), Note("0 (with 'natural') is one a client id")] = 10
+    partition: Annotated[str, OneOf(SCHEMES)] = "iid"
+    dirichlet_alpha: Annotated[
+        float, Gt(0), when("partition", "dirichlet", "dirichlet_mixture", "dirichlet_pairs")
+    ] = Dirichlet.alpha
+    dirichlet_alpha_rest: Annotated[float, Gt(0), when("partition", "dirichlet_mixture")] = (
+        DirichletMixture.alpha_rest
+    )
+    dirichlet_share: Annotated[float, Ge(0), Le(1), when("partition", "dirichlet_mixture")] = (
+        DirichletMixture.share
+    )
+    classes_per_client: Annotated[int, Ge(1), when("partition", "classes_per_client")] = (
+        Classes.per_client
+    )
+    table: Annotated[TABLE, when("partition", "table")] = Table.rows
+    quantity: Quantity = Sizes.quantity
+    quantity_parameter: Annotated[float, Gt(0), when("quantity", "dirichlet")] = Sizes.parameter
+    min_size: Annotated[int, Ge(0)] = Sizes.min_size
+    labeled_fraction: Annotated[
+        float, Ge(0), Le(1), when("num_labeled", 0), when("labeled_per_class", 0)
+    ] = 0.1
+    num_labeled: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
+    labeled_per_class: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
+    num_labeled_clients: Annotated[int, Ge(0), Note("0 is all")] = 0
+    skew: Skew = "both"
+    labels_at: Literal["clients", "server"] = "clients"
+    public_size: Annotated[int, Ge(0), Note("0 is none, or all of public_dataset")] = 0
+    public_fraction: Annotated[
+        float, Ge(0), Lt(1), when("public_size", 0), when("public_dataset", "")
+    ] = 0.0
+    public_dataset: str = ""
+    own_size: Annotated[int, Ge(0), Note("0 is all that are not public")] = 0
+    public_labeled: bool = False
+    reveal_labels: bool = False
+    test: Literal["clients", "central"] = "clients"
+    graph: Literal["labeled+unlabeled", "labeled"] = "labeled+unlabeled"
+    left_out_client: Annotated[int, Ge(-1), Note("-1 is none")] = -1
+
+    def __post_init__(self) -> None:
+        """Check the fields, and those that go together."""
+        super().__post_init__()
+        if self.num_clients == 0 and self.partition != "natural":
+            raise UsageError(
+                f"needs partition='natural', not {self.partition!r}",
+                key="num_clients",
+                value=0,
+                allowed="use integers from 1 on",
+            )
+        if self.num_labeled and self.labeled_per_class:
+            raise UsageError(
+                f"does not go with labeled_per_class={self.labeled_per_class}",
+                key="num_labeled",
+                value=self.num_labeled,
+                allowed="use 0",
+            )
+        self._check_numbers_of_clients()
+        if self.labels_at == "server":
+            self._check_no_labels_at_clients()
+        if self.public_labeled and not self.has_public:
+            raise UsageError(
+                "there are no public examples",
+                key="public_labeled",
+                value=True,
+                allowed=f"set a public_size, {OTHER_PUBLIC}",
+            )
+
+    @property
+    def has_public(self) -> bool:
+        """True if there are public examples."""
+        return bool(self.public_size or self.public_fraction or self.public_dataset)
+
+    def _check_numbers_of_clients(self) -> None:
+        for key, most in (
+            ("num_labeled_clients", self.num_clients),
+            ("left_out_client", self.num_clients - 1),
+        ):
+            value = getattr(self, key)
+            if self.num_clients and value > most:
+                wrong = f"at most {most} with federation.num_clients={self.num_clients}"
+                raise UsageError(wrong, key=key, value=value)
+
+    def _check_no_labels_at_clients(self) -> None:
+        for key, allowed in (
+            ("num_labeled_clients", 0),
+            ("reveal_labels", False),
+            ("left_out_client", -1),
+            ("graph", "labeled+unlabeled"),
+        ):
+            if getattr(self, key) != allowed:
+                raise UsageError(
+                    "with labels_at='server' clients have no labels",
+                    key=key,
+                    value=getattr(self, key),
+                    allowed=f"use {allowed!r}",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionSection(Section):
+    """Choice of one-shot methods' settings; `selection.candidates.METHOD.KEY` lists values to try.
+
+    Attributes:
+        settings: settings of one-shot methods: as given, or cross-validated over the labeled points.
+        folds: number of folds of the cross-validation.
+        measure: what cross-validation maximizes.
+    """
+
+    settings: Literal["given", "cross_validated"] = "given"
+    folds: Annotated[int, Ge(2), when("settings", "cross_validated")] = 5
+    measure: Annotated[str, OneOf(MEASURES), when("settings", "cross_validated")] = "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection(Section):
+    """The network; its other keys are the options of the network's factory.
+
+    Attributes:
+        name: network; its other keys depend on the name.
+    """
+
+    name: Annotated[str, OneOf(MODELS)] = "mlp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection(Section):
+    """Training of a network: local steps, the server's step, rounds.
+
+    Attributes:
+        optimizer: clients' optimizer.
+        client_optimizer: state of clients' optimizer: 'fresh' in every round, or 'kept' by each client.
+        learning_rate: clients' learning rate.
+        schedule: learning rate over rounds.
+        schedule_rounds: rounds until a cosine reaches 0.
+        momentum: momentum of clients' SGD.
+        nesterov: Nesterov's momentum.
+        weight_decay: weight decay of clients' optimizer.
+        epochs: local epochs in a round.
+        local_steps: local steps in a round, in place of epochs.
+        batches: 'paired': labeled and pseudo-labeled examples in each batch; 'joint': mixed at random.
+        batch_size: largest batch, with 'paired' of labeled examples.
+        unlabeled_ratio: unlabeled examples for each labeled one of a batch.
+        loss: loss of an example.
+        class_weights: weight of each class in the loss; (): all alike.
+        augmentation: augmentations, in order.
+        strong_augmentation: strong augmentations, of methods that compare two views.
+        weighting: clients' weights in the mean; 'method': those of the method's paper; 'uniform' skips
+            clients with nothing to train on.
+        server_optimizer: server's optimizer.
+        server_learning_rate: server's learning rate.
+        server_momentum: momentum of server_optimizer='sgd' (FedAvgM).
+        server_beta1: beta_1 of adaptive server optimizers.
+        server_beta2: beta_2 of adaptive server optimizers.
+        server_tau: tau of adaptive server optimizers.
+        server_epochs: server's epochs on labels that it holds.
+        server_batch_size: largest batch of the server.
+        batch_statistics: treatment of BatchNorm's statistics, which also count the examples that fill up a
+            last batch.
+        concurrency: number of clients that train at a time in asynchronous rounds (FedBuff).
+        staleness_exponent: exponent a by which asynchronous rounds scale model changes: (1 + staleness) **
+            -a.
+        labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
+        training_cohort_size: number of a cohort's clients that train; the others only take part in the
+            labeling.
+        initial_model: WORKDIR/states/METHOD-{repeat} of an earlier run (with -last: its last state), or
+            'pretrained'.
+    """
+
+    optimizer: Literal["sgd", "adam", "rmsprop", "adagrad"] = "sgd"
+    client_optimizer: ClientOptimizer = LocalTraining.client_optimizer
+    learning_rate: Positive = LEARNING_RATE
+    schedule: Literal["constant", "cosine"] = "constant"
+    schedule_rounds: Annotated[
+        int, Ge(0), Note("0 is the experiment's rounds"), when("schedule", "cosine")
+    ] = 0
+    momentum: Share = 0.0
+    nesterov: bool = False
+    weight_decay: Share = 0.0
+    epochs: Annotated[int, Ge(1), when("local_steps", 0)] = 5
+    local_steps: Annotated[int, Ge(0), Note("0 is training.epochs epochs")] = Batches.steps
+    batches: BatchScheme = "paired"
+    batch_size: Annotated[int, Ge(0), Note("0 is all that a client has")] = 50
+    unlabeled_ratio: Annotated[int, Ge(1), when("batches", "paired")] = Batches.unlabeled_ratio
+    loss: Annotated[str, OneOf(POINTWISE)] = "cross_entropy"
+    class_weights: Annotated[tuple[Positive, ...], Note("one a class, or () for all alike")] = ()
+    augmentation: AUGMENTATION = ()
+    strong_augmentation: AUGMENTATION = ()
+    weighting: Annotated[str, OneOf(("method", *WEIGHTINGS))] = "method"
+    server_optimizer: Annotated[str, OneOf(("sgd", *SECOND_MOMENTS))] = "sgd"
+    server_learning_rate: Positive = SERVER_LEARNING_RATE
+    server_momentum: Share = 0.0
+    server_beta1: Annotated[float, Ge(0), Lt(1), when("server_optimizer", *SECOND_MOMENTS)] = 0.9
+    server_beta2: Annotated[float, Ge(0), Lt(1), when("server_optimizer", *SECOND_MOMENTS)] = 0.99
+    server_tau: Annotated[float, Gt(0), when("server_optimizer", *SECOND_MOMENTS)] = 0.001
+    server_epochs: Annotated[int, Ge(1), when("federation.labels_at", "server")] = 5
+    server_batch_size: Annotated[
+        int, Ge(0), Note("0 is all that the server has"), when("federation.labels_at", "server")
+    ] = 50
+    batch_statistics: BatchStatistics = LocalTraining.batch_statistics
+    concurrency: Annotated[int, Ge(0), Note("0 is synchronous rounds")] = Asynchrony.concurrency
+    staleness_exponent: Annotated[float, Ge(0), when("concurrency", Gt(0))] = Asynchrony.exponent
+    labeled_only_rounds: Annotated[int, Ge(0)] = Training.labeled_only_rounds
+    training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
+    initial_model: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields, and those that go together."""
+        super().__post_init__()
+        for key, role in (
+            ("momentum", "optimizer"),
+            ("nesterov", "optimizer"),
+            ("server_momentum", "server_optimizer"),
+        ):
+            if getattr(self, key) and getattr(self, role) not in WITH_MOMENTUM:
+                raise UsageError(
+                    f"{role}={getattr(self, role)!r} has no momentum",
+                    key=key,
+                    value=getattr(self, key),
+                    allowed=f"set {role} to {' or '.join(map(repr, WITH_MOMENTUM))}",
+                )
+        if self.nesterov and not self.momentum:
+            raise UsageError(key="nesterov", value=True, allowed="set a momentum above 0")
+        for key in ("augmentation", "strong_augmentation"):
+            with section("", {"augmentation": key}):
+                compose(getattr(self, key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSection(Section):
+    """The learner of every client, in methods with a model at each client.
+
+    Attributes:
+        name: model of each client in methods that share labels; learner.NAME has its own keys.
+        names: learners of name='mixed', cycled over the clients.
+    """
+
+    name: Annotated[str, OneOf([*LEARNERS, MIXED])] = "network"
+    names: tuple[Annotated[str, OneOf(LEARNERS)], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields, and those that go together."""
+        super().__post_init__()
+        if (self.name == MIXED) != bool(self.names):
+            raise UsageError(
+                f"learner.name={self.name!r}",
+                key="names",
+                value=self.names,
+                allowed="list learners" if self.name == MIXED else "use ()",
+            )
+
+    @property
+    def each(self) -> tuple[str, ...]:
+        """Names of the clients' learners."""
+        return self.names if self.name == MIXED else (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabelSection(Section):
+    """Pseudo-labels of methods that train.
+
+    Attributes:
+        confidence: weight of the network's own labels; XCLP's code has 'logits'.
+        class_weights: balance the classes of pseudo-labels, as in XCLP's code.
+        augmented_features: make the graph of augmented examples, as in XCLP's code.
+        safeguard: 'network': keep propagated labels only where they beat the network on validation
+            examples.
+    """
+
+    confidence: Confidence = LabelSources.confidence
+    class_weights: bool = LabelSources.class_weights
+    augmented_features: bool = False
+    safeguard: Literal["none", "network"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSection(Section):
+    """Membership inference against the methods of a run (`launch.audit`).
+
+    Attributes:
+        rounds: rounds whose messages are attacked; (): the last.
+        members: labeled examples of each client whose membership is inferred.
+        population: held-out examples that the attacker knows as non-members.
+        shadows: number of shadow models that the attacker trains; 0: none.
+    """
+
+    rounds: Annotated[tuple[Count, ...], Note("() is the last round")] = ()
+    members: Annotated[int, Ge(0), Note("0 is all of a client's labels")] = 0
+    population: Count = 200
+    shadows: Annotated[
+        int, Allowed(lambda number: number == 0 or number >= 4, "0 for none, or integers from 4 on")
+    ] = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionSection(Section):
+    """Execution of a run: devices, precision, memory, processes. It changes no result beyond rounding.
+
+    Attributes:
+        strategy: how clients are mapped to devices; 'shard_map': over all devices, with XCLP's graph.
+        chunk_size: clients computed together in the loop over clients.
+        convolution: convolution algorithm.
+        precision: type that networks compute in.
+        workers: processes for xclp.hamming='phe' and for fitting estimators; 0: none.
+        memory_limit: limit of a step's device memory, and of per-client states in host memory: bytes, or
+            text such as '4 GiB'; None: all there is.
+        compilation_cache: folder of compiled programs, 'auto' or 'off'.
+        plots: draw plots at the end; launch.report draws them as well.
+    """
+
+    strategy: Annotated[str, OneOf(("auto", *STRATEGIES))] = "auto"
+    chunk_size: Annotated[int, Ge(0), Note("0 is one client")] = 0
+    convolution: Convolution = "auto"
+    precision: Annotated[str, OneOf(DTYPES)] = "float32"
+    workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0
+    memory_limit: MEMORY = None
+    compilation_cache: Annotated[str, Allowed(bool, "'auto', 'off' or a folder")] = "auto"
+    plots: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment(Section):
+    """Limits within which the server of a network waits for its clients; a simulation does not read them.
+
+    Attributes:
+        nodes: clients of a deployment: a number, or names such as ('a', 'b'), where client j has the j-th
+            name in its client.toml; None: federation.num_clients.
+        quorum: smallest share of a stage's clients whose answers are enough; with fewer, the server stops
+            and the same command continues.
+        deadline: seconds that clients have for one stage; later answers are refused.
+        retries: number of times that a client whose process crashed receives the same message again.
+        wait_for_nodes: seconds that the server waits for all clients before its first round.
+        largest_norm: largest Euclidean norm of a client's contribution to the server's means; a reply above
+            it, or one that is not finite, is refused.
+    """
+
+    nodes: Annotated[
+        int | tuple[str, ...] | None,
+        Allowed(_are_nodes, "integers from 1 on, different names, or None"),
+    ] = None
+    quorum: Annotated[float, Gt(0), Le(1)] = 0.5
+    deadline: Positive = 600.0
+    retries: Annotated[int, Ge(0)] = 1
+    wait_for_nodes: NotNegative = 300.0
+    largest_norm: Positive = 1000000.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the clients, in the order of their numbers; () if any name will do."""
+        return self.nodes if isinstance(self.nodes, tuple) else ()
+
+    def num_nodes(self, num_clients: int) -> int:
+        """Return the number of clients; `num_clients` is that of the simulation.
+
+        Raises:
+            UsageError: neither says how many, as in a simulation of all clients that the data have.
+        """
+        if self.nodes is None:
+            if not num_clients:
+                raise UsageError(
+                    "the server of a network does not see how many clients the data have",
+                    key="config.federation.num_clients",
+                    value=num_clients,
+                    allowed="use their number, or name them in config.deployment.nodes",
+                )
+            return num_clients
+        return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
+
+
+SECTIONS: dict[str, type] = {
+    "": Experiment,
+    "dataset": DatasetSection,
+    "preprocessing": PreprocessingSection,
+    "federation": FederationSection,
+    "selection": SelectionSection,
+    "model": ModelSection,
+    "training": TrainingSection,
+    "learner": LearnerSection,
+    "pseudo_label": PseudoLabelSection,
+    "clock": Clock,
+    "audit": AuditSection,
+    "execution": ExecutionSection,
+    "deployment": Deployment,
+}
+"""Name in a config -> class; "" has the keys outside of sections."""
+
+
+def section_of(config: ConfigDict, name: str) -> Any:
+    """Return a section of a config as an object of its class; keys of other owners are left out.
+
+    Raises:
+        UsageError: a value, or two, that the class refuses; the key is the config's.
+    """
+    kind, own = SECTIONS[name], config[name] if name else config
+    given = {key: own[key] for key in settings_of(kind)}
+    with section(f"config.{name}" if name else "config", given):
+        return kind(**given)
