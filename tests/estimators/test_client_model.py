@@ -12,7 +12,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from jaxfed.errors import UsageError
 from jaxfed.estimators import named
 from jaxfed.estimators.client_model import OneVsRest, Task, fitted, fitted_or_why
 from jaxfed.estimators.recipe import Recipe
@@ -153,48 +152,6 @@ def test_one_against_the_rest():
     expected = np.where(total > 0, own / np.maximum(total, 1), 1 / 3)
     np.testing.assert_allclose(model.predict_proba(new), expected)
     np.testing.assert_array_equal(model.predict(new), expected.argmax(axis=1))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Recipe("mine", "os.path.join"),
-            r"^estimator='os.path.join': use a class of sklearn",
-        ),
-        (lambda: Recipe("mine", "subprocess"), r"^estimator='subprocess': use"),
-        (
-            lambda: Recipe("mine", "sklearn.svm.SVX"),
-            r"^estimator='sklearn.svm.SVX': there is no such class$",
-        ),
-        (lambda: Recipe("mine", "sklearn.svn.SVC"), r"there is no such class$"),
-        (lambda: Recipe("mine", "sklearn.base.clone"), r"is no class$"),
-        (lambda: Recipe("mine", "sklearn.linear_model.Ridge"), r"is no classifier"),
-        (
-            lambda: named.by_path(estimator="sklearn.svm.SVC", c=3),
-            r"^estimator='sklearn.svm.SVC': .*keyword argument 'c'",
-        ),
-        (
-            lambda: named.by_path(estimator="sklearn.svm.SVC", C=-1.0, is_scaled=True),
-            r"^estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be",
-        ),
-        (lambda: named.decision_tree(max_depth=-1), r"^decision_tree.max_depth=-1: use"),
-    ],
-)
-def test_recipes_that_cannot_be(make, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("recipe", "package"), [("xgboost", "xgboost"), ("rulefit", "imodels")])
-def test_a_package_that_is_not_there(monkeypatch, recipe, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError) as caught:
-        getattr(named, recipe)()
-    assert str(caught.value) == (
-        f"{recipe}: needs {package}, which is not installed: pip install -r requirements-learners.txt"
-    )
 
 
 def test_worker_processes_import_no_jax():

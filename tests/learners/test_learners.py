@@ -1,14 +1,12 @@
 """Learners by name: their keywords, and those of others that are registered."""
 
-import functools
 import inspect
 
-import numpy as np
 import pytest
-from small_training import KEY, federation_of, training_of
+from small_training import training_of
 
 from jaxfed.errors import UsageError
-from jaxfed.learners import LEARNERS, Learner, Taught
+from jaxfed.learners import LEARNERS, Learner
 from jaxfed.training.local.batches import Batches
 
 OWN = {
@@ -41,56 +39,6 @@ def test_made_by_name():
         LEARNERS["estimator"](num_classes=3, estimator="sklearn.svm.LinearSVC").predict_proba
         is None
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "keywords", "message"),
-    [
-        ("decision_tree", {"max_depth": -1}, r"^decision_tree.max_depth=-1: use"),
-        ("decision_tree", {"pseudo_weight": -1.0}, r"^decision_tree.pseudo_weight=-1.0: use"),
-        ("decision_tree", {"depth": 3}, r"^decision_tree: .* 'depth'"),
-        ("estimator", {"estimator": "os.system"}, r"^estimator='os.system': use"),
-    ],
-)
-def test_wrong_keywords_in_one_line(name, keywords, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        LEARNERS[name](num_classes=3, **keywords)
-    assert "\n" not in str(caught.value)
-
-
-U = np.zeros((6, 4), np.float32)
-
-
-@functools.cache
-def started(name):
-    federation, training = federation_of([5, 4]), training_of(Batches("joint", 4, 1))
-    given = {"training": training} if name == "network" else {"num_classes": 3}
-    learner = LEARNERS[name](**given)
-    return learner, learner.init(KEY, federation), federation.cohort()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"x": U.astype(np.uint8)},
-            r"^public examples are uint8 \(4,\), clients' own float32 \(4,\)",
-        ),
-        ({"x": U[:, :3]}, r"^public examples are float32 \(3,\), clients' own float32 \(4,\)"),
-        (
-            {"label": np.zeros(5, np.int32)},
-            r"^taught.label: shape \(5,\) for 6 public examples and 2",
-        ),
-        ({"weight": np.ones((3, 6))}, r"^taught.weight: shape \(3, 6\) for 6 public"),
-        ({"soft": np.ones((6,))}, r"^taught.soft: shape \(6,\) for 6 public"),
-    ],
-)
-@pytest.mark.parametrize("name", ["network", "decision_tree"])
-def test_what_is_taught_is_like_what_clients_have(name, change, message):
-    learner, state, cohort = started(name)
-    taught = Taught(U, np.zeros(6, np.int32), np.ones(6, np.float32))._replace(**change)
-    with pytest.raises(UsageError, match=message):
-        learner.fit(state, cohort, taught, KEY, 1)
 
 
 def test_others_are_registered():

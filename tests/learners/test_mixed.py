@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from small_training import KEY, federation_of, training_of
 
-from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, Fitted, Learner, Taught, mixed
 from jaxfed.learners.learner import LearnerError
@@ -119,11 +118,3 @@ def test_clients_that_fail_to_answer_have_the_clients_own_numbers_and_others_ans
         made.predict((None, None), np.arange(5), U)
     assert error.value.failed == {3: "no"}
     np.testing.assert_array_equal(error.value.answers[:, 0], [1, 0, 1, 0, 1])
-
-
-def test_too_many_or_no_learners():
-    with pytest.raises(UsageError, match=r"^mixed: no learner"):
-        mixed([])
-    made = mixed([estimator("decision_tree")] * 6)
-    with pytest.raises(UsageError, match=r"^mixed: 6 learners and 5 clients"):
-        made.init(KEY, FEDERATION)

@@ -11,7 +11,6 @@ import pytest
 from sklearn.tree import DecisionTreeClassifier
 from small_training import KEY, federation_of
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
@@ -158,18 +157,6 @@ def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatc
         fitted(one, taught_of(1), state=s).state for one, s in ((made, state), (again, saved))
     ]
     assert_equal(*next_round)
-
-
-def test_a_state_of_others_is_refused():
-    state = fitted(learner(), taught_of()).state
-    stranger = learner()
-    stranger.init(KEY, federation_of([24, 14, 9, 11], seed=4))
-    with pytest.raises(UsageError, match=r"^decision_tree: a state of other clients or public"):
-        stranger.predict(state, ALL, U)
-    with pytest.raises(
-        UsageError, match=r"^decision_tree: 5 public examples, and 30 in rounds before"
-    ):
-        fitted(learner(), Taught(U[:5], np.zeros(5, np.int32), np.ones(5)), state=state)
 
 
 @pytest.fixture

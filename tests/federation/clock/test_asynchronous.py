@@ -5,7 +5,6 @@ import pytest
 from plain_fedbuff import arrivals
 
 import jaxfed
-from jaxfed.errors import UsageError
 from jaxfed.federation.clock.asynchronous import slots_of
 from jaxfed.federation.clock.make_schedule import schedule_of
 from jaxfed.federation.clock.schedule import Timed
@@ -116,15 +115,6 @@ def test_clients_without_labels_begin_once_they_have_work():
     ]
 
 
-def test_fewer_clients_with_labels_than_a_step_takes_are_one_line():
-    with pytest.raises(UsageError) as caught:
-        scheduled_on_labels((0, 2, 0, 3), 3, 4, 2, last=1)
-    assert str(caught.value) == (
-        "concurrency=4: the server's step takes 3 arrivals, and in round 1 only 2 clients have examples to "
-        "train on; use 0, or a smaller cohort_size"
-    )
-
-
 def test_lost_work_frees_a_place(tmp_path):
     (tmp_path / "t.csv").write_text("client,from,to\n0,0,100\n1,0,3\n2,0,100\n")
     clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
@@ -148,36 +138,6 @@ def test_who_is_away_is_waited_for(tmp_path):
     clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
     schedule = scheduled((4, 2), 2, 2, 1, clock)
     assert schedule.rounds == [Timed((0, 1), 15.0, 2, (0, 0))]
-
-
-def test_fewer_clients_than_a_step_takes_are_one_line(tmp_path):
-    (tmp_path / "t.csv").write_text("client,from,to\n0,0,99\n1,0,99\n")
-    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
-    with pytest.raises(
-        UsageError, match=r"fewer than 3 clients finish round 1 .* smaller cohort_size"
-    ):
-        scheduled((2, 2, 2, 2), 3, 4, 1, clock)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((10.5,), "Asynchrony.concurrency=10.5: use integers"),
-        ((10, -1.0), "Asynchrony.exponent=-1.0"),
-    ],
-)
-def test_wrong_settings_are_one_line(given, words):
-    with pytest.raises(UsageError, match=words):
-        Asynchrony(*given)
-
-
-def test_nobody_ever_is_one_line(tmp_path):
-    with pytest.raises(UsageError, match=r"Clock\.deadline=1\.0: .* the fastest takes 4 s"):
-        scheduled((4, 4, 4), 1, 2, 3, Clock(seconds_per_example=1.0, deadline=1.0))
-    (tmp_path / "t.csv").write_text("client,from,to\n0,10,12\n")
-    clock = Clock(seconds_per_example=1.0, availability=str(tmp_path / "t.csv"))
-    with pytest.raises(UsageError, match="nobody finishes round 1 in 1000 draws, with avail"):
-        scheduled((4, 4, 4), 1, 2, 3, clock)
 
 
 def test_models_are_stored_while_somebody_needs_them():

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
-from jaxfed.federation.clock.availability import DAY, Diurnal, availability_of, read_trace
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock.availability import DAY, Diurnal, read_trace
 
 AWAY = -np.inf
 TABLE = "client,from,to\n2,0,5\n0,10,20\n0,30,40\n1,0,100\n2,60,100\n"
@@ -106,44 +104,3 @@ def test_the_next_window_of_a_day(num_clients):
         assert time < start <= time + DAY
         assert (own.until(np.arange(num_clients), start) > start).any()
         time = start
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "the first line of a table is client,from,to"),
-        ("0,1,2\n", "the first line of a table is client,from,to"),
-        ("client,from,to\n", "no window, so no client is ever available"),
-        ("client,from,to\n0,1,2\n4,1,2\n", "line 3: client 4 is unknown; use 0 to 3"),
-        ("client,from,to\n-1,1,2\n", "line 2: client -1 is unknown; use 0 to 3"),
-        ("client,from,to\n0,5,2\n", "line 2: from=5, to=2; use 0 or more, and to above from"),
-        ("client,from,to\n0,5,5\n", "line 2: from=5, to=5"),
-        ("client,from,to\n0,-1,5\n", "line 2: from=-1, to=5"),
-        ("client,from,to\n0,nan,5\n", "line 2: from=nan, to=5"),
-        ("client,from,to\n0,1,inf\n", "line 2: from=1, to=inf"),
-        ("client,from,to\n0,1\n", "line 2: '0,1'; use a client's number and two numbers"),
-        ("client,from,to\n0.5,1,2\n", "line 2: '0.5,1,2'; use a client's number"),
-        ("client,from,to\n0,4,9\n1,0,1\n0,1,5\n", "line 2: client 0 has a window until 5 already"),
-    ],
-)
-def test_a_wrong_table_is_one_line(tmp_path, text, line):
-    with pytest.raises(UsageError) as caught:
-        trace(tmp_path, text)
-    assert str(caught.value).startswith(f"Clock.availability='{tmp_path}/t.csv': {line}")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("missing.csv", "No such file or directory; use 'always', 'diurnal' or a CSV file"),
-        (".", "Is a directory; use 'always'"),
-        ("binary", "no text in UTF-8; use 'always'"),
-        ("\0", "no text in UTF-8; use 'always'"),
-    ],
-)
-def test_a_missing_table_is_one_line(tmp_path, monkeypatch, name, line):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=line):
-        availability_of(Clock(seconds_per_example=1.0, availability=name), 4, 0)

@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import (
     client_map,
     even_devices,
@@ -44,11 +43,6 @@ def test_strategies_agree_with_a_python_loop(execution):
     one_by_one = [step(shared, (x, y)) for x, y in zip(*clients, strict=True)]
     expected = jax.tree.map(lambda *outputs: jnp.stack(outputs), *one_by_one)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), mapped, expected)
-
-
-def test_unknown_strategy_is_named():
-    with pytest.raises(UsageError, match=r"'loop'.*'vmap', 'map', 'shard_map'"):
-        client_map(step, strategy="loop")
 
 
 @pytest.mark.parametrize(("clients", "devices"), [(10, 2), (2, 2), (5, 1), (1, 1)])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution.chunk_size import at_once, fitted, in_chunks
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.memory_limit import RULE, available_bytes, bytes_text, memory_limit
@@ -44,15 +44,6 @@ def test_a_device_that_tells_has_what_it_says(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "much", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9", "9" * 400], ids=str
-)
-def test_what_is_no_limit_is_refused_in_one_line(given):
-    with pytest.raises(UsageError, match=r"^execution.memory_limit=.*: use bytes"):
-        Execution(memory_limit=given)
-    assert not RULE.holds(given)
-
-
-@pytest.mark.parametrize(
     ("num_bytes", "text"),
     [(17, "17 B"), (1_380_000_001, "1.39 GB"), (300 * 10**9, "300 GB"), (2 * 10**12, "2,000 GB")],
 )
@@ -64,10 +55,6 @@ def test_a_step_says_what_it_takes_and_is_refused_beyond_the_limit():
     said = []
     Execution(memory_limit="1 kB", tell=said.append).take("a step", 1000)
     assert said == ["memory: a step takes 1 kB of 1 kB (execution.memory_limit='1 kB')"]
-    with pytest.raises(BeyondMemory, match=r"'1 kB': a step takes .* least; use 1001 bytes"):
-        Execution(memory_limit="1 kB").take("a step", 1001)
-    with pytest.raises(BeyondMemory, match="the device has"):
-        Execution(tell=said.append).take("a step", 1 << 60)
 
 
 def test_a_program_is_held_to_the_limit_for_all_shapes_and_types_that_it_is_given():
@@ -117,20 +104,6 @@ def test_as_many_clients_at_once_as_the_limit_leaves():
     assert one.total < most.total / 2
     with pytest.raises(BeyondMemory, match=r"a round, 1 client at a time, takes"):
         in_limit(fixed, said, all_at_once)(jnp.float32(1), CLIENTS)
-
-
-def test_what_needs_nothing_on_the_way_is_refused_in_one_line_too():
-    """There is nothing to be had from fewer clients at once."""
-
-    def program_of(map_clients):
-        return jax.jit(map_clients(lambda shared, client: client + shared))
-
-    for program in (program_of, lambda _: program_of(client_map)):
-        execution = Execution(memory_limit="1 kB")
-        all_at_once = partial(client_map, strategy="vmap")
-        run = fitted("a round", program, all_at_once, execution, lambda _, x: len(x))
-        with pytest.raises(BeyondMemory, match=r"a round, 1 client at a time, takes"):
-            run(jnp.float32(1), CLIENTS)
 
 
 def test_one_client_after_another_is_left_as_it_is_bit_for_bit():

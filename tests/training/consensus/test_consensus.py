@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeRegressor
 
-from jaxfed.errors import UsageError
 from jaxfed.training.consensus.consensus import CONSENSUS, mean
 
 C = 4
@@ -169,18 +168,6 @@ def test_estimates_below_zero_count_as_zero():
     agreed = consensus("majority").from_tally(tally)
     np.testing.assert_array_equal(agreed.label, [1, -1])
     np.testing.assert_allclose(agreed.soft, [[0, 0.8, 0.2, 0], [0, 0, 0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("name", "keywords", "told"),
-    [
-        ("qualified_majority", {"threshold": 1.1}, r"qualified_majority\.threshold=1\.1"),
-        ("staple", {"threshold": -1}, r"staple\.threshold=-1"),
-    ],
-)
-def test_keywords_that_are_refused(name, keywords, told):
-    with pytest.raises(UsageError, match=told):
-        consensus(name, **keywords)
 
 
 def test_regressors_co_train_by_the_mean():

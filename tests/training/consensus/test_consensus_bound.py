@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.errors import UsageError
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
 
 
@@ -62,19 +61,3 @@ def test_the_smallest_number_of_rounds(m, u, c, delta):
 def test_rounds_that_the_docstring_names():
     assert rounds_needed(5, 10_000, 1, 0.05) == 26_306
     assert rounds_needed(2000, 1, 2.0, 0.9) >= 3  # a_t >= 1/2 is asked for in any case
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: change_probability(2, 1, 10, 1), "num_clients=2"),
-        (lambda: change_probability(3, 0, 10, 1), "num_public=0"),
-        (lambda: change_probability(3, 1, 2, 2), "rounds=2: use integers from 2 c - 1 on"),
-        (lambda: change_probability(3, 1, 2, 0), "rate=0"),
-        (lambda: rounds_needed(3, 1, 1, 1.0), "delta=1.0"),
-        (lambda: rounds_needed(3, 1, math.inf, 0.5), "rate=inf"),
-    ],
-)
-def test_values_that_are_refused(call, told):
-    with pytest.raises(UsageError, match=told):
-        call()

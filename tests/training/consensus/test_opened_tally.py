@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.secure.vote_sums import message_bytes
 from jaxfed.training.consensus.client_sums import ClientSums
@@ -99,8 +98,3 @@ def test_one_call_for_every_consensus(name, sums):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert ("votes" in communication.upload) == (sums == "plaintext")
     assert ("secrets" in communication.upload) == (sums == "masked_resilient")
-
-
-def test_staple_has_no_tally():
-    with pytest.raises(UsageError, match="needs every client's labels"):
-        opened(CONSENSUS["staple"](C), answers_of("labels"), np.arange(4, dtype=np.int32), "masked")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from jaxfed.errors import UsageError
 from jaxfed.training.local import augmentation
 
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -189,12 +188,6 @@ def test_randaugment_draws_all_of_its_changes():
     assert len(distinct) == 5 + 2 * 9
 
 
-def test_vectors_are_no_images():
-    augment = augmentation.compose(["flip"])
-    with pytest.raises(UsageError, match=r"augmentation=\('flip',\): .* examples have shape \[9\]"):
-        augment(jax.random.key(0), jnp.zeros((2, 9)))
-
-
 def test_composition_draws_for_each_image_and_reads_bytes():
     augment = augmentation.compose(("translate:2", "flip"))
     x = np.stack([photo()] * 6)
@@ -205,22 +198,3 @@ def test_composition_draws_for_each_image_and_reads_bytes():
     assert one.dtype == jnp.float32
     assert set(np.unique(as_bytes(one))) <= set(np.unique(x))
     assert augmentation.compose(()) is None
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31"),
-        *("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5"),
-    ],
-)
-def test_unknown_names_and_numbers_are_told(name):
-    with pytest.raises(UsageError, match=f"augmentation='{name}'"):
-        augmentation.compose((name,))
-
-
-@pytest.mark.parametrize("name", ["cutout:2", "randaugment:2:10"])
-@pytest.mark.parametrize("x", [[-0.1, 1.0], [0.0, 1.1]], ids=str)
-def test_levels_below_0_and_above_1_are_refused(name, x):
-    with pytest.raises(UsageError, match=f"augmentation=.{name}.: needs pixels from 0 to 1"):
-        augmentation.check_levels(augmentation.compose((name,)), np.array(x))

@@ -9,7 +9,6 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import in_precision, normalized
 from jaxfed.training.local import losses
@@ -18,20 +17,6 @@ from jaxfed.training.local.losses import Batch
 from jaxfed.training.server import aggregate
 
 KEY = jax.random.key(0)
-
-
-@pytest.mark.parametrize(
-    ("augment", "found"),
-    [
-        (lambda key, x: x[1:], r"float32\[3, 2\]"),
-        (lambda key, x: x[:, 1:], r"float32\[4, 1\]"),
-        (lambda key, x: x.astype(jnp.int32), r"int32\[4, 2\]"),
-        (lambda key, x: x > 0, r"bool\[4, 2\]"),
-    ],
-)
-def test_a_view_has_the_examples_shape_in_bytes_or_floats(augment, found):
-    with pytest.raises(UsageError, match=rf"^augmentation: returns {found} for float32\[4, 2\]"):
-        losses.view(augment, KEY, jnp.ones((4, 2)))
 
 
 def logits_and_labels():

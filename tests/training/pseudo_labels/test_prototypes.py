@@ -8,7 +8,6 @@ from small_training import federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
@@ -76,10 +75,8 @@ def test_there_are_no_more_helpers_than_clients():
 
 
 @pytest.mark.slow
-def test_the_number_of_classes_is_asked_for_and_that_of_labels_is_not():
+def test_the_number_of_labels_is_not_asked_for():
     made = training_of(Batches("joint", size=4, epochs=1))
-    with pytest.raises(UsageError, match="num_classes=0: use the number of classes"):
-        PrototypeTask(num_classes=0)
     federation = federation_of([5, 4, 3], num_labeled=3)
 
     def after(max_labels):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from network_in_process import Network, as_numpy
 
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Unusable
 from jaxfed.testing.method_checks import SEED, arranged
@@ -98,15 +98,3 @@ def test_a_number_of_points_that_no_client_has_is_refused(points):
     labels = JointLabels(source, ask, federation)
     with pytest.raises(Unusable, match=f"{points} points"):
         labels(state, cohort, jax.random.key(0), Communication())
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (("xclp.hamming=plaintext",), r"hamming=.*does not run on a network; use 'masked'"),
-        (("xclp.row_sums=plaintext",), r"row_sums=.*does not run on a network"),
-    ],
-)
-def test_protocols_that_do_not_run_on_a_network_are_named(settings, line):
-    with pytest.raises(UsageError, match=line):
-        both(settings=settings, rounds=0)

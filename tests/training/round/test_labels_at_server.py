@@ -1,7 +1,7 @@
 """Labels at the server: its turn, who takes part, what is sent, and what it is in a labeling."""
 
 import dataclasses
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,10 @@ from small_training import (
 )
 
 from jaxfed import xclp
-from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedmatch import fedmatch
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.errors import UsageError
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
@@ -206,7 +201,7 @@ def test_xclp_labels_are_those_of_one_more_party():
 
 
 @pytest.mark.slow
-def test_xclp_rounds_learn_and_protocols_are_refused():
+def test_xclp_rounds_learn():
     federation = apart([40, 40, 40], 30)
     training = xclp_training(federation)
     training = training.with_server(batches=Batches("joint", 10, 2))
@@ -214,12 +209,6 @@ def test_xclp_rounds_learn_and_protocols_are_refused():
         fedavg(training=training, pseudo_label="xclp"), federation, rounds=6, cohort_size=2
     )
     assert simulated.metrics["test_accuracy"] > 0.6
-    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
-    noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
-    source = propagated_labels.XclpLabels(all_examples(embed), noisy)
-    training = with_sources(training, xclp=source)
-    with pytest.raises(UsageError, match=r"the server has labels.*no noise"):
-        simulate(fedavg(training=training, pseudo_label="xclp"), federation)
 
 
 @pytest.mark.slow
@@ -319,23 +308,3 @@ def test_cohorts_of_clients_without_labels():
     federation = apart([5] * 6)
     drawn = sample_clients(Sampling(3, "proportional"), federation, 0, 1)
     assert len(set(drawn)) == 3
-
-
-def test_mistakes_are_named():
-    federation = apart()
-    training = training_at(federation)
-    for method in (scaffold, partial(protofssl, task=PrototypeTask(num_classes=3))):
-        with pytest.raises(
-            UsageError, match=r"ServerTraining\.examples: this method needs labels at"
-        ):
-            method(training=training)
-    for source in ("per_client_lp", "xclp_prototypes"):
-        within = with_sources(training, **{source: training.pseudo_labels["none"]})
-        with pytest.raises(UsageError, match=r"ServerTraining\.examples: .* by its own labels"):
-            fedavg(training=within, pseudo_label=source)
-    with pytest.raises(UsageError, match="this method needs labels at the clients"):
-        simulate(client_knn(num_classes=3), federation)
-    with pytest.raises(UsageError, match=r"examples=federation.server_examples"):
-        simulate(fedavg(training=training.with_server(examples=None)), federation)
-    with pytest.raises(UsageError, match=r"every example of the server needs its label"):
-        Federation.from_clients([(np.zeros((2, 4)), [0, 1])], server=(np.zeros((1, 4)), [-1]))

@@ -4,11 +4,10 @@ import jax
 import network_in_process
 import numpy as np
 import pytest
-from network_in_process import Network, as_numpy
+from network_in_process import as_numpy
 from on_demand import on_demand
 
-from jaxfed.errors import UsageError
-from jaxfed.testing.method_checks import SEED, arranged
+from jaxfed.testing.method_checks import arranged
 
 COHORT = [2, 3, 5]
 # The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
@@ -83,13 +82,6 @@ def test_without_any_reply_the_model_stays():
     _, before, _, _, _ = both("scaffold", rounds=1)
     _, after, _, _, _ = both("scaffold", rounds=2, absent=everybody)
     jax.tree.map(np.testing.assert_array_equal, as_numpy(before.model), as_numpy(after.model))
-
-
-def test_labels_of_a_frozen_network_are_refused():
-    name = "fedsem"
-    config, federation, _ = arranged(name)
-    with pytest.raises(UsageError, match="on a network clients label their own examples"):
-        Network(config, name, federation, COHORT[:1], seed=SEED)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,8 @@ from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedprox import fedprox
 from jaxfed.algorithms.fedsem import fedsem
-from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.data import Partition
-from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training.local.batches import Batches
@@ -310,20 +308,6 @@ def test_validation_and_test_are_apart():
         (name, accuracy), *_ = judge(state, federation).items()
         assert accuracy == np.mean(predicted[points] == federation.y[points])
         assert name in ("validation_accuracy", "test_accuracy")
-
-
-def test_mistakes_are_named():
-    training = training_of(SMALL)
-    with pytest.raises(UsageError, match=r"pseudo_label='xclpp'.*'none'"):
-        fedavg(training=training, pseudo_label="xclpp")
-    with pytest.raises(UsageError, match=r"fedprox.mu=-1"):
-        fedprox(training=training, mu=-1)
-    with pytest.raises(UsageError, match=r"fixmatch.threshold=2"):
-        fixmatch(training=training, threshold=2)
-    federation = federation_of([20])
-    part = federation.partition._replace(new=federation.partition.labeled)
-    with pytest.raises(UsageError, match=r"federation.test='central'"):
-        fedavg(training=training).init(KEY, dataclasses.replace(federation, partition=part))
 
 
 def test_client_states_are_gathered_and_scattered_by_id():

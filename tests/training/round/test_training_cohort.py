@@ -15,14 +15,7 @@ from small_training import (
     with_sources,
 )
 
-from jaxfed.algorithms.dp_fedavg import dp_fedavg
-from jaxfed.algorithms.dp_fedavg_records.method import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.config import file
-from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.checks.check import check
-from jaxfed.config.data.simulation import Simulation
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import arranged
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.training_cohort import training_places
@@ -135,27 +128,3 @@ def test_without_a_labeling_the_others_receive_nothing():
     sent = metrics["communication"]
     assert sent["upload"]["parameters"] == sent["download"]["parameters"]
     assert int(metrics["clients"]) == 3
-
-
-def test_mistakes_are_named():
-    with pytest.raises(UsageError, match=r"training.training_cohort_size=2: on a network all"):
-        fedavg(training=training_with(2)).sides()
-    smoke = "ml_collections_configs/audit.py:dp,smoke"
-    config = file.load(smoke, ["training.training_cohort_size=2"])
-    federation = Simulation(config).federation(0)
-    key = r"config\.training\.training_cohort_size=2: the privacy of this method"
-    with pytest.raises(UsageError, match=key):
-        make_algorithm(config, "dp_fedavg", federation)
-    for method in (dp_fedavg, dp_fedavg_records):
-        with pytest.raises(UsageError, match=r"^Training\.training_cohort_size=2: the privacy of"):
-            method(training=training_with(2))
-    config = file.load(
-        "ml_collections_configs/fedavg_xclp.py:smoke", ["federation.labels_at=server"]
-    )
-    config.training.training_cohort_size = 2
-    with pytest.raises(UsageError, match=r"config.training.training_cohort_size=2: needs"):
-        check(config)
-    at_server = Simulation(config).federation(0)
-    method = make_algorithm(config, "fedavg_xclp", at_server)
-    with pytest.raises(UsageError, match=r"training_cohort_size=2: needs labels at clients"):
-        method.init(KEY, at_server)

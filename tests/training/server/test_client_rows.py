@@ -12,7 +12,6 @@ from small_training import KEY, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.scaffold import scaffold
-from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.row_table import RowTable
@@ -165,15 +164,3 @@ def test_beyond_the_memory_rows_lie_in_the_folder_and_have_the_same_bits(
     there = run(host=Execution(folder=folder))
     assert folder.exists()
     assert_equal(here[-1], there[-1])
-
-
-def test_a_population_beyond_memory_and_disk_is_one_line(small, tmp_path):
-    with pytest.raises(BeyondMemory) as caught:
-        rows_for(10**6, ONE, Execution(memory_limit="1 MB"))
-    assert str(caught.value) == (
-        "execution.memory_limit='1 MB': the states of 1,000,000 clients take 12 MB, the memory for them is "
-        "1 MB; use 12000000 bytes or more, or give Execution a folder on a disk"
-    )
-    with pytest.raises(BeyondMemory, match=r"and the disk of .*/a/b has [\d.]+ .B$"):
-        rows_for(10**15, ONE, Execution(memory_limit="1 MB", folder=tmp_path / "a" / "b"))
-    assert isinstance(rows_for(10, ONE, Execution())["w"], RowTable)

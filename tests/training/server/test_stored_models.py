@@ -10,7 +10,6 @@ from flax import nnx
 from plain_fedbuff import arrivals
 
 import jaxfed
-from jaxfed.errors import UsageError
 from jaxfed.federation.clock.make_schedule import schedule_of
 from jaxfed.federation.clock.settings import Asynchrony, Clock
 from jaxfed.federation.execution.client_map import client_map
@@ -233,20 +232,3 @@ def test_who_began_in_stage_1_trains_as_of_stage_1():
         assert record["stage_round"] == stage_round
         assert record["rate"] == np.float32(1 / (1 + stage_round))
     assert crossing >= 2
-
-
-def test_a_method_that_averages_more_is_refused():
-    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
-    options = {"cohort_size": 2, "asynchrony": Asynchrony(4)}
-    with pytest.raises(UsageError, match="server averages more than model changes"):
-        jaxfed.simulate(method(jaxfed.algorithms.scaffold), federation, clock=SECOND, **options)
-    with pytest.raises(UsageError, match=r"asynchronous rounds need clock=Clock"):
-        jaxfed.simulate(method(), federation, **options)
-
-
-def test_arrivals_that_would_not_all_train_are_refused():
-    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
-    network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
-    few = jaxfed.algorithms.fedavg(training=Training(network, training_cohort_size=1))
-    with pytest.raises(UsageError, match="or not all arrivals"):
-        jaxfed.simulate(few, federation, cohort_size=2, clock=SECOND, asynchrony=Asynchrony(4))

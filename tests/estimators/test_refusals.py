@@ -1,0 +1,42 @@
+"""What recipes of estimators refuse, and what is wrong with a fit."""
+
+import sys
+from unittest import mock
+
+import refusals
+
+from jaxfed.estimators import named
+from jaxfed.estimators.recipe import Recipe
+
+
+def without(package, make):
+    with mock.patch.dict(sys.modules, {package: None}):
+        make()
+
+
+def path(name, **settings):
+    return lambda: named.by_path(estimator=name, **settings)
+
+
+test_refused = refusals.table(
+    {
+        "estimator='os.path.join': use a class of sklearn": path("os.path.join"),
+        "estimator='subprocess': use": path("subprocess"),
+        "estimator='sklearn.svm.SVX': there is no such class": path("sklearn.svm.SVX"),
+        "estimator='sklearn.svn.SVC': there is no such class": path("sklearn.svn.SVC"),
+        "estimator='sklearn.base.clone': is no class": path("sklearn.base.clone"),
+        "estimator='sklearn.linear_model.Ridge': is no classifier": path(
+            "sklearn.linear_model.Ridge"
+        ),
+        "estimator='sklearn.svm.SVC': ...keyword argument 'c'": path("sklearn.svm.SVC", c=3),
+        "estimator='sklearn.svm.SVC': The 'C' parameter of SVC must be": path(
+            "sklearn.svm.SVC", C=-1.0, is_scaled=True
+        ),
+        "estimator='sklearn.naive_bayes': ": lambda: Recipe("mine", "sklearn.naive_bayes"),
+        "decision_tree.max_depth=-1: use": lambda: named.decision_tree(max_depth=-1),
+        "xgboost: needs xgboost, which is not installed: pip install -r requirements-learners.txt": (
+            lambda: without("xgboost", named.xgboost)
+        ),
+        "rulefit: needs imodels, which": lambda: without("imodels", named.rulefit),
+    }
+)

@@ -1,0 +1,161 @@
+"""What federations, the simulated clock and memory limits refuse."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import refusals
+
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.availability import availability_of
+from jaxfed.federation.clock.make_schedule import schedule_of
+from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.execution.chunk_size import fitted
+from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.sampling import Sampling
+
+X, Y = np.arange(5, dtype=np.float32)[:, None], np.arange(5) % 3
+PAIR, NO_LABELS = (X, Y), np.full(5, -1)
+
+
+def made(*clients, **given):
+    return partial(Federation.from_clients, clients or [PAIR], **given)
+
+
+def like(examples):
+    return lambda: made()().examples_like_these(examples, "here")
+
+
+DATA = {
+    "...left_out_client=1": lambda: made()().leave_out(1),
+    "...public_labeled=True: every public example needs": made(public_labeled=True),
+    "...public_labeled=True: every public": made(public=(X, NO_LABELS), public_labeled=True),
+    "...public_labeled=True: every": made(public=X, public_labeled=True),
+    "...public is tuple; use a pair": made(public=(X, Y, 1)),
+    "...test is ndarray; use a pair (examples, labels)": made(test=X),
+    "...clients[0] is ndarray; use a pair": made(X),
+    "...new[0] is ndarray": made(new=[X]),
+    "...`new` is of type int; use a list of pairs": made(new=3),
+    "...`clients` is of type NoneType; use": lambda: Federation.from_clients(None),
+    "from_clients...examples are lists of unequal lengths": made(([[1.0], [2.0, 3.0]], [0, 1])),
+    "from_clients...labels are lists of unequal lengths; use": made(([[1.0], [2.0]], [[0], 1])),
+    "from_clients...examples are an array [2]; use [n, ": made(([1.0, 2.0], [0, 1])),
+    "from_clients...`public` are lists of unequal lengths": made(public=[[1.0], [2.0, 3.0]]),
+    "from_clients...examples of type <U6; numbers are needed": made(public="digits"),
+    "from_clients...the highest label is 0; use labels 0..C-1": made(([[1.0]], [0])),
+    "from_clients...num_classes=3.5: use integers from 2 on": made(num_classes=3.5),
+    "...every example of the server needs its label": made(server=(X[:1], [-1])),
+    "here: examples are lists of unequal lengths; use an": like([[1.0], [1.0, 2.0]]),
+    "here: examples are an array []...; use [n, 1]": like(np.zeros(())),
+    "here: examples are an array [3, 2]; use [n, 1]": like(np.zeros((3, 2))),
+}
+
+
+def sized(*sizes):
+    return made(*((np.zeros((n, 2)), [0] * n) for n in sizes), num_classes=2)()
+
+
+def labeled(*numbers):
+    """Clients with these numbers of labels, each beside an example without."""
+    clients = ((np.zeros((n + 1, 2)), [0] * n + [-1]) for n in numbers)
+    return made(*clients, num_classes=2)()
+
+
+SIX = sized(1, 2, 3, 4, 5, 6)
+
+
+def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, **clock):
+    """Three rounds, of windows in which clients are available where there are some."""
+
+    def call():
+        if windows := clock.pop("windows", ""):
+            Path("t.csv").write_text("client,from,to\n" + windows)
+            clock["availability"] = "t.csv"
+        given = Clock(**{"seconds_per_example": 1.0} | clock), Sampling(size, sampling), federation
+        options = {"asynchrony": Asynchrony(at_once)} if at_once else {}
+        schedule_of(*given, 5, 3, needs_labels=lambda number: labels, **options)
+
+    return call
+
+
+BY_LABELS = partial(rounds, labels=True)
+CLOCK = {
+    "Clock.deadline=0.5: no client finishes a round by then, the fast": rounds(deadline=0.5),
+    "Clock.deadline=1.0: ...fastest takes 4 s": rounds(sized(4, 4), 1, 2, deadline=1.0),
+    "Clock.deadline=3.0: ...fastest takes 7 s": BY_LABELS(labeled(0, 7, 0, 8), deadline=3.0),
+    "Clock.deadline=3.0: there is no sim": rounds(seconds_per_example=0.0, deadline=3.0),
+    "Clock.deadline=-1.0: use numbers from 0 on": rounds(deadline=-1.0),
+    "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
+    "Clock.over_selection=2.0: all clients take part already": rounds(over_selection=2.0),
+    "Clock.online_share=0.0: use numbers above 0": rounds(online_share=0.0),
+    "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
+    "Clock.availability='': use 'always', 'diurnal' or a CSV": rounds(availability=""),
+    "...nobody finishes round 1 in 1000 draws, with deadline=4.0, availability='t.csv'; allow": (
+        rounds(deadline=4.0, windows="1,10,11\n")
+    ),
+    "...nobody finishes": BY_LABELS(labeled(0, 3, 0), windows="0,0,100\n2,0,100\n"),
+    "...nobody finishes round 1": rounds(sized(4, 4, 4), 1, 2, windows="0,10,12\n"),
+    "...fewer than 3 clients finish round 1": rounds(SIX, 3, 4, windows="0,0,99\n1,0,99\n"),
+    "sampling='groups': clients of a fixed turn may be away": rounds(SIX, 3, sampling="groups"),
+    "concurrency=2: the server's step takes 3 arrivals; use 3 to 6 clients": rounds(SIX, 3, 2),
+    "concurrency=7: the server's step takes 3 arrivals; use 3 to 6": rounds(SIX, 3, 7),
+    "concurrency=5: the server's step takes 6 arrivals; use 6 to 6": rounds(SIX, 0, 5),
+    "sampling='proportional': concurrency=4 replaces": rounds(SIX, 3, 4, "proportional"),
+    "concurrency=4: ...in round 1 only 2 clients have": BY_LABELS(labeled(0, 2, 0, 3), 3, 4),
+    "Asynchrony.concurrency=10.5: use integers": lambda: Asynchrony(10.5),
+    "Asynchrony.exponent=-1.0": lambda: Asynchrony(10, -1.0),
+}
+
+
+def trace(table, name="t.csv"):
+    def call():
+        Path("t.csv").write_bytes(table)
+        availability_of(Clock(seconds_per_example=1.0, availability=name), 4, 0)
+
+    return call
+
+
+HEAD = b"client,from,to\n"
+TRACE = {
+    "Clock.availability='t.csv': the first line of a table is client,from,to": trace(b"0,1,2\n"),
+    "...: no window, so no client is ever available": trace(HEAD),
+    "...: line 3: client 4 is unknown; use 0 to 3": trace(HEAD + b"0,1,2\n4,1,2\n"),
+    "...: line 2: client -1 is unknown; use 0 to 3": trace(HEAD + b"-1,1,2\n"),
+    "...: line 2: from=5, to=5; use 0 or more, and to above from": trace(HEAD + b"0,5,5\n"),
+    "...: line 2: from=-1, to=5": trace(HEAD + b"0,-1,5\n"),
+    "...: line 2: from=nan, to=5": trace(HEAD + b"0,nan,5\n"),
+    "...: line 2: from=1, to=inf": trace(HEAD + b"0,1,inf\n"),
+    "...: line 2: '0,1'; use a client's number and two numbers": trace(HEAD + b"0,1\n"),
+    "...: line 2: '0.5,1,2'; use": trace(HEAD + b"0.5,1,2\n"),
+    "...: line 2: client 0 has a window until 5": trace(HEAD + b"0,4,9\n1,0,1\n0,1,5\n"),
+    "...: no text in UTF-8; use 'always'": trace(b"\xff\xfe\x00"),
+    "...: No such file or directory; use 'always', 'diurnal' or": trace(b"", "missing.csv"),
+    "...: Is a directory; use 'always'": trace(b"", "."),
+    "...: no text in UTF-8": trace(b"", "\0"),
+}
+
+
+def beyond_memory():
+    def program(map_clients):
+        return jax.jit(map_clients(lambda shared, client: client + shared))
+
+    vmap = partial(client_map, strategy="vmap")
+    run = fitted("a round", program, vmap, LITTLE, lambda _, x: len(x))
+    run(jnp.float32(1), np.ones((8, 200), np.float32))
+
+
+LITTLE = Execution(memory_limit="1 kB", tell=[].append)
+EXECUTION = {
+    f"execution.memory_limit={given!r}: use bytes": partial(Execution, memory_limit=given)
+    for given in ("", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9")
+} | {
+    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.take("a step", 1001),
+    "...the device has": lambda: Execution(tell=[].append).take("a step", 1 << 60),
+    "...a round, 1 client at a time, takes": beyond_memory,
+    "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
+}
+
+test_refused = refusals.table(DATA | CLOCK | TRACE | EXECUTION)

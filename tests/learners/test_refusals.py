@@ -1,0 +1,75 @@
+"""What learners refuse."""
+
+from functools import cache, partial
+
+import numpy as np
+import refusals
+from small_training import KEY, federation_of, training_of
+
+from jaxfed.learners import LEARNERS, Taught, mixed
+from jaxfed.training.local.batches import Batches
+
+FEDERATION, U = federation_of([5, 4]), np.zeros((6, 4), np.float32)
+tree = partial(LEARNERS["decision_tree"], num_classes=3)
+
+
+@cache
+def network(**keywords):
+    return LEARNERS["network"](training=training_of(Batches("joint", 4, 1)), **keywords)
+
+
+@cache
+def started(learner):
+    return learner, learner.init(KEY, FEDERATION)
+
+
+def fit(learner, **change):
+    """A step on public examples of which something is changed."""
+    taught = Taught(U, np.zeros(6, np.int32), np.ones(6, np.float32))._replace(**change)
+    made, state = started(learner)
+    return made.fit(state, FEDERATION.cohort(), taught, KEY, 1)
+
+
+def state_of_others():
+    state, stranger = fit(tree()).state, tree()
+    stranger.init(KEY, federation_of([5, 4], seed=4))
+    stranger.predict(state, np.arange(2), U)
+
+
+def fewer_public_examples():
+    learner = tree()
+    state = fit(learner).state
+    learner.fit(
+        state, FEDERATION.cohort(), Taught(U[:5], np.zeros(5, np.int32), np.ones(5)), KEY, 1
+    )
+
+
+TREE, NETWORK = tree(), network()
+
+test_refused = refusals.table(
+    {
+        "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
+        "decision_tree: ... 'depth'": lambda: tree(depth=3),
+        "network.public_batch_size=0": lambda: network(public_batch_size=0),
+        "network.pseudo_weight=-1.0": lambda: network(pseudo_weight=-1.0),
+        "network.public_loss='l3'": lambda: network(public_loss="l3"),
+        "public_loss='soft_cross_entropy': needs soft targets": lambda: fit(
+            network(public_loss="soft_cross_entropy")
+        ),
+        "public examples are uint8 (4,), clients' own float32 (4,)": lambda: fit(
+            TREE, x=U.astype(np.uint8)
+        ),
+        "public examples are float32 (3,), clients' own float32 (4,)": lambda: fit(
+            NETWORK, x=U[:, :3]
+        ),
+        "taught.label: shape (5,) for 6 public examples and 2": lambda: fit(
+            TREE, label=np.zeros(5, np.int32)
+        ),
+        "taught.weight: shape (3, 6) for 6 public": lambda: fit(TREE, weight=np.ones((3, 6))),
+        "taught.soft: shape (6,) for 6 public": lambda: fit(NETWORK, soft=np.ones(6)),
+        "mixed: no learner": lambda: mixed([]),
+        "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
+        "decision_tree: a state of other clients or public": state_of_others,
+        "decision_tree: 5 public examples, and 6 in rounds before": fewer_public_examples,
+    }
+)

@@ -1,0 +1,372 @@
+"""What training refuses: its parts, users' own functions, labels at the wrong side."""
+
+import dataclasses
+import math
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import jax.numpy as jnp
+import network_in_process
+import numpy as np
+import optax
+import refusals
+from flax import nnx
+from small_training import KEY, clients_and_server, federation_of, training_of, with_sources
+
+import jaxfed
+from jaxfed import xclp
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.client_knn import client_knn
+from jaxfed.algorithms.dp_fedavg import dp_fedavg
+from jaxfed.algorithms.dp_fedavg_records.method import dp_fedavg_records
+from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.algorithms.fixmatch import fixmatch
+from jaxfed.algorithms.protofssl import protofssl
+from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.scaffold import scaffold
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.experiment.run.simulate import simulate
+from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.testing.method_checks import SEED, arranged
+from jaxfed.training.consensus.client_sums import ClientSums
+from jaxfed.training.consensus.consensus import CONSENSUS
+from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
+from jaxfed.training.consensus.opened_tally import opened_tally
+from jaxfed.training.local import augmentation, losses
+from jaxfed.training.local.client_data import usable
+from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
+from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
+from jaxfed.training.round.client_round import finished, local_steps
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.server.client_rows import rows_for
+
+MODEL = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
+BATCHES = jaxfed.Batches("joint", size=4, epochs=2)
+
+
+def local(**given):
+    return lambda: jaxfed.LocalTraining(**given)
+
+
+def server(**given):
+    return lambda: jaxfed.ServerTraining(**given)
+
+
+def labels(**given):
+    return lambda: jaxfed.LabelSources(**given)
+
+
+def execution(**given):
+    return lambda: jaxfed.ClientExecution(**given)
+
+
+def training(**given):
+    return lambda: jaxfed.Training(MODEL, **given)
+
+
+def batches(*given):
+    return lambda: jaxfed.Batches(*given)
+
+
+def strong(method):
+    own = jaxfed.Training(MODEL).with_local(strong_augment=lambda key, x: x)
+    return lambda: method(training=own)
+
+
+PARTS = {
+    "LocalTraining.optimizer='adam': use a function such as optax.adam": local(optimizer="adam"),
+    "LocalTraining.learning_rate=0.1: use a schedule such as optax.c": local(learning_rate=0.1),
+    "LocalTraining.learning_rate=...use a schedule of": local(
+        learning_rate=lambda t: 0.1 if t < 3 else 0.01
+    ),
+    "LocalTraining.learning_rate=...gives no rate": local(learning_rate=lambda t: "fast"),
+    "LocalTraining.batches='joint': use Batches": local(batches="joint"),
+    "LocalTraining.labeled_batches=32: use Batches": local(labeled_batches=32),
+    "LocalTraining.client_optimizer='keep': choose one of": local(client_optimizer="keep"),
+    "LocalTraining.batch_statistics='off': choose one of": local(batch_statistics="off"),
+    "LocalTraining.pointwise='mse': use a function": local(pointwise="mse"),
+    "LocalTraining.augment='flip': use a function": local(augment="flip"),
+    "LocalTraining.strong_augment=('flip',): use a fun": local(strong_augment=("flip",)),
+    "LocalTraining.strong_augment=None: 'fixmatch' compares two views ...; give a strong": (
+        lambda: fixmatch(training=jaxfed.Training(MODEL))
+    ),
+    "LocalTraining.strong_augment: 'fedavg' does not read it; leave it out": strong(fedavg),
+    "Batches.scheme='mixed': choose one of 'joint',": batches("mixed", 4, 1),
+    "Batches.size=0: use integers from 1 on": batches("joint", 0, 1),
+    "Batches.epochs=0: use integers from 1 on": batches("joint", 4, 0),
+    "Batches.steps=-1: use integers from 0": batches("joint", 4, 1, -1),
+    "ServerTraining.aggregate=...: use an Aggregate, such as": server(aggregate=optax.sgd(1.0)),
+    "ServerTraining.weighting='uniform': use a function": server(weighting="uniform"),
+    "ServerTraining.examples=...a pair": server(examples=np.zeros(3)),
+    "ServerTraining.batches=3: use Batches": server(batches=3),
+    "LabelSources.confidence='high': choose one of 'softmax'": labels(confidence="high"),
+    "LabelSources.xclp_parameters=...: use jaxfed.xclp.Par": labels(xclp_parameters={"seed": 3}),
+    "LabelSources.validation=...a pair": labels(validation=np.zeros(3)),
+    "ClientExecution.map_clients='vmap': use partial": execution(map_clients="vmap"),
+    "ClientExecution.clients_multiple=0: use integers from 1": execution(clients_multiple=0),
+    "ClientExecution.host=3: use a ...Execution": execution(host=3),
+    "fedavg: training is a Model; use ": lambda: jaxfed.algorithms.fedavg(training=MODEL),
+    "Training...use local=LocalTraining(optimizer=...)": training(optimizer=optax.adam),
+    "Training...use server=ServerTraining(weighting=...)": training(weighting=np.size),
+    "Training...use execution=ClientExecution(clients_m": training(clients_multiple=2),
+    "Training...pseudo_labels: ... use labels=": training(pseudo_labels={}),
+    "Training...use protofssl(task=PrototypeTask(num_": training(num_classes=3),
+    "Training...server is a tuple; use server=ServerTraining": training(server=(1, 2)),
+    "Training...labels='xclp': use LabelSources": training(labels="xclp"),
+    "Training...labeled_only_rounds=-1: use integers": training(labeled_only_rounds=-1),
+    "Training...training_cohort_size=1.5: use integers": training(training_cohort_size=1.5),
+    "Training...initial_model={'w': 1}: use a state of": training(initial_model={"w": 1}),
+}
+
+
+def tally_of_staple():
+    sums = ClientSums("masked", Communication())
+    answers, ids = np.zeros((4, 5), np.int32), np.arange(4, dtype=np.int32)
+    opened_tally(CONSENSUS["staple"](3), answers, ids, sums, num_classes=3)
+
+
+def change(*given):
+    return lambda: change_probability(*given)
+
+
+CONSENSUSES = {
+    "qualified_majority.threshold=1.1": lambda: CONSENSUS["qualified_majority"](4, threshold=1.1),
+    "staple.threshold=-1": lambda: CONSENSUS["staple"](4, threshold=-1),
+    "...num_clients=2": change(2, 1, 10, 1),
+    "...num_public=0": change(3, 0, 10, 1),
+    "...rounds=2: use integers from 2 c - 1 on": change(3, 1, 2, 2),
+    "...rate=0": change(3, 1, 2, 0),
+    "...delta=1.0": lambda: rounds_needed(3, 1, 1, 1.0),
+    "...rate=inf": lambda: rounds_needed(3, 1, math.inf, 0.5),
+    "...needs every client's labels": tally_of_staple,
+}
+
+
+def levels(name, *x):
+    return lambda: augmentation.check_levels(augmentation.compose((name,)), np.array(x))
+
+
+def viewed(augment):
+    return lambda: losses.view(augment, KEY, jnp.ones((4, 2)))
+
+
+def flip_a_vector():
+    augmentation.compose(["flip"])(KEY, jnp.zeros((2, 9)))
+
+
+NAMES = ("flop", "flip:1", "translate:x", "translate:-1", "crop:-1", "randaugment:2:31")
+NAMES += ("flip_axes:2", "rotate:10:-0.5", "holes:0", "holes:16:0", "holes:16:8:1.5")
+VIEWS = {f"...augmentation='{name}'": partial(augmentation.compose, (name,)) for name in NAMES} | {
+    "...augmentation='cutout:2': needs pixels from 0 to 1": levels("cutout:2", -0.1, 1.0),
+    "...augmentation='randaugment:2:10': needs pix": levels("randaugment:2:10", 0.0, 1.1),
+    "...augmentation=('flip',): ... examples have shape [9]": flip_a_vector,
+    "augmentation: returns float32[3, 2] for float32[4, 2]": viewed(lambda key, x: x[1:]),
+    "augmentation: returns int32[4, 2] for": viewed(lambda key, x: x.astype(jnp.int32)),
+    "augmentation: returns bool[4, 2] for float32[4, 2]": viewed(lambda key, x: x > 0),
+}
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((30, 4)).astype(np.float32)
+Y = np.where(np.arange(30) % 3 == 0, -1, np.arange(30) % 3)
+FEDERATION = jaxfed.Federation.from_clients([(X[:15], Y[:15]), (X[15:], Y[15:])], num_classes=3)
+
+
+def own_labels(found):
+    """A round on labels that a user's source gives: `found` (cohort, labels, weights)."""
+
+    def mine(parts):
+        def source(state, cohort, key, communication):
+            y = jnp.zeros(cohort.y.shape, jnp.int32)
+            return found(cohort, y, y.astype(jnp.float32) + 1)
+
+        return source
+
+    def call():
+        given = jaxfed.LabelSources(own_parameters=xclp.Propagation(num_classes=3))
+        with mock.patch.dict(PSEUDO_LABELS, mine=mine):
+            method = fedavg(training=jaxfed.Training(MODEL, labels=given), pseudo_label="mine")
+            simulate(method, FEDERATION)
+
+    return call
+
+
+def own_states(first, after):
+    own = jaxfed.Training(MODEL)
+
+    def local_update(shared, client, key, *, batches):
+        trained = local_steps(own, shared, client, key, loss=own.loss, batches=batches)
+        return finished(own, shared, client, trained)._replace(client_state=after(client.state))
+
+    def init(model, federation):
+        return first
+
+    made = partial(federated_training, own, local_update, pseudo_label="none", init_client=init)
+    return lambda: simulate(made(), FEDERATION)
+
+
+def own_round(change):
+    plain = fedavg(training=jaxfed.Training(MODEL))
+    method = plain._replace(round=lambda *given: change(*plain.round(*given)))
+    return lambda: simulate(method, FEDERATION)
+
+
+def own_weights(weigh):
+    """Client 0 has 10 labels, client 1 has 8; the cohort has room for one more."""
+    data = [(X[:15], Y[:15]), (X[:12], Y[:12])]
+    federation = jaxfed.Federation.from_clients(data, num_classes=3)
+    given = jaxfed.Training(MODEL, execution=jaxfed.ClientExecution(clients_multiple=3))
+    given = given.with_server(weighting=lambda data: weigh(usable(data).sum()))
+    return lambda: simulate(fedavg(training=given), federation)
+
+
+def no_method():
+    with mock.patch.dict(ALGORITHMS, mine=lambda *, training: None):
+        jaxfed.run("fedavg_xclp:smoke", algorithm="mine", baselines=(), progress=False)
+
+
+def weighted(wrong):
+    return lambda labels: jnp.where(labels == 8, wrong, 1.0)
+
+
+OWN = {
+    "...labels of shape (2, 1) for examples (2, 15": own_labels(
+        lambda c, y, w: completed(c, y[:, :1], w)
+    ),
+    "...weights of shape (15,) for": own_labels(lambda c, y, w: completed(c, y, w[0])),
+    "...labels of type float32; use int32": own_labels(lambda c, y, w: completed(c, w, w)),
+    "...returned tuple; use the PseudoLabels": own_labels(lambda c, y, w: (y, w)),
+    "mine: labels -5..2; use -1..2": own_labels(lambda c, y, w: completed(c, y - 5, w)),
+    "mine: labels ...9; use -1..2": own_labels(lambda c, y, w: completed(c, y + 9, w)),
+    "...some weight is negative or not": own_labels(lambda c, y, w: completed(c, y, w * jnp.nan)),
+    "...some weight is negative or": own_labels(lambda c, y, w: PseudoLabels(y, -w, {})),
+    "...client_state: float32[3] in place of float32[2]": own_states(
+        jnp.zeros(2), lambda old: jnp.zeros(3)
+    ),
+    "...client_state: float32[] in place of int32[]": own_states(
+        jnp.int32(0), lambda old: old.astype(jnp.float32)
+    ),
+    "...its structure differs from that of `init_": own_states(jnp.zeros(2), lambda old: ()),
+    "...returned ServerState; return (state, metrics), m": own_round(lambda after, metrics: after),
+    "...metrics a dict": own_round(lambda after, metrics: (after, None)),
+    "...metric 'note' is text": own_round(lambda after, metrics: (after, {**metrics, "note": "a"})),
+    "ServerTraining.weighting: it gives client 1 the weight -2.5; return": own_weights(
+        weighted(-2.5)
+    ),
+    "ServerTraining.weighting: it gives client 1 the weight nan": own_weights(weighted(jnp.nan)),
+    "ServerTraining.weighting: it gives client 1 the weight inf": own_weights(weighted(jnp.inf)),
+    "...factory of 'mine' returned NoneType; return a Fed": no_method,
+}
+
+PLAIN = training_of(BATCHES)
+SERVED = clients_and_server(lambda x: [x[:10], x[10:]])[1]
+AT_SERVER = PLAIN.with_server(examples=SERVED.server_examples, batches=BATCHES)
+
+
+def trains_by(source):
+    within = with_sources(AT_SERVER, **{source: AT_SERVER.pseudo_labels["none"]})
+    return lambda: fedavg(training=within, pseudo_label=source)
+
+
+def noisy_labels_at_the_server():
+    embed = pseudo_label.embedding(AT_SERVER.model, AT_SERVER.execution.map_clients)
+    noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
+    source = propagated_labels.XclpLabels(all_examples(embed), noisy)
+    method = fedavg(training=with_sources(AT_SERVER, xclp=source), pseudo_label="xclp")
+    simulate(method, SERVED)
+
+
+def points_to_test_without():
+    one = federation_of([20])
+    one = dataclasses.replace(one, partition=one.partition._replace(new=one.partition.labeled))
+    fedavg(training=PLAIN).init(KEY, one)
+
+
+def frozen_network():
+    config, federation, _ = arranged("fedsem")
+    network_in_process.Network(config, "fedsem", federation, [2], seed=SEED)
+
+
+def labeled_on_a_network(*settings):
+    settings = ("xclp.num_bits=64", "training.labeled_only_rounds=0", *settings)
+    return lambda: network_in_process.both("fedavg_xclp", [2, 3], settings, rounds=0)
+
+
+def population(number, **given):
+    one = {"w": jnp.float32([1, 2]), "n": jnp.int32(3)}
+    return lambda: rows_for(number, one, Execution(memory_limit="1 MB", **given))
+
+
+SIDES = {
+    "ServerTraining.examples: this method needs labels at": lambda: scaffold(training=AT_SERVER),
+    "ServerTraining.examples: this method needs labels": lambda: protofssl(
+        training=AT_SERVER, task=PrototypeTask(num_classes=3)
+    ),
+    "ServerTraining.examples: ... by its own labels": trains_by("per_client_lp"),
+    "ServerTraining.examples: ... by its own": trains_by("xclp_prototypes"),
+    "...the server has labels...no noise": noisy_labels_at_the_server,
+    "...this method needs labels at the cl": lambda: simulate(client_knn(num_classes=3), SERVED),
+    "...examples=federation.server_examples": lambda: simulate(fedavg(training=PLAIN), SERVED),
+    "...pseudo_label='xclpp'...'none'": lambda: fedavg(training=PLAIN, pseudo_label="xclpp"),
+    "...federation.test='central'": points_to_test_without,
+    "...num_classes=0: use the number of classes": lambda: PrototypeTask(num_classes=0),
+    "...on a network clients label their own examples": frozen_network,
+    "...hamming=...does not run on a network; use 'masked'": labeled_on_a_network(
+        "xclp.hamming=plaintext", "xclp.influence=columns", "xclp.row_sums=masked"
+    ),
+    "...the states of 1,000,000 clients take 12 MB, the memory for them is 1 MB; use 12000000 bytes "
+    "or more, or give Execution a folder on a disk": population(10**6),
+    "...and the disk of ...b has": population(10**15, folder=Path("a/b")),
+}
+
+FEW = dataclasses.replace(PLAIN, training_cohort_size=2)
+
+
+def private(method):
+    return lambda: method(training=FEW)
+
+
+def configured(variant, name, *overrides, checked=False):
+    config = file.load(str(CONFIGS / variant), overrides)
+    config.training.training_cohort_size = 2
+    if checked:
+        check(config)
+    federation = Simulation(config).federation(0)
+    make_algorithm(config, name, federation).init(KEY, federation)
+
+
+def asynchronous(method=fedavg, training=PLAIN, seconds=1.0):
+    clock = Clock(seconds_per_example=seconds) if seconds else None
+    options = {"cohort_size": 2, "asynchrony": Asynchrony(4), "clock": clock}
+    federation = federation_of([2, 3, 7, 13, 17])
+    return lambda: simulate(method(training=training), federation, **options)
+
+
+CONFIGS = Path("ml_collections_configs").resolve()
+at_the_server = partial(
+    configured, "fedavg_xclp.py:smoke", "fedavg_xclp", "federation.labels_at=server"
+)
+COHORTS = {
+    "Training.training_cohort_size=2: the privacy of this": private(dp_fedavg),
+    "Training.training_cohort_size=2: the privacy of": private(dp_fedavg_records),
+    "...training_cohort_size=2: on a network all": lambda: fedavg(training=FEW).sides(),
+    "config.training.training_cohort_size=2: the privacy of this method": partial(
+        configured, "audit.py:dp,smoke", "dp_fedavg"
+    ),
+    "config.training.training_cohort_size=2: needs": partial(at_the_server, checked=True),
+    "...training_cohort_size=2: needs labels at clients": at_the_server,
+    "...server averages more than model changes": asynchronous(scaffold),
+    "...asynchronous rounds need clock=Clock": asynchronous(seconds=0),
+    "...or not all arrivals": asynchronous(training=FEW),
+}
+
+test_parts = refusals.table(PARTS | CONSENSUSES | VIEWS)
+test_users_own = refusals.table(OWN)
+test_sides_and_cohorts = refusals.table(SIDES | COHORTS)
