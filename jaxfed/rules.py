@@ -12,12 +12,13 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
-from types import SimpleNamespace
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.settings import allowed_text, is_allowed, names_of, settings_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -193,6 +194,25 @@ def check_keywords(factory: Callable[..., Any], given: Mapping[str, Any]) -> Non
         together(SimpleNamespace(**values))
 
 
+def rules_of_fields(owner: type) -> dict[str, Rule]:
+    """The rules of a dataclass's fields: its `rules`, or those of its hints."""
+    if hasattr(owner, "rules"):
+        own: dict[str, Rule] = owner.rules
+        return own
+    return {name: rule_of(one.hint) for name, one in settings_of(owner).items()}
+
+
+def rule_of(hint: Any) -> Rule:
+    """The rule of a hint; None, for a number that may be left out, is not among its values."""
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        first, *others = [each for each in get_args(hint) if each is not NoneType]
+        hint = hint if others else first
+    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    names = names_of(hint)
+    kind = base if base in (bool, int, float, str) else str if names else object
+    return Rule(kind, allowed_text(hint), functools.partial(is_allowed, hint=hint), names)
+
+
 def plain_factory(
     factory: Callable[..., Any],
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -207,8 +227,9 @@ def plain_factory(
 def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
     """The rules of a factory's keywords, those of its dataclasses' fields included."""
     plain, _ = plain_factory(factory)
-    fields = (getattr(each, "rules", {}) for each in classes_of(plain))
-    return {**dict(collections.ChainMap(*fields)), **getattr(plain, "rules", {})}
+    fields = (rules_of_fields(each) for each in classes_of(plain))
+    own = rules_of_fields(plain) if dataclasses.is_dataclass(plain) else getattr(plain, "rules", {})
+    return {**dict(collections.ChainMap(*fields)), **own}
 
 
 def classes_of(factory: Callable[..., Any]) -> tuple[type, ...]:

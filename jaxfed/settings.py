@@ -24,18 +24,19 @@ Hints:
     Annotated[int, Note("0: all")]   with a remark on special values
     Annotated[str, OneOf(NAMES)]     one of the names of a collection, which may still grow
     Annotated[int, Allowed(holds, "multiples of 32")]      what a function allows
-    Annotated[int, When("hamming", "phe")]                 counts only with these values of another field
+    Annotated[T, Described("a pair of arrays")]            of type T, called so in errors and pages
+    Annotated[int, when("hamming", "phe")]                 counts only with these values of another field
     tuple[T, ...], Sequence[T]       with entries T; a tuple alone, or a list as well
     T | None, T | U                  either
     Callable[..., T]                 a function
-    another class                    its instances, `Allowed` describes them
+    another class                    its instances
 
 Conditions between two fields stand in `__post_init__` of the class that has both.
 
 Why not pydantic's `TypeAdapter`: without `strict` it turns True into 1.0 and "3" into 3, and with it a list
-is no tuple; its texts have three lines and an address, and all would be worded anew; numbers that float32 does
-not hold, suggestions for a misspelled name and the texts of `docs/keys.md` would still be written here. It takes
-0.13 s to import, of the 1 s before a run's first line; this file takes none.
+is no tuple. Its errors have three lines and an address. Numbers that float32 does not hold, suggestions for
+a misspelled name and the texts of `docs/keys.md` would still be written here. It takes 0.13 s to import, of
+the 1 s before a run's first line; this file takes none.
 """
 
 from __future__ import annotations
@@ -116,6 +117,12 @@ class Allowed(NamedTuple):
     """Values for which a function is true, and their description."""
 
     holds: Callable[[Any], bool]
+    text: str
+
+
+class Described(NamedTuple):
+    """Description of the allowed values, in place of the type's own."""
+
     text: str
 
 
@@ -223,7 +230,7 @@ def check(settings: Any, owner: str = "") -> None:
     Raises:
         UsageError: the first field that is not allowed; its owner is the class, or `owner`.
     """
-    kind = type(settings)
+    kind: Any = type(settings)
     for name, hint in _hints(kind).items():
         check_value(name, getattr(settings, name), hint, owner=owner or kind.__name__)
 
@@ -258,10 +265,10 @@ def is_allowed(value: Any, hint: Any) -> bool:
 def allowed_text(hint: Any) -> str:
     """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if everything is."""
     base, notes = _taken_apart(hint)
-    described = next((note.text for note in notes if isinstance(note, Allowed)), None)
+    described = next((note.text for note in notes if isinstance(note, Described | Allowed)), None)
     if described is None:
         described = _ranged(_described(base), notes)
-    if names := _names(hint):
+    if names := names_of(hint):
         described = ", ".join(map(repr, names))
     return described + "".join(f", {note.text}" for note in notes if isinstance(note, Note))
 
@@ -275,7 +282,7 @@ def choose_one_of(names: Collection[str]) -> str:
 def advice(hint: Any) -> str:
     """Return what to write in place of a value that is not allowed."""
     base, _ = _taken_apart(hint)
-    names = _names(hint)
+    names = names_of(hint)
     is_tuple = get_origin(base) is tuple
     return choose_one_of(names) if names and not is_tuple else f"use {allowed_text(hint)}"
 
@@ -293,7 +300,7 @@ def _alternatives(base: Any) -> tuple[Any, ...]:
     return get_args(base) if get_origin(base) in (Union, types.UnionType) else ()
 
 
-def _names(hint: Any) -> tuple[str, ...]:
+def names_of(hint: Any) -> tuple[str, ...]:
     """Return the names that a hint allows, also as entries of a tuple; () if it is not about names."""
     base, notes = _taken_apart(hint)
     for note in notes:
@@ -302,7 +309,7 @@ def _names(hint: Any) -> tuple[str, ...]:
     if get_origin(base) is Literal:
         return tuple(filter(lambda each: isinstance(each, str), get_args(base)))
     if get_origin(base) is tuple and get_args(base):
-        return _names(get_args(base)[0])
+        return names_of(get_args(base)[0])
     return ()
 
 
@@ -330,7 +337,7 @@ def _is_of(value: Any, base: Any) -> bool:
     if others := _alternatives(base):
         return any(_is_allowed(value, other) for other in others)
     if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in get_args(base))
+        return any(_is_same(value, each) for each in get_args(base))
     if origin is Annotated:
         return _is_allowed(value, base)
     if origin in (tuple, Sequence):
@@ -347,6 +354,12 @@ def _is_of(value: Any, base: Any) -> bool:
     if kind is bool:
         return isinstance(value, bool | np.bool_)
     return isinstance(value, kind)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """True for an equal value; True is not 1, and an array equals nothing."""
+    is_flag = isinstance(value, bool | np.bool_)
+    return not np.shape(value) and is_flag == isinstance(other, bool) and bool(value == other)
 
 
 def _is_index(value: Any) -> bool:
@@ -373,10 +386,12 @@ def _described(base: Any) -> str:
         return f"lists of {allowed_text(get_args(base)[0])}"
     if origin is Callable or base is Callable:
         return "a function"
+    if origin is Literal:
+        return " or ".join(map(repr, get_args(base)))
     words = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
     if base in words:
         return words[base]
-    return "" if base is Any else getattr(origin or base, "__name__", "")
+    return "" if base is Any else f"{(origin or base).__name__}(...)"
 
 
 _RANGES: dict[tuple[Any, ...], str] = {
@@ -402,7 +417,7 @@ def _ranged(of_type: str, notes: Collection[Any]) -> str:
 
 def _advice(value: Any, hint: Any) -> tuple[str, str]:
     """Return what is wrong with a value that is not allowed, where more is known, and what to write."""
-    names, text = _names(hint), advice(hint)
+    names, text = names_of(hint), advice(hint)
     if isinstance(value, str):
         return "", text + (did_you_mean(nearest(value, names)) if names else "")
     if not names or not isinstance(value, tuple):

@@ -3,7 +3,6 @@
 import inspect
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import pytest
 
@@ -22,6 +21,7 @@ from jaxfed.rules import (
     plain_factory,
     rules_of,
 )
+from jaxfed.settings import NotNegative
 
 
 @keywords(mu=NOT_NEGATIVE, kind=one_of(("a", "b")), steps=at_least(1))
@@ -98,9 +98,7 @@ class Noise:
         sigma: deviation.
     """
 
-    rules: ClassVar = {"sigma": NOT_NEGATIVE}
-
-    sigma: float = 0.0
+    sigma: NotNegative = 0.0
     kind: str = "normal"
 
 
@@ -127,8 +125,7 @@ def test_a_factory_gets_dataclasses_of_its_callers_keywords():
 def test_rules_of_fields_are_the_factorys():
     with pytest.raises(UsageError, match=r"^composed.sigma=-1: use numbers from 0 on$"):
         composed(training="t", size=3, sigma=-1)
-    assert rules_of(composed).keys() == {"steps", "sigma"}
-    assert rules_of(partial(composed, sigma=1.0)) == rules_of(composed)
+    assert rules_of(composed).keys() == {"steps", "sigma", "kind", "size", "seed", "alpha"}
     assert classes_of(composed) == (Noise, Settings)
     assert plain_factory(partial(partial(composed, sigma=1.0), sigma=2.0)) == (
         composed,

@@ -70,8 +70,7 @@ from jaxfed.xclp.settings.candidates import MEASURES
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # a learner's name: several, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
-_ROWS = Table.rules["rows"]
-TABLE = Annotated[tuple[Any, ...], Allowed(_ROWS.holds, _ROWS.allowed)]
+TABLE = settings_of(Table)["rows"].hint
 MEMORY = Annotated[Any, Allowed(memory_limit.RULE.holds, memory_limit.RULE.allowed)]
 AUGMENTATION = Annotated[
     tuple[str, ...],

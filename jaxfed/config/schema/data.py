@@ -12,7 +12,7 @@ from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_t
 from jaxfed.config.server_labels import LABELS_AT
 from jaxfed.data import SCHEMES
 from jaxfed.data.partitioning.distribution import Skew
-from jaxfed.rules import Rule, at_least, between, one_of
+from jaxfed.rules import Rule, at_least, between, one_of, rules_of_fields
 
 
 def _of_field(key: str, *, default: Any = None, zero: str = "") -> Setting:
@@ -29,7 +29,9 @@ def _of_field(key: str, *, default: Any = None, zero: str = "") -> Setting:
         meaning = f"with partition={' or '.join(map(repr, schemes))}: {meaning}"
     if zero:
         return Setting(0, at_least(0, f", 0 {zero}"), meaning)
-    return Setting(getattr(owner, name) if default is None else default, owner.rules[name], meaning)
+    return Setting(
+        getattr(owner, name) if default is None else default, rules_of_fields(owner)[name], meaning
+    )
 
 
 DATASET = in_section(

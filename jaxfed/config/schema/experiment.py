@@ -18,7 +18,7 @@ from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.models.layers import Convolution
 from jaxfed.models.wrapping import DTYPES
 from jaxfed.paper_numbers import PAPER_TABLES
-from jaxfed.rules import Rule, at_least, one_of
+from jaxfed.rules import Rule, at_least, one_of, rules_of_fields
 from jaxfed.xclp.settings.candidates import MEASURES
 
 
@@ -160,7 +160,7 @@ def _of_fields(section: str, settings: Any) -> dict[str, Setting]:
         {
             field.name: Setting(
                 field.default,
-                settings.rules[field.name],
+                rules_of_fields(settings)[field.name],
                 meanings(settings)[field.name].rstrip("."),
             )
             for field in fields(settings)

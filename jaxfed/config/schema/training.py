@@ -10,7 +10,7 @@ from typing import Any, get_args
 from jaxfed.config.build.optimizers import OPTIMIZERS, SCHEDULES, SERVER_OPTIMIZERS
 from jaxfed.config.learner_section import MIXED
 from jaxfed.config.schema.setting import BELOW_ONE, SWITCH, TEXT, Setting, are_texts, in_section
-from jaxfed.federation.clock.settings import CONCURRENCY, Asynchrony
+from jaxfed.federation.clock.settings import Asynchrony
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, Rule, at_least, one_of
@@ -141,7 +141,7 @@ TRAINING = in_section(
         ),
         "concurrency": Setting(
             Asynchrony().concurrency,
-            CONCURRENCY,
+            at_least(0, ", 0 is synchronous rounds"),
             "number of clients that train at a time in asynchronous rounds (FedBuff)",
         ),
         "staleness_exponent": Setting(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
 from jaxfed.data.partitioning.controlled_rounding import expected, round_at_random
 from jaxfed.data.partitioning.scheme import Scheme
 from jaxfed.errors import UsageError
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least
+from jaxfed.settings import Allowed, Count, Positive, Share
 
 FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
     tuple(
@@ -47,10 +47,9 @@ class Dirichlet(Scheme):
         alpha: concentration of the Dirichlet distribution; small values make clients unlike.
     """
 
-    rules: ClassVar = {"alpha": POSITIVE}
     has_random_sizes = True
 
-    alpha: float = 0.5
+    alpha: Positive = 0.5
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Return the clients' shares of each class, float [M, C]."""
@@ -73,10 +72,8 @@ class DirichletMixture(Dirichlet):
         share: share of the examples that the first draw distributes.
     """
 
-    rules: ClassVar = {"alpha": POSITIVE, "alpha_rest": POSITIVE, "share": SHARE}
-
-    alpha_rest: float = 100.0
-    share: float = 0.9
+    alpha_rest: Positive = 100.0
+    share: Share = 0.9
 
     def adjusted(
         self,
@@ -110,9 +107,7 @@ class Classes(Scheme):
         per_client: number of classes that each client holds.
     """
 
-    rules: ClassVar = {"per_client": at_least(1)}
-
-    per_client: int = 2
+    per_client: Count = 2
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Return 1 for the classes that a client holds and 0 for the others, float [M, C].
@@ -174,15 +169,13 @@ class Table(Scheme):
         rows: class shares of each type of client, one row a type; the default is FedMatch's ten types.
     """
 
-    rules: ClassVar = {
-        "rows": Rule(
-            tuple,
-            "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
+    rows: Annotated[
+        Sequence[Sequence[float]] | np.ndarray,
+        Allowed(
             _is_table,
-        )
-    }
-
-    rows: Sequence[Sequence[float]] | np.ndarray = ()
+            "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         """Check the rows, and copy those of an array to tuples."""

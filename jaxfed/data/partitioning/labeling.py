@@ -5,9 +5,7 @@ Labels are either drawn from the clients' examples, or planned before the rest i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
 )
 from jaxfed.data.partitioning.stratified import chosen_of_each, first_of_each
 from jaxfed.errors import UsageError
-from jaxfed.rules import SHARE, Rule, at_least, check_values
+from jaxfed.settings import CountOrZero, Share, check
 
 
 @dataclass(frozen=True)
@@ -46,24 +44,15 @@ class Labels:
         clients: number of clients with labels, the first ones.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "fraction": SHARE,
-        "number": at_least(0),
-        "per_class": at_least(0),
-        "clients": at_least(0),
-    }
-
-    fraction: float | None = None
-    number: int | None = None
-    per_class: int | None = None
-    clients: int | None = None
+    fraction: Share | None = None
+    number: CountOrZero | None = None
+    per_class: CountOrZero | None = None
+    clients: CountOrZero | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`, and that at most one number is given."""
-        given = {name for name, value in vars(self).items() if value is not None}
-        rules = {name: rule for name, rule in self.rules.items() if name in given}
-        check_values("Labels", rules, vars(self))
-        if len(given & {"fraction", "number", "per_class"}) > 1:
+        """Check the fields, and that at most one number is given."""
+        check(self)
+        if [self.fraction, self.number, self.per_class].count(None) < 2:
             raise UsageError("Labels: use at most one of fraction, number and per_class")
 
 

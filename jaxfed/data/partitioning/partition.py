@@ -21,7 +21,7 @@ No step rejects samples, so nothing hangs, however small a Dirichlet parameter i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from jaxfed.data.partitioning.labeling import Labels
 from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
 from jaxfed.data.partitioning.sizes import Sizes
 from jaxfed.errors import UsageError
-from jaxfed.rules import at_least, check_values, instance_of, one_of
+from jaxfed.settings import Allowed, Count, check_value
 
 
 def partition(
@@ -149,22 +149,15 @@ def _check(
     if not isinstance(scheme, Scheme):
         known = ", ".join(f"{each.__name__}()" for each in SCHEMES.values())
         raise UsageError(key="scheme", value=scheme, allowed=f"use a scheme such as {known}")
-    rules = {
-        "sizes": instance_of(Sizes, "Sizes(...)"),
-        "labels": instance_of(Labels, "Labels(...)"),
-        "skew": one_of(get_args(Skew)),
-        "seed": at_least(0),
-    }
-    if num_clients is not None or not isinstance(scheme, OwnerScheme):
-        rules["num_clients"] = at_least(1)
-    given = {
-        "sizes": sizes,
-        "labels": labels,
-        "skew": skew,
-        "seed": seed,
-        "num_clients": num_clients,
-    }
-    check_values("partition", rules, given)
+    is_given = isinstance(scheme, OwnerScheme)  # clients are those of the data
+    for name, given, hint in (
+        ("sizes", sizes, Sizes),
+        ("labels", labels, Labels),
+        ("skew", skew, Skew),
+        ("seed", seed, Annotated[int, Allowed(lambda seed: seed >= 0, "integers from 0 on")]),
+        ("num_clients", num_clients, Count | None if is_given else Count),
+    ):
+        check_value(name, given, hint, owner="partition")
     if isinstance(scheme, OwnerScheme):
         defaults = Sizes()
         for key, value, default in (

@@ -3,10 +3,9 @@
 A scheme of one's own is one class, here in full:
 
     from dataclasses import dataclass
-    from typing import ClassVar
     import numpy as np
     from jaxfed.data import SCHEMES, Scheme, partition
-    from jaxfed.rules import POSITIVE
+    from jaxfed.settings import Positive
 
     @SCHEMES.register("two_camps")
     @dataclass(frozen=True, kw_only=True)
@@ -17,8 +16,7 @@ A scheme of one's own is one class, here in full:
             preference: weight of a preferred class; the others have weight 1.
         '''
 
-        rules: ClassVar = {"preference": POSITIVE}
-        preference: float = 4.0
+        preference: Positive = 4.0
 
         def weights(self, occurs, num_clients, rng):
             camp = np.arange(len(occurs)) * 2 // len(occurs)
@@ -34,7 +32,6 @@ keys of the command line, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -42,7 +39,7 @@ import numpy.typing as npt
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Place, Registry
-from jaxfed.rules import Rule, check_values
+from jaxfed.settings import check
 
 _ROOM = "jaxfed.data.partitioning"
 
@@ -53,25 +50,23 @@ class Scheme:
     A subclass is a frozen dataclass. The partition scales its weights to the sizes of clients and classes.
 
     Attributes:
-        rules: field -> allowed values, checked when the scheme is made.
         is_uniform: True if all clients have the same proportions; examples are then shuffled and cut.
         has_random_sizes: True if the weights determine the clients' sizes too, unless `Sizes` are given.
         is_independent: True if `skew="both"` means two draws, one for the labeled examples and one for the
             others, as `skew="independent"` does with every scheme.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {}
     is_uniform: ClassVar[bool] = False
     has_random_sizes: ClassVar[bool] = False
     is_independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`.
+        """Check the fields by their hints.
 
         Raises:
-            UsageError: a value that its rule does not allow.
+            UsageError: a value that its hint does not allow.
         """
-        check_values(type(self).__name__, self.rules, vars(self))
+        check(self)
 
     def weights(self, occurs: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
         """Return weights of the classes at the clients; only proportions within a class matter.

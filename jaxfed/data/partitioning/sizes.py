@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from jaxfed.data.partitioning.scheme import Scheme
-from jaxfed.rules import POSITIVE, Rule, at_least, check_values, one_of
+from jaxfed.settings import CountOrZero, Positive, check, when
 
 Quantity = Literal["default", "equal", "dirichlet"]
 
@@ -37,19 +36,13 @@ class Sizes:
         min_size: smallest number of examples of a client, without new points.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "quantity": one_of(get_args(Quantity)),
-        "parameter": POSITIVE,
-        "min_size": at_least(0),
-    }
-
     quantity: Quantity = "default"
-    parameter: float = 1.0
-    min_size: int = 0
+    parameter: Annotated[Positive, when("quantity", "dirichlet")] = 1.0
+    min_size: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`."""
-        check_values("Sizes", self.rules, vars(self))
+        """Check the fields."""
+        check(self)
 
     def targets(
         self, scheme: Scheme, num_clients: int, num_examples: int, rng: np.random.Generator

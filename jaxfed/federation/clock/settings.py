@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import NOT_NEGATIVE, Rule, at_least, check_values
+from jaxfed.settings import Allowed, Ge, Gt, Le, Note, NotNegative, check, when
 
-CONCURRENCY = at_least(0, ", 0 is synchronous rounds")
 BUILT_IN = ("always", "diurnal")  # availability without a table
 STALENESS_EXPONENT = 0.5  # FedBuff's 1 / sqrt(1 + staleness)
+_TIMED = when("seconds_per_example", Gt(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,31 +28,23 @@ class Clock:
         deadline: simulated seconds after which a client's work of a round is lost; 0: none.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "seconds_per_example": NOT_NEGATIVE,
-        "seconds_per_round": NOT_NEGATIVE,
-        "speed_spread": NOT_NEGATIVE,
-        "availability": Rule(str, "'always', 'diurnal' or a CSV file", bool),
-        "online_share": Rule(float, "numbers above 0 and up to 1", lambda value: 0 < value <= 1),
-        "over_selection": Rule(float, "numbers from 1 on", lambda value: 1 <= value < float("inf")),
-        "deadline": NOT_NEGATIVE,
-    }
-
-    seconds_per_example: float = 0.0
-    seconds_per_round: float = 0.0
-    speed_spread: float = 0.0
-    availability: str = "always"
-    online_share: float = 0.5
-    over_selection: float = 1.0
-    deadline: float = 0.0
+    seconds_per_example: NotNegative = 0.0
+    seconds_per_round: Annotated[NotNegative, _TIMED] = 0.0
+    speed_spread: Annotated[NotNegative, _TIMED] = 0.0
+    availability: Annotated[str, Allowed(bool, "'always', 'diurnal' or a CSV file"), _TIMED] = (
+        "always"
+    )
+    online_share: Annotated[float, Gt(0), Le(1), _TIMED, when("availability", "diurnal")] = 0.5
+    over_selection: Annotated[float, Ge(1), _TIMED] = 1.0
+    deadline: Annotated[NotNegative, _TIMED] = 0.0
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`; if `seconds_per_example` is 0 they must have their defaults.
+        """Check the fields; if `seconds_per_example` is 0 the others must have their defaults.
 
         Raises:
             UsageError: the first invalid field.
         """
-        check_values("Clock", self.rules, vars(self))
+        check(self)
         changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
         if changed and not self.is_on:
             raise UsageError(
@@ -103,15 +94,13 @@ class Asynchrony:
         exponent: changes are multiplied by (1 + staleness) ** -exponent.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {"concurrency": CONCURRENCY, "exponent": NOT_NEGATIVE}
-
-    concurrency: int = 0
-    exponent: float = STALENESS_EXPONENT
+    concurrency: Annotated[int, Ge(0), Note("0 is synchronous rounds")] = 0
+    exponent: NotNegative = STALENESS_EXPONENT
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`.
+        """Check the fields.
 
         Raises:
             UsageError: the first field that is not allowed.
         """
-        check_values("Asynchrony", self.rules, vars(self))
+        check(self)

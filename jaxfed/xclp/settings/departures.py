@@ -11,14 +11,16 @@ the labeling. Clients that have left do not take part in labeling later points
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from jaxfed.federation import departures
 from jaxfed.federation.departures import Departure, Stage
+from jaxfed.settings import Described
 
 if TYPE_CHECKING:
     from jaxfed.secure.session.channel import Presence
 
+Entries = Annotated[Sequence[str], Described("a tuple of 'CLIENT@STAGE' or 'SHARE%@STAGE'")]
 STAGES: dict[str, Stage] = {
     "setup": Stage("receive", "invite", "a protocol in xclp.hamming or xclp.row_sums"),
     "hamming": Stage("send", "own", "a protocol in xclp.hamming"),

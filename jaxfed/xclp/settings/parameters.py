@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
+from typing import Annotated, Literal
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import KEY_BITS, Rule, at_least, between, check_values, one_of
+from jaxfed.settings import (
+    Allowed,
+    Count,
+    Ge,
+    Gt,
+    Le,
+    Note,
+    OneOf,
+    advice,
+    check,
+    is_allowed,
+    settings_of,
+    when,
+)
 from jaxfed.xclp.settings import candidates, departures
 from jaxfed.xclp.settings.exchangeable_steps import (
     HAMMING,
@@ -22,51 +33,15 @@ from jaxfed.xclp.settings.exchangeable_steps import (
 CONFIDENCES = ("entropy", "calibrated")
 COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clients`
 
-_SEED_BITS = 256
-_EPSILON = Rule(float, "finite numbers from 0 (no noise) on", lambda epsilon: 0 <= epsilon < np.inf)
-
-# Below 0.01, scores a few edges from a label vanish in float32. It has no number between 0.99999994 and 1.
-_ALPHA = Rule(float, "numbers from 0.01 to 0.9999999", lambda alpha: 0.01 <= alpha <= 0.9999999)
 # Smallest alpha of leave-one-out, which subtracts a label's effect at its own point. Below it the rest is
 # lost in float32.
 _LEFT_OUT_FROM = 0.5
-
-_OF_PROPAGATION = {
-    "num_classes": at_least(1),
-    "num_neighbors": at_least(1),
-    "alpha": _ALPHA,
-    # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
-    "similarity_power": Rule(float, "numbers above 0, up to 100", lambda power: 0 < power <= 100),
-    "label_matrix": one_of(candidates.LABEL_MATRICES),
-    "client_prior": between(0, 10, closed=True),
-    "client_prior_labels": between(0, 1e6, closed=True),
-    "select_measure": one_of(candidates.MEASURES),
-    "confidence": one_of(CONFIDENCES),
-    # From about 0.1 on, labels change.
-    "tolerance": Rule(
-        float, "numbers above 0, up to 0.01", lambda tolerance: 0 < tolerance <= 0.01
-    ),
-    "max_steps": at_least(1),
-}
-_OF_XCLP = {
-    "projection": one_of(PROJECTIONS),
-    "hamming": one_of(HAMMING),
-    "neighbors": one_of(NEIGHBORS),
-    "compared_clients": Rule(
-        int, "multiples of 4, 0 is all", lambda clients: clients >= 0 and clients % 4 == 0
-    ),
-    "compared_by": one_of(COMPARED_BY),
-    "row_sums": one_of(ROW_SUMS),
-    "mask_partners": at_least(0, ", even, 0 is all"),
-    "influence": one_of(INFLUENCE),
-    "num_bits": Rule(int, "multiples of 32", lambda bits: bits >= 32 and bits % 32 == 0),
-    "key_bits": Rule(int, " or ".join(map(str, KEY_BITS)), lambda bits: bits in KEY_BITS),
-    "seed": Rule(
-        int, f"integers from 0 to 2^{_SEED_BITS} - 1", lambda seed: 0 <= seed < 2**_SEED_BITS
-    ),
-    "bit_epsilon": _EPSILON,
-    "label_epsilon": _EPSILON,
-}
+_Epsilon = Annotated[float, Ge(0), Note("0 is no noise")]
+_Seed = Annotated[int, Allowed(lambda seed: 0 <= seed < 2**256, "integers from 0 to 2^256 - 1")]
+_Bits = Annotated[int, Allowed(lambda bits: bits >= 32 and bits % 32 == 0, "multiples of 32")]
+_Compared = Annotated[
+    int, Allowed(lambda clients: clients >= 0 and clients % 4 == 0, "multiples of 4, 0 is all")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +57,7 @@ class SelectionSettings:
     """
 
     select: Sequence[str] = ()
-    select_measure: str = "accuracy"
+    select_measure: Annotated[str, OneOf(candidates.MEASURES)] = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +71,8 @@ class SolverSettings:
             leave-one-out needs more, a warning says so (Algorithm 1, line 10).
     """
 
-    tolerance: float = 1e-6
-    max_steps: int = 1000
+    tolerance: Annotated[float, Gt(0), Le(0.01)] = 1e-6  # from about 0.1 on, labels change
+    max_steps: Count = 1000
 
 
 @dataclass(frozen=True)
@@ -127,16 +102,17 @@ class Propagation(SolverSettings, SelectionSettings):
             of Algorithm 1).
     """
 
-    rules: ClassVar[dict[str, Rule]] = _OF_PROPAGATION
-
-    num_classes: int
-    num_neighbors: int = 10
-    alpha: float = 0.99
-    similarity_power: float = 1.0
-    label_matrix: str = "plain"
-    client_prior: float = 0.0
-    client_prior_labels: float = 0.0
-    confidence: str = "entropy"
+    num_classes: Count
+    num_neighbors: Count = 10
+    # Below 0.01, scores a few edges from a label vanish in float32, which has no number between 0.99999994
+    # and 1.
+    alpha: Annotated[float, Ge(0.01), Le(0.9999999)] = 0.99
+    # Above it, a neighbor at cosine 0.4 has weight 0 in float32, and the graph falls apart.
+    similarity_power: Annotated[float, Gt(0), Le(100)] = 1.0
+    label_matrix: Annotated[str, OneOf(candidates.LABEL_MATRICES)] = "plain"
+    client_prior: Annotated[float, Ge(0), Le(10)] = 0.0
+    client_prior_labels: Annotated[float, Ge(0), Le(1e6)] = 0.0
+    confidence: Annotated[str, OneOf(CONFIDENCES)] = "entropy"
     relative_confidence: bool = False
 
     def __post_init__(self) -> None:
@@ -147,13 +123,13 @@ class Propagation(SolverSettings, SelectionSettings):
             object.__setattr__(self, "alpha", Propagation.alpha)
             if "alpha" not in select:
                 object.__setattr__(self, "select", ("alpha", *self.select))
-        check_values("xclp", _OF_PROPAGATION, vars(self))
-        rules = {**_OF_PROPAGATION, **_OF_XCLP}
+        check(self, "xclp")
         for key, values in select.items():
+            hint = settings_of(type(self))[key].hint
             for value in values:
-                if not rules[key].is_met(value):
+                if not is_allowed(value, hint):
                     wrong = f"the value {value!r} of {key} is out of range"
-                    raise candidates.refused(self.select, rules[key].advice, wrong)
+                    raise candidates.refused(self.select, advice(hint), wrong)
         if self.asks_labels:
             self._check_left_out(select.get("alpha", ()))
         if self.relative_confidence and self.confidence != "entropy":
@@ -254,27 +230,24 @@ class Parameters(Propagation):
     of each class.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {**_OF_PROPAGATION, **_OF_XCLP}
-
-    num_bits: int = 4096
-    seed: int = 0
-    projection: str = "seed"
-    hamming: str = "plaintext"
-    neighbors: str = "exact"
-    compared_clients: int = 0
-    compared_by: str = "random"
-    key_bits: int = 2048
-    row_sums: str = "plaintext"
-    mask_partners: int = 0
-    influence: str = "labels"
-    bit_epsilon: float = 0.0
-    label_epsilon: float = 0.0
-    presence: Sequence[str] = ()
+    num_bits: _Bits = 4096
+    seed: _Seed = 0
+    projection: Annotated[str, OneOf(PROJECTIONS)] = "seed"
+    hamming: Annotated[str, OneOf(HAMMING)] = "plaintext"
+    neighbors: Annotated[str, OneOf(NEIGHBORS)] = "exact"
+    compared_clients: _Compared = 0
+    compared_by: Annotated[str, OneOf(COMPARED_BY), when("compared_clients", Gt(0))] = "random"
+    key_bits: Annotated[Literal[2048, 3072], when("hamming", "phe")] = 2048
+    row_sums: Annotated[str, OneOf(ROW_SUMS)] = "plaintext"
+    mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
+    influence: Annotated[str, OneOf(INFLUENCE)] = "labels"
+    bit_epsilon: _Epsilon = 0.0
+    label_epsilon: _Epsilon = 0.0
+    presence: departures.Entries = ()
 
     def __post_init__(self) -> None:
         """Reject invalid settings with a one-line error that names the setting."""
         super().__post_init__()
-        check_values("xclp", _OF_XCLP, vars(self))
         compares_all = self.neighbors == "exact"
         for key, is_wrong, why, allowed in (
             (

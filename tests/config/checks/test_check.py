@@ -143,7 +143,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("xclp.key_bits=1024", ("xclp.key_bits=1024", "2048 or 3072")),
         ("xclp.relative_confidence=1", ("config.xclp.relative_confidence=1", "true or false")),
         ("baselines=(1, 2)", ("config.baselines", "a list such as a,b")),
-        ("xclp.presence=(1, 2)", ("config.xclp.presence=1", "'CLIENT@STAGE'")),
+        ("xclp.presence=(1, 2)", ("config.xclp.presence=(1, 2)", "'CLIENT@STAGE'")),
         ("baselines=(", ("config.baselines", "a list such as a,b")),
         ("baselines=(1)", ("config.baselines", "a list such as a,b")),
         (
@@ -152,7 +152,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ),
         # out of range
         ("seed=-1", ("config.seed=-1", "0 to 2147483647")),
-        ("xclp.presence=3", ("config.xclp.presence=3:", "'CLIENT@STAGE'")),
+        ("xclp.presence=3", ("config.xclp.presence=(3,):", "'CLIENT@STAGE'")),
         ("xclp.presence=3@lunch", ("config.xclp.presence='3@lunch'", "stages setup, hamming")),
         ("xclp.presence=3@sums", ("stage 'sums' needs a protocol in xclp.row_sums",)),
         ("num_repeats=0", ("config.num_repeats=0", "from 1 on")),
