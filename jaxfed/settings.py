@@ -46,14 +46,15 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import getdoc
 from typing import (
     Annotated,
     Any,
     Literal,
     NamedTuple,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -63,6 +64,8 @@ from typing import (
 import numpy as np
 
 from jaxfed.errors import UsageError, did_you_mean, nearest
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 _FLOAT32 = np.finfo(np.float32)  # devices take what is smaller than `tiny` for 0
 _IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in absolute value, or 0"
@@ -107,7 +110,8 @@ class Note(NamedTuple):
     text: str
 
 
-class OneOf(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OneOf:
     """Names of a collection, looked up when a value is checked: users may register others."""
 
     names: Collection[str]
@@ -224,21 +228,51 @@ def settings_of(owner: Any) -> dict[str, Setting]:
     }
 
 
+def plain(factory: Any) -> Any:
+    """Return the function of a partial one."""
+    return plain(factory.func) if isinstance(factory, functools.partial) else factory
+
+
 def check(settings: Any, owner: str = "") -> None:
     """Check every field of a dataclass instance by its hint; for its `__post_init__`.
+
+    None passes where it is the default: it stands for a value that is computed later.
 
     Raises:
         UsageError: the first field that is not allowed; its owner is the class, or `owner`.
     """
     kind: Any = type(settings)
-    for name, hint in _hints(kind).items():
-        check_value(name, getattr(settings, name), hint, owner=owner or kind.__name__)
+    for name, (hint, default) in _hints(kind).items():
+        value = getattr(settings, name)
+        if value is not None or default is not None:
+            check_value(name, value, hint, owner=owner or kind.__name__)
+
+
+def check_keywords(factory: Any, given: Mapping[str, Any]) -> None:
+    """Check a factory's keywords by their hints, without a call of it.
+
+    Raises:
+        UsageError: the first one that is not allowed; its owner is the factory.
+    """
+    for name, (hint, _) in _hints(plain(factory)).items():
+        if name in given:
+            check_value(name, given[name], hint, owner=plain(factory).__name__)
+
+
+def hinted(factory: Factory) -> Factory:
+    """Check a factory's keyword-only arguments by their hints in each call."""
+
+    @functools.wraps(factory)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        check_keywords(factory, keywords)
+        return factory(*args, **keywords)
+
+    return checked  # type: ignore[return-value]
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(kind)}
+def _hints(owner: Any) -> dict[str, tuple[Any, Any]]:
+    return {name: (one.hint, one.default) for name, one in settings_of(owner).items()}
 
 
 def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
@@ -340,6 +374,10 @@ def _is_of(value: Any, base: Any) -> bool:
         return any(_is_same(value, each) for each in get_args(base))
     if origin is Annotated:
         return _is_allowed(value, base)
+    if origin is tuple and Ellipsis not in get_args(base):
+        entries = get_args(base)
+        is_long = isinstance(value, tuple) and len(value) == len(entries)
+        return is_long and all(map(_is_allowed, value, entries))
     if origin in (tuple, Sequence):
         entry, *_ = get_args(base)
         is_listed = isinstance(value, tuple) or (origin is Sequence and isinstance(value, list))

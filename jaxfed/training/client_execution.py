@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
@@ -15,18 +15,11 @@ from jaxfed.federation.execution.chunk_size import MapClients
 from jaxfed.federation.execution.client_map import client_map, fastest_strategy, is_one_cpu
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.rules import at_least, check_values, function, instance_of, optional
+from jaxfed.settings import Count, Described, check
 
 _FASTEST: Any = None
 _AS_CLIENTS: Any = None  # computed from `map_clients`
-_MAPS = optional(function("partial(client_map, strategy='vmap')"))
-_RULES = {
-    "map_clients": _MAPS,
-    "clients_multiple": at_least(1),
-    "map_apart": _MAPS,
-    "map_labeling": _MAPS,
-    "host": instance_of(Execution, "a jaxfed.federation.execution.Execution"),
-}
+_Map = Annotated[MapClients, Described("partial(client_map, strategy='vmap')")]
 
 
 @dataclass(frozen=True)
@@ -43,10 +36,10 @@ class ClientExecution:
         host: where the host computes, and the memory that a round may take.
     """
 
-    map_clients: MapClients = _FASTEST
-    clients_multiple: int = 1
-    map_apart: MapClients | None = None
-    map_labeling: MapClients = _AS_CLIENTS
+    map_clients: _Map = _FASTEST
+    clients_multiple: Count = 1
+    map_apart: _Map | None = None
+    map_labeling: _Map = _AS_CLIENTS
     host: Execution = HERE
 
     def __post_init__(self) -> None:
@@ -55,7 +48,7 @@ class ClientExecution:
         Raises:
             UsageError: the first field of another type.
         """
-        check_values("ClientExecution", _RULES, vars(self))
+        check(self)
         if self.map_clients is None:
             # It is not known here whether a round's clients share a CPU's cores evenly.
             strategy = "map" if is_one_cpu() else fastest_strategy()

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import at_least, check_values, function, instance_of, optional
+from jaxfed.models.model import Model
+from jaxfed.settings import CountOrZero, Described, Ge, Note, check
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Loss, weighted_loss
@@ -29,17 +30,8 @@ from jaxfed.training.server.server_training import ServerTraining
 
 if TYPE_CHECKING:
     from jaxfed.federation.clients import Federation
-    from jaxfed.models import Model
 
 _PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
-_RULES = {
-    "labels": function("LabelSources(...), or a function of a model and its execution"),
-    "labeled_only_rounds": at_least(0),
-    "training_cohort_size": at_least(0, ", 0 is all"),
-    "initial_model": optional(
-        instance_of(nnx.State, "a state of the model, as `model.init` makes")
-    ),
-}
 # Names that are no fields of a part -> what to write instead.
 _ELSEWHERE = {
     "loss": "use local=LocalTraining(pointwise=...), of which the loss is made",
@@ -75,13 +67,16 @@ class Training:
     model: Model
     local: LocalTraining = field(default_factory=LocalTraining)
     server: ServerTraining = field(default_factory=ServerTraining)
-    labels: Callable[[Model, ClientExecution], Mapping[str, PseudoLabel]] = field(
-        default_factory=LabelSources
-    )
+    labels: Annotated[
+        Callable[[Model, ClientExecution], Mapping[str, PseudoLabel]],
+        Described("LabelSources(...), or a function of a model and its execution"),
+    ] = field(default_factory=LabelSources)
     execution: ClientExecution = field(default_factory=ClientExecution)
-    labeled_only_rounds: int = 0
-    training_cohort_size: int = 0
-    initial_model: nnx.State | None = None
+    labeled_only_rounds: CountOrZero = 0
+    training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = 0
+    initial_model: (
+        Annotated[nnx.State, Described("a state of the model, as `model.init` makes")] | None
+    ) = None
 
     def __new__(cls, *values: Any, **named: Any) -> Training:
         """Refuse a part's fields, and say which part has them.
@@ -107,18 +102,12 @@ class Training:
             UsageError: `model` is no `Model`, but a Flax module, say; a part is something else, or a number
                 out of range.
         """
-        if not callable(getattr(self.model, "train_apply", None)):
+        if not isinstance(self.model, Model):
             raise UsageError(
                 f"Training: model is a {type(self.model).__name__}; from_flax(module, input_shape) makes a "
                 "Model of a Flax module"
             )
-        for part, kind in _PARTS.items():
-            given = getattr(self, part)
-            if not isinstance(given, kind):
-                raise UsageError(
-                    f"Training: {part} is a {type(given).__name__}; use {part}={kind.__name__}(...)"
-                )
-        check_values("Training", _RULES, vars(self))
+        check(self)
         if self.server.batches is None:
             batches = self.local.labeled_batches
             object.__setattr__(self, "server", replace(self.server, batches=batches))

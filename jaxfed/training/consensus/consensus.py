@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
 from typing import Literal, NamedTuple, Protocol
 
 import jax
@@ -34,7 +33,7 @@ import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Registry
-from jaxfed.rules import SHARE, choose_one_of, keywords
+from jaxfed.settings import Share, choose_one_of, hinted, settings_of
 from jaxfed.training.consensus.staple import staple_performance
 
 Answers = Literal["labels", "probabilities", "numbers"]
@@ -135,7 +134,7 @@ def summed_numbers(numbers: jax.Array, client_id: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def largest_share(tally: jax.Array, *, threshold: float = 0.0) -> Agreed:
+def largest_share(tally: jax.Array, *, threshold: Share = 0.0) -> Agreed:
     """Return the class with the largest share, the smallest of equals, if that share reaches the threshold.
 
     Args:
@@ -164,15 +163,15 @@ def majority(num_classes: int) -> Consensus:
     return _of_tally("labels", tally, largest_share)
 
 
-@keywords(threshold=SHARE)
-def qualified_majority(num_classes: int, *, threshold: float = 0.8) -> Consensus:
+@hinted
+def qualified_majority(num_classes: int, *, threshold: Share = 0.8) -> Consensus:
     """Majority vote that abstains below a share `threshold` of the votes."""
     decide = partial(largest_share, threshold=threshold)
     return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
 
 
-@keywords(threshold=SHARE)
-def confidence_weighted(num_classes: int, *, threshold: float = 0.0) -> Consensus:
+@hinted
+def confidence_weighted(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
     """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
 
     This is not the argmax of the mean probabilities (`soft_mean`): probabilities other than a client's
@@ -187,8 +186,8 @@ def confidence_weighted(num_classes: int, *, threshold: float = 0.0) -> Consensu
     return _of_tally("probabilities", summed_confidences, decide)
 
 
-@keywords(threshold=SHARE)
-def soft_mean(num_classes: int, *, threshold: float = 0.0) -> Consensus:
+@hinted
+def soft_mean(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
     """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
 
     The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
@@ -227,8 +226,8 @@ def mean(num_classes: int = 0) -> Consensus:
     return _of_tally("numbers", summed_numbers, from_tally)
 
 
-@keywords(threshold=SHARE)
-def staple(num_classes: int, *, threshold: float = 0.0) -> Consensus:
+@hinted
+def staple(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
     """The most likely class under a separate error model for each client
     (`jaxfed.training.consensus.staple`).
 
@@ -265,7 +264,7 @@ _OWN: dict[str, Callable[..., Consensus]] = {
 CONSENSUS = Registry("consensus", _OWN, num_given=1)
 
 
-def consensus_of(name: str, num_classes: int, *, threshold: float = 0.0) -> Consensus:
+def consensus_of(name: str, num_classes: int, *, threshold: Share = 0.0) -> Consensus:
     """Return the named consensus on classes.
 
     Args:
@@ -283,7 +282,7 @@ def consensus_of(name: str, num_classes: int, *, threshold: float = 0.0) -> Cons
         raise UsageError(
             "is of numbers, and labels are classes", key="consensus", value=name, allowed=allowed
         )
-    having = [one for one in CONSENSUS if "threshold" in signature(CONSENSUS[one]).parameters]
+    having = [one for one in CONSENSUS if "threshold" in settings_of(CONSENSUS[one])]
     if threshold and name not in having:
         raise UsageError(
             f"consensus={name!r} has no such setting",

@@ -17,14 +17,13 @@ import numpy as np
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.models.model import as_float
-from jaxfed.rules import between, choose_one_of
+from jaxfed.settings import choose_one_of
 from jaxfed.training.local.losses import Augment
 
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
 _LEVEL_DEPENDENT = ("cutout", "randaugment")
-_NUMBER = between(0, _LARGEST, closed=True)
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
 
@@ -95,7 +94,7 @@ def _find(text: str) -> Change:
     try:
         kinds = [parameter.annotation for parameter in known.values()][: len(numbers)]
         values = [kind(number) for kind, number in zip(kinds, numbers, strict=True)]
-        if not all(_NUMBER.is_met(value) for value in values):
+        if not all(0 <= value <= _LARGEST for value in values):
             raise ValueError(values)
         return make(*values)
     except ValueError:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxfed.federation.ragged import Ragged, by_extent
-from jaxfed.rules import Rule, at_least, check_values, one_of
+from jaxfed.settings import Count, Ge, Note, check, check_value, when
 from jaxfed.training.local.client_data import ClientData, extent, usable
 from jaxfed.training.local.episodes import Episodes, draw
 from jaxfed.training.local.plan import BatchPlan
@@ -48,28 +48,22 @@ class Batches:
             without labels takes no step.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "scheme": one_of((*get_args(BatchScheme), *get_args(OwnScheme))),
-        "epochs": at_least(1),
-        "steps": at_least(0, ", 0 is `epochs` epochs"),
-        "unlabeled_ratio": at_least(1),
-    }
-
-    scheme: BatchScheme | OwnScheme
+    scheme: Literal[BatchScheme, OwnScheme]
     size: int
-    epochs: int
-    steps: int = 0
-    unlabeled_ratio: int = 1
+    epochs: Count
+    steps: Annotated[int, Ge(0), Note("0 is `epochs` epochs")] = 0
+    unlabeled_ratio: Annotated[Count, when("scheme", "paired")] = 1
     episodes: Episodes | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`, and the size, which episodes have of their own.
+        """Check the fields, and the size, which episodes have of their own.
 
         Raises:
             UsageError: the first field that is not allowed.
         """
-        size = {} if self.episodes is not None else {"size": at_least(1)}
-        check_values("Batches", {**self.rules, **size}, vars(self))
+        check(self)
+        if self.episodes is None:
+            check_value("size", self.size, Count, owner="Batches")
 
     @property
     def capacity(self) -> int:

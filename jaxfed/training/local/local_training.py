@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from jaxfed.errors import UsageError
-from jaxfed.rules import check_values, function, instance_of, one_of, optional
+from jaxfed.settings import Described, advice, check
 from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer
@@ -29,18 +29,10 @@ LEARNING_RATE = 0.1
 _CONSTANT = optax.constant_schedule(LEARNING_RATE)
 _BATCHES = Batches("joint", size=32, epochs=1)
 _BATCHES_OF_BOTH: Any = None  # computed from `batches`
-_ARE_BATCHES = instance_of(Batches, "Batches('joint', size=32, epochs=1)")
-_RULES = {
-    "optimizer": function("a function such as optax.adam"),
-    "client_optimizer": one_of(get_args(ClientOptimizer)),
-    "learning_rate": function("a schedule such as optax.constant_schedule(0.1)"),
-    "batches": _ARE_BATCHES,
-    "labeled_batches": optional(_ARE_BATCHES),
-    "pointwise": function("a function of logits and labels, such as softmax_cross_entropy"),
-    "augment": optional(function("a function of a key and a batch")),
-    "strong_augment": optional(function("a function of a key and a batch")),
-    "batch_statistics": one_of(get_args(BatchStatistics)),
-}
+_Rate = Annotated[
+    Callable[[jax.Array], jax.Array],
+    Described("a schedule such as optax.constant_schedule(0.1)"),
+]
 
 
 @dataclass(frozen=True)
@@ -75,12 +67,14 @@ class LocalTraining:
               on their data, and the server takes the mean (HeteroFL, SemiFL).
     """
 
-    optimizer: Optimizer = optax.sgd
+    optimizer: Annotated[Optimizer, Described("a function such as optax.adam")] = optax.sgd
     client_optimizer: ClientOptimizer = "fresh"
-    learning_rate: Callable[[jax.Array], jax.Array] = _CONSTANT
+    learning_rate: _Rate = _CONSTANT
     batches: Batches = _BATCHES
     labeled_batches: Batches = _BATCHES_OF_BOTH
-    pointwise: Pointwise = softmax_cross_entropy
+    pointwise: Annotated[
+        Pointwise, Described("a function of logits and labels, such as softmax_cross_entropy")
+    ] = softmax_cross_entropy
     augment: Augment | None = None
     strong_augment: Augment | None = None
     batch_statistics: BatchStatistics = "averaged"
@@ -92,7 +86,7 @@ class LocalTraining:
             UsageError: a name or a number in place of a function, another name than those above, a rate that
                 is no number or that JAX cannot trace, or no `Batches`.
         """
-        check_values("LocalTraining", _RULES, vars(self))
+        check(self)
         try:
             jax.eval_shape(self.rate_in, jax.ShapeDtypeStruct((), jnp.int32))
         except jax.errors.ConcretizationTypeError as error:
@@ -109,7 +103,7 @@ class LocalTraining:
                 key="learning_rate",
                 owner="LocalTraining",
                 value=self.learning_rate,
-                allowed=_RULES["learning_rate"].advice,
+                allowed=advice(_Rate),
             ) from error
         if self.labeled_batches is None:
             object.__setattr__(self, "labeled_batches", self.batches)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,16 @@ from flax import nnx
 from jaxfed.errors import UsageError
 from jaxfed.federation.ragged import Ragged
 from jaxfed.models.model import as_float
+from jaxfed.settings import Described
 from jaxfed.training.local.microbatching import examples_at_once, few_at_a_time
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
 # (key, x [B, ...]) -> x [B, ...]. Bytes may come back as bytes or as floats in [0, 1]; methods see a `view`.
-Augment = Callable[[jax.Array, jax.Array], jax.Array]
+Augment = Annotated[
+    Callable[[jax.Array, jax.Array], jax.Array], Described("a function of a key and a batch")
+]
 Pointwise = Callable[[jax.Array, jax.Array], jax.Array]  # logits [..., C], label [...] -> [...]
 
 

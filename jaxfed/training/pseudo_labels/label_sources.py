@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
-from jaxfed.rules import PAIR, check_values, choose_one_of, function, instance_of, one_of, optional
+from jaxfed.settings import check, check_value, choose_one_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from jaxfed.federation.communication import Communication
     from jaxfed.models import Model
     from jaxfed.training.server.server_state import ServerState
+    from jaxfed.xclp import Parameters as _Parameters
+    from jaxfed.xclp import Propagation as _Propagation
+else:
+    _Parameters = _Propagation = Any  # imported where some are given, and checked there
 
 
 class UnknownClasses(UsageError):
@@ -143,8 +147,8 @@ class LabelSources:
     confidence: Confidence = "softmax"
     augment: Augment | None = None
     class_weights: bool = False
-    xclp_parameters: xclp.Parameters | None = None
-    own_parameters: xclp.Propagation | None = None
+    xclp_parameters: _Parameters | None = None
+    own_parameters: _Propagation | None = None
     validation: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
     num_classes: int = 0
@@ -156,25 +160,22 @@ class LabelSources:
             UsageError: the first field of another type, or another confidence; examples that `pair_of`
                 refuses.
         """
-        rules = {
-            "confidence": one_of(get_args(Confidence)),
-            "augment": optional(function("a function of a key and a batch")),
-            "validation": optional(PAIR),
-        }
-        if self.xclp_parameters is not None or self.own_parameters is not None:
-            from jaxfed import xclp
-
-            for key, kind in (
-                ("xclp_parameters", xclp.Parameters),
-                ("own_parameters", xclp.Propagation),
-            ):
-                rules[key] = optional(
-                    instance_of(kind, f"jaxfed.xclp.{kind.__name__}(num_classes=...)")
-                )
-        check_values("LabelSources", rules, vars(self))
         if self.validation is not None:
             pair = pair_of(self.validation, "LabelSources.validation", is_labeled=True)
             object.__setattr__(self, "validation", pair)
+        check(self)
+        if self.xclp_parameters is not None or self.own_parameters is not None:
+            from jaxfed import xclp
+
+            check_value(
+                "xclp_parameters",
+                self.xclp_parameters,
+                xclp.Parameters | None,
+                owner="LabelSources",
+            )
+            check_value(
+                "own_parameters", self.own_parameters, xclp.Propagation | None, owner="LabelSources"
+            )
 
     def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxfed.rules import POSITIVE, keywords
+from jaxfed.settings import Positive, Share, check_value, hinted
 
 SecondMoment = Callable[[jax.Array, jax.Array, float], jax.Array]  # v, d^2, beta_2 -> v
 
@@ -50,9 +50,14 @@ class Moments(NamedTuple):
     second: Any
 
 
-@keywords(learning_rate=POSITIVE, tau=POSITIVE)
+@hinted
 def adaptive(
-    name: str, learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
+    name: str,
+    learning_rate: float,
+    *,
+    beta1: Share = 0.9,
+    beta2: Share = 0.99,
+    tau: Positive = 1e-3,
 ) -> optax.GradientTransformation:
     """FedAdagrad, FedYogi or FedAdam.
 
@@ -66,6 +71,7 @@ def adaptive(
     Raises:
         UsageError: a number that is not positive and finite in float32.
     """
+    check_value("learning_rate", learning_rate, Positive, owner="adaptive")
     second_moment = SECOND_MOMENTS[name]
 
     def init(parameters: Any) -> Moments:

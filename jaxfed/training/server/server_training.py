@@ -6,26 +6,20 @@ ServerTraining(aggregate=server_optimizer(optax.sgd(1.0, momentum=0.9)), weighti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import optax
 
 from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
-from jaxfed.rules import PAIR, check_values, function, instance_of, optional
+from jaxfed.settings import Described, check
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server.aggregate import Aggregate, Weighting, by_examples, server_optimizer
 
 SERVER_LEARNING_RATE = 1.0  # the new model is the mean of the clients' models
 _MEAN = server_optimizer(optax.sgd(SERVER_LEARNING_RATE))
 _BATCHES_OF_CLIENTS: Any = None  # computed by `Training`
-_RULES = {
-    "aggregate": instance_of(Aggregate, "an Aggregate, such as server_optimizer(optax.sgd(1.0))"),
-    "weighting": optional(function("a function of a client's data, such as by_examples")),
-    "examples": optional(PAIR),
-    "batches": optional(instance_of(Batches, "Batches('joint', size=32, epochs=1)")),
-}
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,12 @@ class ServerTraining:
         batches: of the server's own training; by default `LocalTraining.labeled_batches`.
     """
 
-    aggregate: Aggregate = _MEAN
-    weighting: Weighting | None = None
+    aggregate: Annotated[
+        Aggregate, Described("an Aggregate, such as server_optimizer(optax.sgd(1.0))")
+    ] = _MEAN
+    weighting: (
+        Annotated[Weighting, Described("a function of a client's data, such as by_examples")] | None
+    ) = None
     examples: tuple[np.ndarray, np.ndarray] | None = None
     batches: Batches = _BATCHES_OF_CLIENTS
 
@@ -53,10 +51,10 @@ class ServerTraining:
         Raises:
             UsageError: the first field of another type; examples that `pair_of` refuses.
         """
-        check_values("ServerTraining", _RULES, vars(self))
         if self.examples is not None:
             pair = pair_of(self.examples, "ServerTraining.examples", is_labeled=True)
             object.__setattr__(self, "examples", pair)
+        check(self)
 
     @property
     def weigh(self) -> Weighting:

@@ -19,7 +19,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Ask, Check, Unusable
-from jaxfed.rules import choose_one_of
+from jaxfed.settings import choose_one_of
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 from jaxfed.training.round.network.client_side import ClientStage, message_of
