@@ -156,6 +156,12 @@ class When(NamedTuple):
             return _ranged("a number", self.values)
         return " or ".join(map(repr, self.values))
 
+    def __str__(self) -> str:
+        """The condition: `partition='table'`, or `cohort_size above 0`."""
+        (first, *_) = self.values
+        is_bound = type(first) in _BOUNDS
+        return _ranged(self.key, self.values) if is_bound else f"{self.key}={self.text}"
+
 
 def when(key: str, *values: Any) -> When:
     """Return the condition that `key` has one of `values`, or lies within the bound that is given."""

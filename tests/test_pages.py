@@ -12,7 +12,7 @@ from on_demand import on_demand
 
 import jaxfed
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config.schema import reference
+from jaxfed.config import reference
 from jaxfed.learners import LEARNERS, Learner
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxfed.config.schema import reference
+from jaxfed.config import reference
 from jaxfed.reports.documents.sections import HOW
 from jaxfed.reports.tables.display_names import algorithm_label
 

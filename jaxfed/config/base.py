@@ -9,9 +9,13 @@ from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
 
+from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.keys import remember_values
-from jaxfed.config.schema import SHARED, defaults
+from jaxfed.config.methods import own_keywords
+from jaxfed.config.sections import SECTIONS, shared_settings
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.settings import settings_of
+from jaxfed.xclp import Parameters
 
 Variant = Callable[[ConfigDict], None]
 Add = Callable[..., None]
@@ -21,8 +25,9 @@ Add = Callable[..., None]
 # `federation.labeled_fraction` and, if the file has public examples, this `federation.public_fraction`.
 # The paper's table is also reset.
 PUBLIC_FRACTION = 0.5
+_DEFAULTS = {key: one.default for key, one in shared_settings().items()}
 SIZES_OF_A_SET: dict[str, Any] = {
-    key: SHARED[key].default
+    key: _DEFAULTS[key]
     for key in (
         *("dataset.train_size", "dataset.test_size", "dataset.unlabeled_size", "dataset.balanced"),
         "dataset.test_rows",
@@ -36,7 +41,7 @@ ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 
 def get_config() -> ConfigDict:
     """XCLP and its Section 4.1 baselines on no data set yet."""
-    values = defaults()
+    values = _defaults()
     followers = ("per_client_lp", "pooled_lp")
     for key in {key for name in followers for key in values[name]}:
         values["xclp"][key] = FieldReference(values["xclp"][key])
@@ -52,6 +57,22 @@ def get_config() -> ConfigDict:
         candidates[name] = ConfigDict({"num_neighbors": (), "alpha": ALPHAS})
     candidates.client_knn = ConfigDict({"num_neighbors": (1, 3, 5, 10, 20)})
     return config
+
+
+def _defaults() -> dict[str, Any]:
+    """Return all defaults, nested by section, with those of the one-shot methods."""
+    values: dict[str, Any] = {}
+    for name, kind in SECTIONS.items():
+        own = {key: one.default for key, one in settings_of(kind).items()}
+        values |= {name: own} if name else own
+    # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
+    labeling = settings_of(Parameters)
+    values["xclp"] = {
+        key: one.default for key, one in labeling.items() if key not in ("num_classes", "seed")
+    }
+    for name in ("per_client_lp", "pooled_lp", "client_knn"):
+        values[name] = own_keywords(ALGORITHMS[name])
+    return values
 
 
 def smoke(config: ConfigDict) -> None:

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.mask_partners import check_scheduled_partners
+from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -25,23 +26,13 @@ from jaxfed.federation.sampling import Sampling
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 
 
-def clock_of(config: ConfigDict) -> Clock:
-    """Return the section `clock` as an object.
-
-    Raises:
-        UsageError: an invalid value, or incompatible values.
-    """
-    with section("config.clock", config.clock):
-        return Clock(**config.clock)
-
-
 def check(config: ConfigDict) -> None:
     """Check simulated time against cohorts and methods, and read the availability table.
 
     Raises:
         UsageError: the first incompatible key, or an invalid line of the table.
     """
-    clock = clock_of(config)
+    clock = section_of(config, "clock")
     num_clients = config.federation.num_clients
     sampling = Sampling(*(config[name] for name in Sampling._fields))
     for name in methods.chosen(config):
@@ -65,7 +56,7 @@ def check_deadlines(config: ConfigDict, federation: Federation, seed: int) -> No
     Raises:
         UsageError: no client can; the error gives the fastest client's seconds.
     """
-    clock = clock_of(config)
+    clock = section_of(config, "clock")
     if not clock.deadline:
         return
     for name in methods.chosen(config):
@@ -105,7 +96,7 @@ def schedule(
     """
     with _naming(config, name):
         found = schedule_of(
-            clock_of(config),
+            section_of(config, "clock"),
             config,
             federation,
             seed,

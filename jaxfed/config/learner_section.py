@@ -17,11 +17,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.keys import check_own, unknown_key
+from jaxfed.config.sections import MIXED
 from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE
 from jaxfed.rules import check_keywords
 
-MIXED = "mixed"
 INGREDIENTS = {
     "learner": "all clients' models",
     "server_learner": "one model of the same kind, of `Federation.pooled` clients; the first of a mixture",
@@ -116,21 +116,15 @@ def check_learner_key(key: str, value: Any) -> None:
 
 
 def check_learner(config: ConfigDict) -> None:
-    """Check that a mixture lists at most as many learners as clients, and that others list none.
+    """Check that a mixture lists at most as many learners as clients.
 
     Raises:
         UsageError: names the key.
     """
-    wanted, num_clients = config.learner, config.federation.num_clients
-    key = "config.learner.names"
-    if (wanted.name == MIXED) != bool(wanted.names):
-        allowed = "list learners" if wanted.name == MIXED else "use ()"
-        raise UsageError(
-            f"learner.name={wanted.name!r}", key=key, value=wanted.names, allowed=allowed
-        )
-    if num_clients and len(wanted.names) > num_clients:
+    names, num_clients = config.learner.names, config.federation.num_clients
+    if 0 < num_clients < len(names):
         wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-        raise UsageError(wrong, key=key, value=wanted.names)
+        raise UsageError(wrong, key="config.learner.names", value=names)
 
 
 def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> None:

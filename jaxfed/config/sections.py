@@ -15,7 +15,9 @@ Conditions between two keys of a section stand in its `__post_init__`; between t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
@@ -45,6 +47,7 @@ from jaxfed.settings import (
     NotNegative,
     OneOf,
     Positive,
+    Setting,
     Share,
     check,
     settings_of,
@@ -70,6 +73,7 @@ from jaxfed.xclp.settings.candidates import MEASURES
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # a learner's name: several, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
+METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 TABLE = settings_of(Table)["rows"].hint
 MEMORY = Annotated[Any, Allowed(memory_limit.RULE.holds, memory_limit.RULE.allowed)]
 AUGMENTATION = Annotated[
@@ -117,8 +121,8 @@ class Experiment(Section):
 
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 0
     num_repeats: Count = 5
-    algorithm: str = "xclp"
-    baselines: tuple[str, ...] = ("per_client_lp", "pooled_lp", "client_knn")
+    algorithm: METHOD = "xclp"
+    baselines: tuple[METHOD, ...] = ("per_client_lp", "pooled_lp", "client_knn")
     rounds: Count = 1
     cohort_size: Annotated[int, Ge(0), Note("0 is all clients")] = 0
     sampling: Annotated[str, OneOf(SAMPLINGS), when("cohort_size", Gt(0))] = "uniform"
@@ -198,14 +202,13 @@ class PreprocessingSection(Section):
 
     Attributes:
         kind: preprocessing of all examples.
-        rounds: FedAvg rounds of kind='federated_features'.
+        rounds: FedAvg rounds that train the features' model.
         cohort_size: clients in each of these rounds.
-        network: network of kind='pretrained'.
+        network: network trained on ImageNet.
         weights: its weights; '': NETWORK.safetensors in the data folder.
         image_size: pixels a side of its input.
         batch_size: images in a batch of it.
-        components: principal components of the training images' features that are kept, for
-            kind='pretrained'.
+        components: principal components of the training images' features that are kept.
         views: weak, and as many strong, views of each image whose features are computed before training.
     """
 
@@ -249,14 +252,11 @@ class FederationSection(Section):
     Attributes:
         num_clients: number of clients.
         partition: scheme by which examples are distributed to clients.
-        dirichlet_alpha: with partition='dirichlet' or 'dirichlet_mixture' or 'dirichlet_pairs':
-            concentration of the Dirichlet distribution; small values make clients unlike.
+        dirichlet_alpha: concentration of the Dirichlet distribution; small values make clients unlike.
         dirichlet_alpha_rest: concentration of the second draw.
-        dirichlet_share: share of the examples that the first draw
-            distributes.
+        dirichlet_share: share of the examples that the first draw distributes.
         classes_per_client: number of classes that each client holds.
-        table: class shares of each type of client, one row a type; the default is
-            FedMatch's ten types.
+        table: class shares of each type of client, one row a type; the default is FedMatch's ten types.
         quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
         quantity_parameter: concentration a of the Dirichlet distribution.
         min_size: smallest number of examples of a client, without new points.
@@ -268,7 +268,7 @@ class FederationSection(Section):
             and unlabeled examples follow two draws of it.
         labels_at: holder of the labels; 'server': all of them, drawn before the rest is distributed.
         public_size: unlabeled examples that everybody has.
-        public_fraction: the same as a share of the training examples, where public_size is 0.
+        public_fraction: the same as a share of the training examples.
         public_dataset: data set of the public examples; '': the clients' own.
         own_size: training examples distributed to clients.
         public_labeled: public examples keep their labels, which everybody has (FedMD).
@@ -661,6 +661,16 @@ SECTIONS: dict[str, type] = {
     "deployment": Deployment,
 }
 """Name in a config -> class; "" has the keys outside of sections."""
+
+
+@cache
+def shared_settings() -> Mapping[str, Setting]:
+    """Return key -> setting of the sections above, not of those of methods, learners and networks."""
+    return {
+        f"{name}.{key}".lstrip("."): one
+        for name, kind in SECTIONS.items()
+        for key, one in settings_of(kind).items()
+    }
 
 
 def section_of(config: ConfigDict, name: str) -> Any:

@@ -15,8 +15,6 @@ from jaxfed.training.needs import Needs
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
-LABELS_AT = ("clients", "server")
-
 
 def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
     """Draw the server's examples from `train`: int64, ascending; empty if labels are at clients.
@@ -65,27 +63,13 @@ _ONE_TABLE = (
 
 
 def check_labels_at(config: ConfigDict) -> None:
-    """Check shared settings that are incompatible with labels at the server.
+    """Check that the methods of the run are for labels at the server, if they are there.
 
     Raises:
         UsageError: names the first incompatible key.
     """
-    federation = config.federation
-    if federation.labels_at == "clients":
+    if config.federation.labels_at == "clients":
         return
-    for key, allowed in (
-        ("num_labeled_clients", 0),
-        ("reveal_labels", False),
-        ("left_out_client", -1),
-        ("graph", "labeled+unlabeled"),
-    ):
-        if federation[key] != allowed:
-            raise UsageError(
-                "with labels_at='server' clients have no labels",
-                key=f"config.federation.{key}",
-                value=federation[key],
-                allowed=f"use {allowed!r}",
-            )
     for name in methods.chosen(config):
         if methods.labels_in_one_shot(config, name):
             raise _refused(config, f"{name!r} labels in one shot by labels that clients have")

@@ -16,7 +16,7 @@ def restored(stored: Mapping[str, Any]) -> ConfigDict:
     """Return the config that was written as JSON: lists are tuples, references between keys are resolved.
 
     Keys that an older version did not write have the values that its runs had: `ADDED`, else their defaults
-    (`jaxfed.config.schema`). Sections of XCLP's baselines have XCLP's values, as in a config file.
+    (`jaxfed.config.sections`). Sections of XCLP's baselines have XCLP's values, as in a config file.
     """
     from jaxfed.config import base  # methods and their settings; a workdir is read without them
 

@@ -10,7 +10,7 @@ from small_workdirs import make_run, make_sweep
 import jaxfed
 from jaxfed.config import base, file, stored
 from jaxfed.config.keys import GONE, flatten
-from jaxfed.config.schema.reference import entries
+from jaxfed.config.reference import entries
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"algorithm": "fedavg", "baselines": ("per_client_lp",), "xclp__alpha": 0.9, "rounds": 2}

@@ -11,6 +11,7 @@ from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.unread import check_given
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.settings import Clock
@@ -34,11 +35,11 @@ def refusal(*overrides, config=CONFIG):
 
 
 def test_it_is_off_by_default_and_whole_where_it_is_on():
-    assert clock.clock_of(loaded()) == Clock()
+    assert section_of(loaded(), "clock") == Clock()
     assert not Clock().is_on
     config = loaded(config=f"{CONFIG}:clock")
     check(config)
-    assert clock.clock_of(config).is_on
+    assert section_of(config, "clock").is_on
     own = methods.with_own_training(config, "fedbuff").training
     assert (own.concurrency, own.staleness_exponent) == (10, 0.5)
     assert methods.with_own_training(config, "fedprox").training.concurrency == 0

@@ -5,7 +5,7 @@ import pytest
 from jaxfed.config import base, file
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.fingerprint import seen_by
-from jaxfed.config.deployment import Deployment, deployment_of
+from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError
 
 
@@ -16,22 +16,22 @@ def changed(*overrides):
 
 
 def test_defaults_are_the_fields():
-    assert deployment_of(changed()) == Deployment()
+    assert section_of(changed(), "deployment") == Deployment()
 
 
 @pytest.mark.parametrize(
     ("text", "number"), [("none", 10), ("3", 3), ("('a','b')", 2), ("['north']", 1)]
 )
 def test_the_number_of_clients(text, number):
-    assert deployment_of(changed(f"deployment.nodes={text}")).num_nodes(10) == number
+    assert section_of(changed(f"deployment.nodes={text}"), "deployment").num_nodes(10) == number
 
 
 def test_a_number_of_clients_that_only_the_data_have_is_refused():
     with pytest.raises(
         UsageError, match=r"^config\.federation\.num_clients=0: .*; use their number"
     ):
-        deployment_of(changed()).num_nodes(0)
-    assert deployment_of(changed("deployment.nodes=3")).num_nodes(0) == 3
+        section_of(changed(), "deployment").num_nodes(0)
+    assert section_of(changed("deployment.nodes=3"), "deployment").num_nodes(0) == 3
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def test_every_test_that_the_threat_model_names_exists():
 
 
 def test_the_page_names_every_limit():
-    from jaxfed.config.deployment import Deployment
+    from dataclasses import fields
+
+    from jaxfed.config.sections import Deployment
 
     page = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
-    assert all(f"`deployment.{name}`" in page for name in Deployment.rules)
+    assert all(f"`deployment.{name}`" in page for name in (f.name for f in fields(Deployment)))

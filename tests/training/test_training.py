@@ -7,7 +7,7 @@ import optax
 from flax import nnx
 
 import jaxfed
-from jaxfed.config.schema.training import PSEUDO_LABEL, TRAINING
+from jaxfed.config.sections import PseudoLabelSection, TrainingSection
 from jaxfed.models import from_flax
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 
@@ -50,8 +50,8 @@ def test_sources_of_labels_are_those_of_the_model_and_made_once():
 def test_configs_have_the_defaults_of_the_library():
     """But for batches and weights, which are those of XCLP's experiments."""
     training = jaxfed.Training(MODEL)
-    assert TRAINING["training.learning_rate"].default == training.local.learning_rate(0)
+    assert TrainingSection.learning_rate == training.local.learning_rate(0)
     for key in ("client_optimizer", "batch_statistics"):
-        assert TRAINING[f"training.{key}"].default == getattr(training.local, key)
+        assert getattr(TrainingSection, key) == getattr(training.local, key)
     for key in ("confidence", "class_weights"):
-        assert PSEUDO_LABEL[f"pseudo_label.{key}"].default == getattr(training.labels, key)
+        assert getattr(PseudoLabelSection, key) == getattr(training.labels, key)

@@ -27,6 +27,7 @@ from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
 from jaxfed.config.build.networks import initial_model, make_model
 from jaxfed.config.build.views import change_of
+from jaxfed.config.sections import TrainingSection, section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -50,8 +51,6 @@ from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
-
-SETTINGS = ("given", "cross_validated")
 
 
 def make_algorithm(
@@ -180,7 +179,7 @@ def make_training(
     private: bool = False,
 ) -> Training:
     """Build the training specification of a config for the clients' shapes; `private` as in `make_model`."""
-    wanted = config.training
+    wanted = section_of(config, "training")
     model = make_model(config, federation, private=private)
     augment = change_of(config, "augmentation")
     pointwise = losses.POINTWISE[wanted.loss]
@@ -290,7 +289,7 @@ def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
     return federation.num_clients
 
 
-def _batches(wanted: ConfigDict, federation: Federation) -> Batches:
+def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
     most = federation.largest
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.largest

@@ -8,7 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.learner_section import INGREDIENTS, MIXED, names_of, takes
+from jaxfed.config.learner_section import INGREDIENTS, names_of, takes
+from jaxfed.config.sections import MIXED
 from jaxfed.errors import section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.settings import Execution

@@ -7,45 +7,17 @@ from typing import Any
 
 import jax
 import optax
-from ml_collections import ConfigDict
 
-from jaxfed.errors import UsageError
-from jaxfed.training.server.server_optimizers import SECOND_MOMENTS, adaptive
-
-SCHEDULES = ("constant", "cosine")
-OPTIMIZERS = ("sgd", "adam", "rmsprop", "adagrad")
-SERVER_OPTIMIZERS = ("sgd", *SECOND_MOMENTS)
-_WITH_MOMENTUM = ("sgd", "rmsprop")
+from jaxfed.config.sections import WITH_MOMENTUM, TrainingSection
+from jaxfed.training.server.server_optimizers import adaptive
 
 
-def check_momentum(wanted: ConfigDict) -> None:
-    """Check that momentum is set only for optimizers that have it, and Nesterov's only with momentum.
-
-    Raises:
-        UsageError: names the key of section `training`.
-    """
-    for key, role in (
-        ("momentum", "optimizer"),
-        ("nesterov", "optimizer"),
-        ("server_momentum", "server_optimizer"),
-    ):
-        if wanted[key] and wanted[role] not in _WITH_MOMENTUM:
-            raise UsageError(
-                f"{role}={wanted[role]!r} has no momentum",
-                key=f"config.training.{key}",
-                value=wanted[key],
-                allowed=f"set {role} to {' or '.join(map(repr, _WITH_MOMENTUM))}",
-            )
-    if wanted.nesterov and not wanted.momentum:
-        raise UsageError(
-            key="config.training.nesterov", value=True, allowed="set a momentum above 0"
-        )
-
-
-def client_optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.GradientTransformation:
+def client_optimizer(
+    wanted: TrainingSection, learning_rate: jax.Array
+) -> optax.GradientTransformation:
     """Return the clients' optimizer at a learning rate."""
     keywords: dict[str, Any] = {"learning_rate": learning_rate}
-    if wanted.optimizer in _WITH_MOMENTUM:
+    if wanted.optimizer in WITH_MOMENTUM:
         keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
     optimizer = _promoting(getattr(optax, wanted.optimizer)(**keywords))
     if not wanted.weight_decay:
@@ -53,7 +25,7 @@ def client_optimizer(wanted: ConfigDict, learning_rate: jax.Array) -> optax.Grad
     return optax.chain(optax.add_decayed_weights(wanted.weight_decay), optimizer)
 
 
-def server_optimizer(wanted: ConfigDict) -> optax.GradientTransformation:
+def server_optimizer(wanted: TrainingSection) -> optax.GradientTransformation:
     """Return the server optimizer: SGD (FedAvg), with momentum (FedAvgM), or an adaptive one."""
     if wanted.server_optimizer == "sgd":
         return optax.sgd(wanted.server_learning_rate, momentum=wanted.server_momentum or None)
@@ -78,7 +50,7 @@ def _promoting(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
     return optax.GradientTransformation(optimizer.init, update)
 
 
-def schedule(wanted: ConfigDict, rounds: int) -> Callable[[jax.Array], jax.Array]:
+def schedule(wanted: TrainingSection, rounds: int) -> Callable[[jax.Array], jax.Array]:
     """Return the clients' learning rate as a function of the rounds done."""
     if wanted.schedule == "constant":
         return optax.constant_schedule(wanted.learning_rate)

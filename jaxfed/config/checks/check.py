@@ -1,13 +1,13 @@
 """Check of a whole config: known keys, allowed values, and combinations of keys.
 
-Shared settings and their rules are in `jaxfed.config.schema`. The keys of a method's section are the keywords
-of its factory in `jaxfed.algorithms`, which checks their values, and those of `jaxfed.config.methods`.
+Values of shared sections, and pairs within one, are checked as `jaxfed.config.sections` makes their objects.
+The keys of a method's section are the keywords of its factory in `jaxfed.algorithms`, which checks their values.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
@@ -18,24 +18,20 @@ from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
-from jaxfed.config.keys import check_own, check_value, flatten, unknown_key
+from jaxfed.config.keys import check_own, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
 from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
-from jaxfed.config.schema import SHARED
-from jaxfed.config.schema.experiment import method_rules
-from jaxfed.config.schema.training import AUGMENTATION, learner_rules
+from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
-from jaxfed.data import SCHEMES
 from jaxfed.errors import UsageError, section
 from jaxfed.models import MODELS
-from jaxfed.rules import one_of
+from jaxfed.settings import OneOf, advice, check_value, settings_of
 from jaxfed.training.local.augmentation import compose
 
-RULES = {key: setting.rule for key, setting in SHARED.items()}
 _SECTIONS = (
-    *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key),
+    *filter(None, SECTIONS),
     *("xclp", "per_client_lp"),  # also label sources of methods that train a model
 )
 
@@ -54,20 +50,22 @@ def check(config: ConfigDict) -> None:
     for name in variants:
         _check_variant(name, config[name].algorithm)
     plugins = plugged_in()
-    # Users may register plugins after this module is imported.
-    rules = RULES | method_rules(names) | learner_rules()
-    rules |= {"model.name": one_of(MODELS), "federation.partition": one_of(SCHEMES)}
     for key, value in flat.items():
-        if key in rules:
-            check_value(key, value, rules[key])
-        elif key.startswith("learner."):
+        if key.startswith("learner.") and key.count(".") > 1:
             check_learner_key(key, value)
         # The sections of networks and methods are checked by their factories.
-        elif not key.startswith((CANDIDATES, "model.")) and key.partition(".")[0] not in (
-            *names,
-            *plugins,
+        elif (
+            key not in shared_settings()
+            and not key.startswith((CANDIDATES, "model."))
+            and key.partition(".")[0] not in (*names, *plugins)
         ):
-            raise unknown_key(key, {*RULES, *methods.own_keys(config)})
+            raise unknown_key(key, {*shared_settings(), *methods.own_keys(config)})
+    for name in SECTIONS:
+        section_of(config, name)
+    for key in ("algorithm", "baselines"):
+        hint: Any = Annotated[str, OneOf(names)]
+        hint = tuple[hint, ...] if key == "baselines" else hint
+        check_value(f"config.{key}", config[key], hint)
     for name, factory in plugins.items():
         check_plugin(name, factory, methods.section_of(config, name))
     for name in names:  # also those outside the run: a sweep may use them
@@ -78,9 +76,6 @@ def check(config: ConfigDict) -> None:
             check_candidates(config, key, flat[key])
     options = {key: value for key, value in config.model.items() if key != "name"}
     check_options(config.model.name, MODELS[config.model.name], options)
-    for key in ("augmentation", "strong_augmentation"):
-        with section("config.training", {"augmentation": key}):
-            compose(config.training[key])
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
@@ -100,9 +95,9 @@ def _check_is_whole(config: ConfigDict) -> None:
                 allowed="jaxfed.config.base.get_config() has it",
             )
     flat = dict(flatten(config.to_dict()))
-    for key in RULES:
+    for key, one in shared_settings().items():
         if key not in flat:
-            raise UsageError("missing", key=f"config.{key}", allowed=RULES[key].advice)
+            raise UsageError("missing", key=f"config.{key}", allowed=advice(one.hint))
 
 
 def _check_variant(name: str, algorithm: Any) -> None:
@@ -113,7 +108,7 @@ def _check_variant(name: str, algorithm: Any) -> None:
             key=f"config.{name}.algorithm",
             allowed=f"use an identifier other than the sections {', '.join(_SECTIONS)}",
         )
-    check_value(f"{name}.algorithm", algorithm, one_of(ALGORITHMS))
+    check_value(f"config.{name}.algorithm", algorithm, Annotated[str, OneOf(ALGORITHMS)])
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
@@ -129,14 +124,12 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     if own and not methods.trains(config, name):
         wrong = methods.without_training(config, name)
         raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
-    known = {
-        key.removeprefix("training."): RULES[key] for key in RULES if key.startswith("training.")
-    }
+    known = settings_of(TrainingSection)
     for key, value in own.items():
         if key not in known:
             raise unknown_key(f"{name}.training.{key}", [f"{name}.training.{k}" for k in known])
-        check_value(f"{name}.training.{key}", value, known[key])
-        if known[key] is AUGMENTATION:
+        check_value(f"config.{name}.training.{key}", value, known[key].hint)
+        if known[key].hint is known["augmentation"].hint:
             with section(f"config.{name}.training", {"augmentation": key}):
                 compose(value)
 
@@ -158,15 +151,7 @@ def _check_training_cohort(config: ConfigDict, name: str) -> None:
 
 def _check_together(config: ConfigDict) -> None:
     """Check combinations of keys."""
-    federation = config.federation
-    num_clients = federation.num_clients
-    if num_clients == 0 and federation.partition != "natural":
-        raise UsageError(
-            f"needs partition='natural', not {federation.partition!r}",
-            key="config.federation.num_clients",
-            value=0,
-            allowed="use integers from 1 on",
-        )
+    num_clients = config.federation.num_clients
     chosen = methods.chosen(config)
     nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
@@ -185,19 +170,6 @@ def _check_together(config: ConfigDict) -> None:
                 raise UsageError(
                     key="config.pseudo_label.safeguard", value="network", allowed=f"set {needed}"
                 )
-    if config.algorithm in config.baselines:
-        raise UsageError(
-            f"{config.algorithm!r} is the algorithm already",
-            key="config.baselines",
-            value=config.baselines,
-        )
-    if federation.num_labeled and federation.labeled_per_class:
-        raise UsageError(
-            f"does not go with labeled_per_class={federation.labeled_per_class}",
-            key="config.federation.num_labeled",
-            value=federation.num_labeled,
-            allowed="use 0",
-        )
     _check_last_round(config)
     check_mask_partners(config, num_clients)
     check_labels_at(config)
@@ -205,15 +177,9 @@ def _check_together(config: ConfigDict) -> None:
     check_views(config)
     check_learner(config)
     check_presence(config, num_clients or sys.maxsize)
-    if num_clients:
-        for key, value, most in (
-            ("cohort_size", config.cohort_size, num_clients),
-            ("federation.num_labeled_clients", federation.num_labeled_clients, num_clients),
-            ("federation.left_out_client", federation.left_out_client, num_clients - 1),
-        ):
-            if value > most:
-                wrong = f"at most {most} with federation.num_clients={num_clients}"
-                raise UsageError(wrong, key=f"config.{key}", value=value)
+    if 0 < num_clients < config.cohort_size:
+        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
+        raise UsageError(wrong, key="config.cohort_size", value=config.cohort_size)
 
 
 def _check_last_round(config: ConfigDict) -> None:

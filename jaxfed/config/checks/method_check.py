@@ -15,7 +15,7 @@ from jaxfed.config.build.networks import (
     saved_model,
     starts_from_state,
 )
-from jaxfed.config.build.optimizers import check_momentum
+from jaxfed.config.sections import section_of
 from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds
@@ -40,7 +40,7 @@ def check_method(config: ConfigDict, name: str) -> None:
                 wrong = f"{name!r} does not read it"
                 raise UsageError(wrong, key=f"config.{written}", allowed="leave it out")
         with methods.naming_own_training(config, name):
-            check_momentum(seen.training)
+            section_of(seen, "training")
             if starts_from_state(seen):
                 with naming_initial_model(seen):
                     for repeat in repeats_that_differ(seen):

@@ -25,11 +25,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
+from jaxfed.config.sections import OTHER_PUBLIC, section_of
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.random_streams import Stream
-
-_OTHERS = "a public_fraction above 0, or a public_dataset"
 
 
 class Public(NamedTuple):
@@ -111,13 +110,12 @@ def classes_to_measure_by(data: Dataset, other: Dataset | None) -> np.ndarray:
 
 
 def check_public(config: ConfigDict) -> None:
-    """Check that public examples exist if a method or `public_labeled` needs them.
+    """Check that public examples exist if a method needs them.
 
     Raises:
         UsageError: there are no public examples.
     """
-    wanted = config.federation
-    if wanted.public_size or wanted.public_fraction or wanted.public_dataset:
+    if section_of(config, "federation").has_public:
         return
     for name in methods.chosen(config):
         if methods.is_public(config, name):
@@ -125,12 +123,5 @@ def check_public(config: ConfigDict) -> None:
                 f"{name!r} has clients learn labels of public examples",
                 key="config.federation.public_size",
                 value=0,
-                allowed=f"use 1 or more, or {_OTHERS}",
+                allowed=f"use 1 or more, or {OTHER_PUBLIC}",
             )
-    if wanted.public_labeled:
-        raise UsageError(
-            "there are no public examples",
-            key="config.federation.public_labeled",
-            value=True,
-            allowed=f"set a public_size, {_OTHERS}",
-        )

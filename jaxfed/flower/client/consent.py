@@ -16,14 +16,14 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.checks.check import RULES
-from jaxfed.config.keys import check_own, check_value, flatten
-from jaxfed.config.schema.training import learner_rules
+from jaxfed.config.keys import check_own, flatten
+from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError
 from jaxfed.flower.client.client_data import ClientSettings
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.records import BadMessage
+from jaxfed.settings import check_value
 
 _CLASS = "learner.estimator."
 
@@ -68,7 +68,7 @@ def _check(config: ConfigDict, estimators: Collection[str]) -> None:
     for name in methods.chosen(config):
         if name not in names:
             raise UsageError("there is no such method", key="config.algorithm", value=name)
-    rules = RULES | learner_rules()
+    known = shared_settings()
     for key, value in flatten(config.to_dict()):
         if key.partition(".")[0] in setup.NOT_SENT:
             continue  # defaults
@@ -76,8 +76,8 @@ def _check(config: ConfigDict, estimators: Collection[str]) -> None:
             raise UsageError("a server sends no path", key=f"config.{key}", value=value)
         if key.startswith(_CLASS):
             _check_class(key, value, estimators)
-        elif key in rules and key not in ("algorithm", "baselines"):
-            check_value(key, value, rules[key])
+        elif key in known and key not in ("algorithm", "baselines"):
+            check_value(f"config.{key}", value, known[key].hint)
 
 
 def _check_class(key: str, value: object, estimators: Collection[str]) -> None:

@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check as config_check
 from jaxfed.config.checks.unread import check_given
-from jaxfed.config.deployment import deployment_of
 from jaxfed.config.keys import flatten
+from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.flower.client import client_data
@@ -132,7 +132,7 @@ def try_here(
     if num_nodes is not None:
         overrides = [*overrides, f"federation.num_clients={num_nodes}"]
     experiment = load(spec, overrides)
-    limits = deployment_of(experiment.config)
+    limits = section_of(experiment.config, "deployment")
     number = experiment.config.federation.num_clients
     limits.num_nodes(number)
     planned = [Kill.parse(text, number) for text in kills]
@@ -228,7 +228,7 @@ def serve(
         raise UsageError("--nodes is missing: the folder of the clients' public keys, *.pub")
     keys = certificates.public_keys(nodes) if encrypted and nodes is not None else ()
     experiment = load(spec, overrides)
-    limits = deployment_of(experiment.config)
+    limits = section_of(experiment.config, "deployment")
     wanted = limits.num_nodes(experiment.config.federation.num_clients)
     if keys and len(keys) < wanted:
         raise UsageError(

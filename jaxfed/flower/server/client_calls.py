@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.deployment import Deployment
+from jaxfed.config.sections import Deployment
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.census import Census, census_of

@@ -21,10 +21,9 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
 from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.clock import clock_of
 from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.row_statistics import input_lines
-from jaxfed.config.deployment import deployment_of
+from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
 from jaxfed.experiment.run.loop import Experiment
@@ -75,7 +74,7 @@ def serve(
         open_workdir(place, config.to_dict()) as directory,
     ):
         progress.working_on("waiting for clients")
-        limits = deployment_of(config)
+        limits = section_of(config, "deployment")
         calls = client_calls.connect(
             network, config, limits, data, place, tell=progress.note, **clock
         )
@@ -123,7 +122,10 @@ def check(config: ConfigDict, data: ServerData) -> None:
             value=config.algorithm,
             allowed="use launch.run for a method of your own",
         )
-    name, number = config.algorithm, deployment_of(config).num_nodes(config.federation.num_clients)
+    name, number = (
+        config.algorithm,
+        section_of(config, "deployment").num_nodes(config.federation.num_clients),
+    )
     federation = data.federation(client_calls.no_census(data), number)
     algorithm = make_algorithm(config, name, federation)
     if algorithm.sides is None:
@@ -133,7 +135,7 @@ def check(config: ConfigDict, data: ServerData) -> None:
             value=name,
             allowed="use launch.run",
         )
-    if clock_of(config).is_on:
+    if section_of(config, "clock").is_on:
         raise UsageError(
             "a network has times of its own",
             key="config.clock.seconds_per_example",

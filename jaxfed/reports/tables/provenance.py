@@ -7,10 +7,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import reference
 from jaxfed.config.base import get_config
 from jaxfed.config.checks.fingerprint import keys_seen_by
 from jaxfed.config.keys import flatten
-from jaxfed.config.schema import reference
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF

@@ -17,14 +17,14 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, methods, model_options, open_sections
 from jaxfed.config.keys import TYPES, flatten, nearest_keys
-from jaxfed.config.schema import SHARED
-from jaxfed.config.schema.docstrings import factory_meanings, meanings
+from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS
 from jaxfed.registry import Registry
-from jaxfed.rules import plain_factory, rules_of
+from jaxfed.rules import classes_of, plain_factory, rules_of
+from jaxfed.settings import Setting, meanings
 from jaxfed.training.needs import needs_of
 
 
@@ -39,8 +39,8 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks."""
-    found = [Entry(key, repr(s.default), s.rule.allowed, s.meaning) for key, s in SHARED.items()]
-    return [*found, *_of_registries(_own)]
+    shared = shared_settings().items()
+    return [*(_entry(key, one) for key, one in shared), *_of_registries(_own)]
 
 
 def registered_entries() -> list[Entry]:
@@ -230,6 +230,25 @@ def _of_networks(chosen: Iterator[tuple[str, Any]]) -> Iterator[Entry]:
             networks.setdefault((key, repr(default), allowed), []).append(network)
     for (key, default, allowed), names in sorted(networks.items()):
         yield Entry(f"model.{key}", default, allowed, f"option of {', '.join(names)}")
+
+
+def _entry(key: str, one: Setting) -> Entry:
+    conditions = " and ".join(map(str, one.conditions))
+    meaning = one.meaning.rstrip(".")
+    return Entry(
+        key,
+        repr(one.default),
+        one.allowed,
+        f"with {conditions}: {meaning}" if conditions else meaning,
+    )
+
+
+def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
+    """Return keyword -> meaning of a factory's keywords, including those from a dataclass."""
+    plain, _ = plain_factory(factory)
+    return {
+        name: text for each in (*classes_of(plain), plain) for name, text in meanings(each).items()
+    }
 
 
 def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
