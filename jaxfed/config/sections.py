@@ -15,6 +15,7 @@ Conditions between two keys of a section stand in its `__post_init__`; between t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -181,7 +182,9 @@ class DatasetSection(Section):
     root: str = ""
     label_key: str = ""
     client_key: str = ""
-    drop: Annotated[tuple[str, ...], Note("the names of columns")] = ()
+    drop: Annotated[
+        tuple[str, ...], Allowed(lambda names: True, "names of columns, or () for none")
+    ] = ()
     image_size: Annotated[int, Ge(0), Note("0 is their own size")] = 0
     train_size: Annotated[int, Ge(0), Note("0 is all")] = 0
     test_size: Annotated[int, Ge(0), Note("0 is all")] = 0
@@ -461,7 +464,10 @@ class TrainingSection(Section):
     batch_size: Annotated[int, Ge(0), Note("0 is all that a client has")] = 50
     unlabeled_ratio: Annotated[int, Ge(1), when("batches", "paired")] = Batches.unlabeled_ratio
     loss: Annotated[str, OneOf(POINTWISE)] = "cross_entropy"
-    class_weights: Annotated[tuple[Positive, ...], Note("one a class, or () for all alike")] = ()
+    class_weights: Annotated[
+        tuple[Positive, ...],
+        Allowed(lambda weights: True, "one positive number a class, or () for all alike"),
+    ] = ()
     augmentation: AUGMENTATION = ()
     strong_augmentation: AUGMENTATION = ()
     weighting: Annotated[str, OneOf(("method", *WEIGHTINGS))] = "method"
@@ -513,7 +519,7 @@ class LearnerSection(Section):
         names: learners of name='mixed', cycled over the clients.
     """
 
-    name: Annotated[str, OneOf([*LEARNERS, MIXED])] = "network"
+    name: Annotated[str, OneOf(ChainMap({MIXED: None}, LEARNERS))] = "network"
     names: tuple[Annotated[str, OneOf(LEARNERS)], ...] = ()
 
     def __post_init__(self) -> None:
@@ -562,7 +568,10 @@ class AuditSection(Section):
         shadows: number of shadow models that the attacker trains; 0: none.
     """
 
-    rounds: Annotated[tuple[Count, ...], Note("() is the last round")] = ()
+    rounds: Annotated[
+        tuple[Count, ...],
+        Allowed(lambda numbers: True, "integers from 1 on, or () for the last round"),
+    ] = ()
     members: Annotated[int, Ge(0), Note("0 is all of a client's labels")] = 0
     population: Count = 200
     shadows: Annotated[
@@ -681,5 +690,5 @@ def section_of(config: ConfigDict, name: str) -> Any:
     """
     kind, own = SECTIONS[name], config[name] if name else config
     given = {key: own[key] for key in settings_of(kind)}
-    with section(f"config.{name}" if name else "config", given):
+    with section(f"config.{name}" if name else "config", tuple(given)):
         return kind(**given)

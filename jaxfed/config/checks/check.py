@@ -1,7 +1,7 @@
 """Check of a whole config: known keys, allowed values, and combinations of keys.
 
 Values of shared sections, and pairs within one, are checked as `jaxfed.config.sections` makes their objects.
-The keys of a method's section are the keywords of its factory in `jaxfed.algorithms`, which checks their values.
+A method's section has the keywords of its factory in `jaxfed.algorithms`, which checks their values.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
         ("training.rate=1", ("did you mean 'training.learning_rate' or 'training.server_lear",)),
         (
             "baselines=fedavgg,client_knn,qqq",
-            ("'fedavgg' is unknown, did you mean 'fedavg'?; 'qqq' is unknown; use diff",),
+            ("'fedavgg' is unknown, did you mean 'fedavg'?; 'qqq' is unknown; use ",),
         ),
         (
             "baselines=fedavgg,xclpp",
