@@ -205,7 +205,7 @@ class Setting(NamedTuple):
 REQUIRED: Any = MISSING
 
 
-def settings_of(owner: Any) -> dict[str, Setting]:
+def settings_of(owner: Any) -> Mapping[str, Setting]:
     """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
 
     Of a `functools.partial` the keywords that it is given are defaults.
@@ -216,6 +216,11 @@ def settings_of(owner: Any) -> dict[str, Setting]:
             name: one._replace(default=owner.keywords.get(name, one.default))
             for name, one in own.items()
         }
+    return _settings_of(owner)
+
+
+@functools.cache
+def _settings_of(owner: Any) -> Mapping[str, Setting]:
     said = meanings(owner)
     hints = get_type_hints(owner, include_extras=True)
     if is_dataclass(owner):
