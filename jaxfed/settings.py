@@ -48,7 +48,7 @@ import re
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from inspect import getdoc
+from inspect import CO_VARKEYWORDS, getdoc, unwrap
 from typing import (
     Annotated,
     Any,
@@ -208,7 +208,8 @@ REQUIRED: Any = MISSING
 def settings_of(owner: Any) -> Mapping[str, Setting]:
     """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
 
-    Of a `functools.partial` the keywords that it is given are defaults.
+    Of a `functools.partial` the keywords that it is given are defaults. A keyword without a hint has the type
+    of its default.
     """
     if isinstance(owner, functools.partial):
         own = settings_of(owner.func)
@@ -216,7 +217,7 @@ def settings_of(owner: Any) -> Mapping[str, Setting]:
             name: one._replace(default=owner.keywords.get(name, one.default))
             for name, one in own.items()
         }
-    return _settings_of(owner)
+    return settings_of(owner.__wrapped__) if hasattr(owner, "__wrapped__") else _settings_of(owner)
 
 
 @functools.cache
@@ -224,19 +225,22 @@ def _settings_of(owner: Any) -> Mapping[str, Setting]:
     said = meanings(owner)
     hints = get_type_hints(owner, include_extras=True)
     if is_dataclass(owner):
-        return {
-            field.name: Setting(hints[field.name], field.default, said.get(field.name, ""))
-            for field in fields(owner)
-            if field.init
-        }
-    while hasattr(owner, "__wrapped__"):
-        owner = owner.__wrapped__
-    code, defaults = owner.__code__, owner.__kwdefaults__ or {}
-    names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
-    return {
-        name: Setting(hints.get(name, Any), defaults.get(name, REQUIRED), said.get(name, ""))
-        for name in names
-    }
+        defaults = {field.name: field.default for field in fields(owner) if field.init}
+    else:
+        code, given = owner.__code__, owner.__kwdefaults__ or {}
+        keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        defaults = {name: given.get(name, REQUIRED) for name in keywords}
+    found = {}
+    for name, default in defaults.items():
+        own = type(default) if isinstance(default, bool | int | float | str) else Any
+        found[name] = Setting(hints.get(name, own), default, said.get(name, ""))
+    return types.MappingProxyType(found)
+
+
+def takes_any(factory: Any) -> bool:
+    """True if a factory takes keywords of any name."""
+    inner = unwrap(plain(factory))
+    return plain(inner).__code__.co_flags & CO_VARKEYWORDS != 0
 
 
 def plain(factory: Any) -> Any:
@@ -253,10 +257,10 @@ def check(settings: Any, owner: str = "") -> None:
         UsageError: the first field that is not allowed; its owner is the class, or `owner`.
     """
     kind: Any = type(settings)
-    for name, (hint, default) in _hints(kind).items():
+    for name, one in settings_of(kind).items():
         value = getattr(settings, name)
-        if value is not None or default is not None:
-            check_value(name, value, hint, owner=owner or kind.__name__)
+        if value is not None or one.default is not None:
+            check_value(name, value, one.hint, owner=owner or kind.__name__)
 
 
 def check_keywords(factory: Any, given: Mapping[str, Any]) -> None:
@@ -265,9 +269,9 @@ def check_keywords(factory: Any, given: Mapping[str, Any]) -> None:
     Raises:
         UsageError: the first one that is not allowed; its owner is the factory.
     """
-    for name, (hint, _) in _hints(plain(factory)).items():
+    for name, one in settings_of(factory).items():
         if name in given:
-            check_value(name, given[name], hint, owner=plain(factory).__name__)
+            check_value(name, given[name], one.hint, owner=plain(factory).__name__)
 
 
 def hinted(factory: Factory) -> Factory:
@@ -279,11 +283,6 @@ def hinted(factory: Factory) -> Factory:
         return factory(*args, **keywords)
 
     return checked  # type: ignore[return-value]
-
-
-@functools.cache
-def _hints(owner: Any) -> dict[str, tuple[Any, Any]]:
-    return {name: (one.hint, one.default) for name, one in settings_of(owner).items()}
 
 
 def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:

@@ -283,13 +283,12 @@ def _model_section(section: dict[str, Any], key: str, text: str) -> dict[str, An
     if key == "name":
         return section if text == network else {"name": text}
     # Imported here, because Flax takes half a second to import and only this needs it.
-    from jaxfed.config.model_options import defaults
-    from jaxfed.models import MODELS
+    from jaxfed.models import MODELS, options_of
 
-    known = defaults(MODELS[network]) if network in MODELS else {}
+    known = options_of(network) if network in MODELS else {}
     if key not in known:
         raise UsageError(f"config.model.{key}: unknown key of {network}{suggestion(key, known)}")
-    return section | {key: _parse(f"model.{key}", text, known[key])}
+    return section | {key: _parse(f"model.{key}", text, known[key].default)}
 
 
 def _parse(key: str, text: str, current: Any) -> Any:

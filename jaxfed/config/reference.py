@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section, methods, model_options, open_sections
+from jaxfed.config import learner_section, methods, open_sections
 from jaxfed.config.keys import TYPES, flatten, nearest_keys
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.refitting import refitting
-from jaxfed.models import MODELS
+from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
 from jaxfed.rules import classes_of, plain_factory, rules_of
 from jaxfed.settings import Setting, meanings
@@ -225,9 +225,9 @@ def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]])
 def _of_networks(chosen: Iterator[tuple[str, Any]]) -> Iterator[Entry]:
     """Yield options by name; networks whose option has the same default and rule share a line."""
     networks: dict[tuple[str, str, str], list[str]] = {}
-    for network, factory in chosen:
-        for key, default, allowed in model_options.described(factory):
-            networks.setdefault((key, repr(default), allowed), []).append(network)
+    for network, _ in chosen:
+        for key, one in options_of(network).items():
+            networks.setdefault((key, repr(one.default), one.allowed), []).append(network)
     for (key, default, allowed), names in sorted(networks.items()):
         yield Entry(f"model.{key}", default, allowed, f"option of {', '.join(names)}")
 

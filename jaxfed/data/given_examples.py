@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from jaxfed.data.labels import UNLABELED, read_labels
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
-from jaxfed.rules import PAIR, at_least
+from jaxfed.settings import Ge, check_value
 
 Each = TypeVar("Each")
 
@@ -222,6 +222,10 @@ def _no_class(where: str, label: Any, num_classes: int | None) -> UsageError:
     return UsageError(f"{where}: label {label} is not a class; use 0 to {last}, -1 for unlabeled")
 
 
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
 def pair_of(
     given: Any,
     where: str,
@@ -237,7 +241,7 @@ def pair_of(
     Raises:
         UsageError: no pair, or what these two refuse.
     """
-    if not PAIR.is_met(given):
+    if not _is_pair(given):
         raise UsageError(f"{where} is {type(given).__name__}; use a pair (examples, labels)")
     x = examples_of(given[0], where, like)
     y = labels_of(given[1], where, len(x), num_classes)
@@ -317,9 +321,8 @@ class GivenExamples:
         Raises:
             UsageError: `num_classes` is no integer from 2 on.
         """
-        rule = at_least(2)
-        if not (num_classes is None or rule.is_met(num_classes)):
-            raise UsageError(key="num_classes", owner=asked, value=num_classes, allowed=rule.advice)
+        if num_classes is not None:
+            check_value("num_classes", num_classes, Annotated[int, Ge(2)], owner=asked)
         self._asked, self._num_classes = asked, num_classes
         self._x: list[np.ndarray] = []
         self._y: list[np.ndarray] = []
@@ -336,7 +339,7 @@ class GivenExamples:
         Raises:
             UsageError: what `pair_of` refuses at once.
         """
-        if PAIR.is_met(part) and self._is_like_earlier(*part):
+        if _is_pair(part) and self._is_like_earlier(*part):
             x, y = part
         else:
             where = f"{self._asked}: {name.format(self._added[name])}"

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxfed.registry import Place, Registry, imported_on_use
+from jaxfed.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from jaxfed.models.flax_modules import from_flax
     from jaxfed.models.model import Model
 
-__all__ = ["MODELS", "Model", "from_flax"]
+__all__ = ["MODELS", "Model", "from_flax", "options_of"]
 
 
 def _in(file: str, name: str = "") -> Place:
@@ -47,5 +48,13 @@ _OWN: dict[str, Place] = {
     "efficientnet_lite0": _in("efficientnet", "efficientnet_lite0"),
 }
 MODELS: Registry[Callable[..., Model]] = Registry("network", _OWN, num_given=2)
+
+
+def options_of(name: str) -> dict[str, Setting]:
+    """Return option -> setting of a network; `convolution` belongs to the execution."""
+    found = settings_of(MODELS[name])
+    return {option: one for option, one in found.items() if option != "convolution"}
+
+
 _FILES = {"Model": "model", "from_flax": "flax_modules"}
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -22,18 +22,18 @@ from jaxfed.models.layers import (
     pooled_conv,
 )
 from jaxfed.models.model import Model, from_module
-from jaxfed.rules import at_least
+from jaxfed.settings import Count, Ge, Note, Share
 
 
 def cnn(
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
-    channels: Sequence[int] = (16, 32),
-    hidden: Annotated[int, at_least(0, "; 0 is none")] = 128,
+    channels: Sequence[Count] = (16, 32),
+    hidden: Annotated[int, Ge(0), Note("0 is none")] = 128,
     norm: Norm = "none",
-    groups: int = 8,
-    momentum: float = 0.9,
+    groups: Count = 8,
+    momentum: Share = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
     """Convolution, norm, ReLU and max-pool 2 for each of `channels`; a dense ReLU layer of features, or none.

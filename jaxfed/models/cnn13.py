@@ -30,6 +30,7 @@ from jaxfed.models.layers import (
     unit_vectors,
 )
 from jaxfed.models.model import Model, from_module
+from jaxfed.settings import Count
 
 _DROPOUT = 0.5
 
@@ -40,7 +41,7 @@ def cnn13(
     *,
     normalize_features: bool = False,
     norm: Norm = "batch",
-    groups: int = 32,
+    groups: Count = 32,
     convolution: Convolution = "auto",
 ) -> Model:
     """Build the 13-layer CNN.

@@ -37,6 +37,7 @@ from jaxfed.models.layers import (
     max_pool,
 )
 from jaxfed.models.model import Model, from_module
+from jaxfed.settings import Count
 
 
 class _Stage(NamedTuple):
@@ -63,7 +64,7 @@ def fedct_cifar10(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: int = 32,
+    groups: Count = 32,
     convolution: Convolution = "auto",
 ) -> Model:
     """Table 8: six convolutions, each with ReLU then norm; a dense layer of features (D = 128).
@@ -97,7 +98,7 @@ def fedct_svhn(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: int = 32,
+    groups: Count = 32,
     convolution: Convolution = "auto",
 ) -> Model:
     """Table 12: as `fedct_cifar10`, with a norm on the first convolution of each stage only.
@@ -122,7 +123,7 @@ def fedct_scans(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: int = 32,
+    groups: Count = 32,
     convolution: Convolution = "auto",
 ) -> Model:
     """Tables 10 and 11 (Pneumonia and MRI): convolutions with norm then ReLU, and a classifier.

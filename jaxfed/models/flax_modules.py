@@ -29,7 +29,7 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.models.model import Model, compose
-from jaxfed.rules import at_least
+from jaxfed.settings import Count, is_allowed
 
 # Arguments for the mode -> their values in training.
 _MODES = {
@@ -63,7 +63,7 @@ def from_flax(
 
     Cost: traces of the network; with `features` and `head`, also two forward passes on two examples.
     """
-    if not (isinstance(input_shape, Sequence) and all(map(at_least(1).is_met, input_shape))):
+    if not is_allowed(input_shape, Sequence[Count]):
         given = " ".join(repr(input_shape).split())
         raise UsageError(f"from_flax(input_shape={given}): use tuples, such as (8,)")
     if isinstance(module, flax.linen.Module):

@@ -11,13 +11,14 @@ from flax import nnx
 
 from jaxfed.models.layers import Activation, Convolution, Layers, flatten, identity
 from jaxfed.models.model import Model, from_module
+from jaxfed.settings import Count
 
 
 def mlp(
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
-    hidden: Sequence[int] = (512, 512),
+    hidden: Sequence[Count] = (512, 512),
     convolution: Convolution = "auto",
 ) -> Model:
     """Dense layers with a ReLU after each; features are the last hidden layer.
@@ -38,7 +39,7 @@ def linear_mlp(
     input_shape: Sequence[int],
     num_classes: int | None,
     *,
-    embedding: int = 128,
+    embedding: Count = 128,
     convolution: Convolution = "auto",
 ) -> Model:
     """logits = W (V x + v) + w: the two-layer linear MLP of XCLP's B.1; features are V x + v.

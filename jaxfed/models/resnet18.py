@@ -41,6 +41,7 @@ from jaxfed.models.layers import (
     unit_vectors,
 )
 from jaxfed.models.model import Model, from_module, without_head
+from jaxfed.settings import Count, Share
 
 Stem = Literal["imagenet", "cifar"]
 Pool = Literal["mean", "max"]
@@ -55,8 +56,8 @@ def resnet18(
     pool: Pool = "mean",
     normalize_features: bool = False,
     norm: Norm = "batch",
-    groups: int = 32,
-    momentum: float = 0.9,
+    groups: Count = 32,
+    momentum: Share = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
     """Build a ResNet-18.
@@ -103,8 +104,8 @@ def _resnet(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: int = 32,
-    momentum: float = 0.9,
+    groups: Count = 32,
+    momentum: Share = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
     *_, channels = image_shape(name, input_shape)

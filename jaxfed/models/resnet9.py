@@ -30,6 +30,7 @@ from jaxfed.models.layers import (
     max_pool,
 )
 from jaxfed.models.model import Model, from_module, without_head
+from jaxfed.settings import Count, Share
 
 
 def resnet9(
@@ -37,9 +38,9 @@ def resnet9(
     num_classes: int | None,
     *,
     norm: Norm = "none",
-    groups: int = 32,
-    momentum: float = 0.99,
-    pools: Sequence[int] = (2, 2, 2, 4),
+    groups: Count = 32,
+    momentum: Share = 0.99,
+    pools: Sequence[Count] = (2, 2, 2, 4),
     convolution: Convolution = "auto",
 ) -> Model:
     """Build a ResNet-9.

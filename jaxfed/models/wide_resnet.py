@@ -28,6 +28,7 @@ from jaxfed.models.layers import (
     image_shape,
 )
 from jaxfed.models.model import Model, from_module
+from jaxfed.settings import Count, Share
 
 
 def wide_resnet(
@@ -38,8 +39,8 @@ def wide_resnet(
     num_classes: int | None,
     *,
     norm: Norm = "batch",
-    groups: int = 16,
-    momentum: float = 0.9,
+    groups: Count = 16,
+    momentum: Share = 0.9,
     convolution: Convolution = "auto",
 ) -> Model:
     """Build a wide ResNet.

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.build.views import has_views
 from jaxfed.config.methods import needs, uses_training, with_own_training
-from jaxfed.config.model_options import check_options, takes_convolution
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
@@ -26,6 +25,7 @@ from jaxfed.models.efficientnet import NETWORKS, Network
 from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.models.wrapping import DTYPES, in_precision, normalized, of_first_row
 from jaxfed.random_streams import Stream
+from jaxfed.settings import settings_of, takes_any
 from jaxfed.training.local import augmentation
 
 PRETRAINED = "pretrained"
@@ -92,12 +92,11 @@ def make_model(
     options = config.model.to_dict()
     name = options.pop("name")
     factory, execution = MODELS[name], config.execution
-    check_options(name, factory, options)
     shape = federation.x.shape[1:]
     if has_views(config):
         shape = shape[1:]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
-    if takes_convolution(factory):
+    if "convolution" in settings_of(factory) or takes_any(factory):
         options["convolution"] = execution.convolution
     try:
         model = factory(shape, num_classes, **options)

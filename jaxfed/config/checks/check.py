@@ -21,12 +21,11 @@ from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import check_own, flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
 from jaxfed.config.mask_partners import check_mask_partners
-from jaxfed.config.model_options import check_options
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
-from jaxfed.errors import UsageError, section
-from jaxfed.models import MODELS
+from jaxfed.errors import UsageError, section, suggestion
+from jaxfed.models import options_of
 from jaxfed.settings import OneOf, advice, check_value, settings_of
 from jaxfed.training.local.augmentation import compose
 
@@ -74,13 +73,23 @@ def check(config: ConfigDict) -> None:
     for key in flat:
         if key.startswith(CANDIDATES):
             check_candidates(config, key, flat[key])
-    options = {key: value for key, value in config.model.items() if key != "name"}
-    check_options(config.model.name, MODELS[config.model.name], options)
+    _check_options(config.model.name, config.model)
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
         _check_training_cohort(config, name)
     clock.check(config)
+
+
+def _check_options(network: str, section: ConfigDict) -> None:
+    """Check the keys of `config.model` beside the name, which stands in the message."""
+    known = options_of(network)
+    for key, value in section.items():
+        if key != "name" and key not in known:
+            wrong = f"unknown key of {network}{suggestion(key, known)}"
+            raise UsageError(wrong, key=f"config.model.{key}")
+        if key != "name":
+            check_value(f"config.model.{key}", value, known[key].hint)
 
 
 def _check_is_whole(config: ConfigDict) -> None:

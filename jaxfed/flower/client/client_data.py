@@ -18,20 +18,28 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxfed.config.keys import check_value
 from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.clients import Federation
 from jaxfed.host.storage import whole_file
-from jaxfed.rules import Rule, at_least, check_values, one_of
+from jaxfed.settings import (
+    REQUIRED,
+    Allowed,
+    Count,
+    CountOrZero,
+    Described,
+    check,
+    check_value,
+    settings_of,
+)
 
 TRAIN, TEST, PUBLIC, SETTINGS = "train.npz", "test.npz", "public.npz", "client.toml"
 STATE, NODE = "state", "node"
@@ -58,37 +66,22 @@ class ClientSettings:
         estimators: classes that a config may name as `learner.estimator.estimator`.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "number": at_least(0),
-        "name": Rule(
-            str, "a text of one line", lambda value: value.strip() and value.isprintable()
-        ),
-        "counts": Rule(bool, "true or false"),
-        "errors": one_of(get_args(Errors)),
-        "least_clients": at_least(1),
-        "least_examples": at_least(0),
-        "config": Rule(str, "16 hexadecimal digits", lambda value: bool(_HASH.fullmatch(value))),
-        "estimators": Rule(
-            object,
-            "a list of classes, such as ['sklearn.svm.SVC']",
-            lambda value: (
-                isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-            ),
-        ),
-    }
-
-    number: int
-    name: str
+    number: CountOrZero
+    name: Annotated[
+        str, Allowed(lambda name: name.strip() and name.isprintable(), "a text of one line")
+    ]
     counts: bool = True
     errors: Errors = "class only"
-    least_clients: int = 3
-    least_examples: int = 10
-    config: str = ""
-    estimators: Sequence[str] = ()
+    least_clients: Count = 3
+    least_examples: CountOrZero = 10
+    config: Annotated[str, Allowed(_HASH.fullmatch, "16 hexadecimal digits")] = ""
+    estimators: Annotated[
+        Sequence[str], Described("a list of classes, such as ['sklearn.svm.SVC']")
+    ] = ()
 
     def __post_init__(self) -> None:
-        """Check the fields by `rules`."""
-        check_values("ClientSettings", self.rules, vars(self))
+        """Check the fields."""
+        check(self)
 
 
 class Points(NamedTuple):
@@ -290,18 +283,18 @@ class _Reading:
 
 def _wrong_settings(file: Path, given: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each wrong key of client.toml."""
-    known = ClientSettings.rules
+    known = settings_of(ClientSettings)
     for key, value in given.items():
         if key not in known:
             yield f"{file}: {key}: unknown key{suggestion(key, known)}"
             continue
         try:
-            check_value(key, value, known[key])
+            check_value(key, value, known[key].hint)
         except UsageError as error:
             yield f"{file}: {error.renamed(key)}"
-    for field in fields(ClientSettings):
-        if field.name in ("number", "name") and field.name not in given:
-            yield f"{file}: {field.name} is missing; use {known[field.name].allowed}"
+    for key, one in known.items():
+        if one.default is REQUIRED and key not in given:
+            yield f"{file}: {key} is missing; use {one.allowed}"
 
 
 def _exposed(folder: Path) -> Iterator[str]:

@@ -28,11 +28,11 @@ from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.rules import KEY_BITS
 from jaxfed.secure.primitives.fixed_base import FixedBase
 
 RandomBytes = Callable[[int], bytes]
 
+KEY_BITS = (2048, 3072)  # 112 and 128 bits of security (NIST SP 800-57)
 HIDING_BITS = 128
 _MIN_TEST_BITS = 128
 _PRIMALITY_ROUNDS = 40
