@@ -30,7 +30,7 @@ Differences from the authors' code:
     4.5 does not), and averages the bodies of all local epochs, with equal weights.
   * In the code the server has SGD with rate 0.01 and momentum 0.5, and clients have LARS. Here
     `training.optimizer` is for both.
-  * The code's predictor has 12288 hidden numbers with BatchNorm; here none, and fewer by default.
+  * The code's predictor has 12288 hidden numbers with BatchNorm; here none, and 512.
 
 Leaves a client: its body's change.
 """
@@ -75,6 +75,8 @@ from jaxfed.training.specification import Training
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+_PREDICTOR_HIDDEN = 512  # ReLUs of h_k
+
 
 class Own(NamedTuple):
     """A client's state: h_k, the parameters of t_k, and the number of its steps, int32 scalar."""
@@ -89,7 +91,6 @@ class Own(NamedTuple):
     rampup_rounds=at_least(0),
     server_average=SHARE,
     average=SHARE,
-    predictor_hidden=at_least(1),
 )
 @needs(pseudo_label="unlabeled", labels_at=("server",), weighting="uniform")
 def fedcon(
@@ -99,7 +100,6 @@ def fedcon(
     rampup_rounds: int = 100,
     server_average: float = 0.9996,
     average: float = 0.999,
-    predictor_hidden: int = 512,
 ) -> FederatedAlgorithm:
     """FedCon.
 
@@ -110,7 +110,6 @@ def fedcon(
         rampup_rounds: R, rounds until this weight is full; 0: no ramp-up.
         server_average: alpha_S in [0, 1], weight that the server's average keeps in a step.
         average: alpha in [0, 1], weight that a client's average keeps in a step.
-        predictor_hidden: number of ReLUs of the clients' predictors h_k.
 
     Raises:
         UsageError: a number out of range, labels at clients, a network with another head, or clients that
@@ -126,7 +125,7 @@ def fedcon(
     model, plain = training.model, training.local.optimizer
     _, num_features, _ = dense_head(model, "fedcon")
     split = partial(split_head, paths=head_paths(model, "fedcon"))
-    predictor = mlp((num_features,), num_features, hidden=(predictor_hidden,))
+    predictor = mlp((num_features,), num_features, hidden=(_PREDICTOR_HIDDEN,))
     training = training.with_states(
         siamese(model, "online", _with_target, run=("online",)), _with_target
     )

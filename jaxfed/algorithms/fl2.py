@@ -67,14 +67,10 @@ _LEAST_SIZE = 0.01  # ASAM's eta
 _TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
 
 
-@keywords(sure_threshold=SHARE, rho=NOT_NEGATIVE, sharpness_weight=NOT_NEGATIVE)
+@keywords(sure_threshold=SHARE, rho=NOT_NEGATIVE)
 @needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
 def fl2(
-    *,
-    training: Training,
-    sure_threshold: float = 0.95,
-    rho: float = 0.1,
-    sharpness_weight: float = 1.0,
+    *, training: Training, sure_threshold: float = 0.95, rho: float = 0.1
 ) -> FederatedAlgorithm:
     """(FL)^2.
 
@@ -82,7 +78,6 @@ def fl2(
         training: the training specification; `server.examples` and `local.strong_augment` are needed.
         sure_threshold: confidence in [0, 1] from which an example is in B+.
         rho: size of the perturbation of the model.
-        sharpness_weight: weight of s; 1 in the paper.
 
     Raises:
         UsageError: a number out of range, labels at clients, or no strong augmentation.
@@ -94,7 +89,6 @@ def fl2(
         training.model,
         strong=training.local.strong_augment_for("fl2"),
         rho=rho,
-        sharpness_weight=sharpness_weight,
         pointwise=training.local.pointwise,
     )
 
@@ -136,15 +130,8 @@ def labeled(begin: Begin, sure_threshold: float) -> tuple[ClientData, jax.Array,
     return data, mean_where(confidence, member), mean_where(is_in.astype(jnp.float32), member)
 
 
-def sharpness_aware(
-    model: Model,
-    *,
-    strong: Augment,
-    rho: float,
-    sharpness_weight: float,
-    pointwise: Pointwise,
-) -> Loss:
-    """l(v) + sharpness_weight s(v + (v* - v)), with v* - v held fixed: its gradient is the step's."""
+def sharpness_aware(model: Model, *, strong: Augment, rho: float, pointwise: Pointwise) -> Loss:
+    """l(v) + s(v + (v* - v)), with v* - v held fixed: its gradient is the step's."""
 
     def loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
@@ -169,7 +156,7 @@ def sharpness_aware(
         reference = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
         sharpness = mean_where(batch.weight * divergence(perturbed, reference), batch.used)
         value = mean_where(pointwise(logits, batch.label), batch.used)
-        return value + sharpness_weight * sharpness, state
+        return value + sharpness, state
 
     return loss
 

@@ -1,6 +1,6 @@
-"""MixMatch (Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019) in FedAvg or FedProx.
+"""MixMatch (Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019) in FedAvg.
 
-    w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l_MixMatch(w_k; B_L u B_U) + mu / 2 |w_k - w|^2 ]
+    w_k <- w;  E epochs of  w_k <- w_k - eta grad l_MixMatch(w_k; B_L u B_U)
     mean as FedAvg
 
 (The baseline MixMatch-FedAvg of ProtoFSSL's cost analysis.) With K draws a_1 .. a_K of the augmentation:
@@ -31,7 +31,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, proximal, view
+from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, view
 from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import sharpened
 from jaxfed.training.round.client_round import Client, Shared, plain_update
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     alpha=POSITIVE,
     unlabeled_weight=NOT_NEGATIVE,
     rampup_rounds=at_least(0),
-    mu=NOT_NEGATIVE,
 )
 @needs(pseudo_label="unlabeled", averages=True, unread=("pointwise",))
 def mixmatch(
@@ -59,9 +58,8 @@ def mixmatch(
     alpha: float = 0.75,
     unlabeled_weight: float = 75.0,
     rampup_rounds: int = 10,
-    mu: float = 0.0,
 ) -> FederatedAlgorithm:
-    """FedAvg on MixMatch's loss; FedProx with mu > 0. Defaults are the paper's for CIFAR-10 but for R.
+    """FedAvg on MixMatch's loss. Defaults are the paper's for CIFAR-10 but for R.
 
     Args:
         training: the training specification; its `local.augment` is a. Its `local.pointwise` is refused:
@@ -71,7 +69,6 @@ def mixmatch(
         alpha: parameter of the Beta distribution of mixing weights.
         unlabeled_weight: lambda_U, weight of the unlabeled examples' term.
         rampup_rounds: R, rounds until this weight is full; 0 is no ramp-up.
-        mu: proximal weight; 0 is FedAvg.
 
     Raises:
         UsageError: a number out of range.
@@ -93,7 +90,7 @@ def mixmatch(
             alpha=alpha,
             unlabeled_weight=unlabeled_weight * share,
         )
-        update = plain_update(training, proximal(loss, mu) if mu else loss)
+        update = plain_update(training, loss)
         return update(shared, client, key, batches=batches)
 
     return federated_training(training, local_update, pseudo_label="unlabeled")

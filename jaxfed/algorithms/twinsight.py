@@ -26,7 +26,7 @@ Differences from the authors' code:
     (`jaxfed.training.local.thresholds.freematch`). For SVHN the code clips them to [0.9, 0.95].
   * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option; their views are then
     exchanged: the strong view labels, and the weak one learns.
-  * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and fewer by default.
+  * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and 512 and 128.
   * The code has SimSiam and BYOL as other choices for L_u.
 
 Leaves a client: the changes of both networks and the projector.
@@ -45,7 +45,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import compose
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, keywords
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
@@ -70,14 +70,14 @@ from jaxfed.training.specification import Training
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+_PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # ReLUs of the projector, numbers in z
+
 
 @keywords(
     unlabeled_weight=NOT_NEGATIVE,
     contrast_weight=NOT_NEGATIVE,
     twin_weight=NOT_NEGATIVE,
     temperature=POSITIVE,
-    projection_hidden=at_least(1),
-    projection_size=at_least(1),
 )
 @needs(pseudo_label=ALL, two_views=True, averages=True)
 def twinsight(
@@ -87,8 +87,6 @@ def twinsight(
     contrast_weight: float = 0.5,
     twin_weight: float = 1.0,
     temperature: float = 0.07,
-    projection_hidden: int = 512,
-    projection_size: int = 128,
 ) -> FederatedAlgorithm:
     """Twin-sight with labels at clients.
 
@@ -100,8 +98,6 @@ def twinsight(
         contrast_weight: weight of L_u, the loss of the unsupervised network.
         twin_weight: weight of L_t, which keeps both networks' neighborhoods equal.
         temperature: T of SimCLR's loss.
-        projection_hidden: number of ReLUs of the projector.
-        projection_size: size of the projection z.
 
     Raises:
         UsageError: a number out of range, no strong augmentation, or a network with another head.
@@ -112,7 +108,7 @@ def twinsight(
     strong = training.local.strong_augment_for("twinsight")
     plain = training.model
     _, num_features, _ = dense_head(plain, "twinsight")
-    projector = mlp((num_features,), projection_size, hidden=(projection_hidden,))
+    projector = mlp((num_features,), _PROJECTION_SIZE, hidden=(_PROJECTION_HIDDEN,))
     twins = Twins(plain, projector, "twinsight")
     training = training.with_states(twins.model(), twins.of)
 

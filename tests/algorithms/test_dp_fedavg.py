@@ -97,7 +97,7 @@ def test_a_round_of_clients_by_hand():
 
 def test_rounds_of_records_by_hand():
     """All of them drawn: who is, is another test's matter. The mean is plain."""
-    settings = {"clip": 1.5, "share": 1.0, "noise_multiplier": 0.0, "chunk": 6}
+    settings = {"clip": 1.5, "share": 1.0, "noise_multiplier": 0.0}
     given = training(optimizer=partial(optax.sgd, momentum=0.5))
     algorithm = dp_fedavg_records(training=given, **settings)
     found, cut = affine(algorithm.init(KEY, FEDERATION).model), []
@@ -253,7 +253,6 @@ def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
         ),
         ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
         ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
-        ("records", {"chunk": 0}, r"dp_fedavg_records\.chunk=0"),
         ("records", {"delta": 1.0}, r"dp_fedavg_records\.delta=1\.0"),
     ],
 )

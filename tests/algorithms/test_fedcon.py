@@ -1,5 +1,6 @@
 """FedCon against its equations: the server's and the clients' networks with moving averages, in NumPy."""
 
+import sys
 from functools import cache
 
 import jax
@@ -46,14 +47,15 @@ def algorithm_of(federation, averages=(SERVER_AVERAGE, AVERAGE), **changes):
         server_batches=WHOLE,
         **changes,
     )
-    return fedcon(
-        training=training,
-        consistency_weight=WEIGHT,
-        rampup_rounds=RAMP,
-        server_average=averages[0],
-        average=averages[1],
-        predictor_hidden=HIDDEN,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[server_loss.__module__], "_PREDICTOR_HIDDEN", HIDDEN)
+        return fedcon(
+            training=training,
+            consistency_weight=WEIGHT,
+            rampup_rounds=RAMP,
+            server_average=averages[0],
+            average=averages[1],
+        )
 
 
 def predictors(state):

@@ -1,5 +1,7 @@
 """FedMatch: its losses, gradients and rounds transcribed to NumPy, and what is sent."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,11 +116,12 @@ FREE = {"consistency_weight": 0.0, "l2_weight": 0.0, "l1_weight": 0.0}
 
 
 @pytest.mark.slow
-def test_without_psi_it_is_fedavg():
+def test_without_psi_it_is_fedavg(monkeypatch):
+    monkeypatch.setattr(sys.modules[composed.__module__], "_PSI_SCALE", 0.0)
     federation = federation_of([12, 7, 20])
     training = training_of(SMALL, strong_augment=double)
     plain = rounds_of(fedavg(training=training), federation, 3)[-1]
-    match = fedmatch(training=training, supervised_weight=1.0, psi_scale=0.0, **FREE)
+    match = fedmatch(training=training, supervised_weight=1.0, **FREE)
     assert_close(composed(rounds_of(match, federation, 3)[-1].model), plain.model)
 
 
@@ -273,7 +276,7 @@ def test_a_sparse_psi_is_evaluated():
     state = together(sigma=LINEAR.init(KEY), psi=psi)
     x = jnp.ones((1, 4))
     for threshold, kept in ((0.05, 1.0), (0.5, 0.0)):
-        model = two_part_model(LINEAR, 0.2, threshold)
+        model = two_part_model(LINEAR, threshold)
         kernel, bias = affine(state["sigma"], jax.tree.map(lambda w, k=kept: k * w, psi))
         np.testing.assert_allclose(
             model.apply(state, x), np.ones((1, 4)) @ kernel + bias, rtol=1e-5

@@ -19,7 +19,7 @@ from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 from jaxfed.training.round.two_views import Begin
 
-SURE, RHO, WEIGHT = 0.6, 0.7, 0.8
+SURE, RHO = 0.6, 0.7
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
 IS_BIAS = np.repeat([False, True, False, True], [32, 8, 24, 3])  # of `small_training.Net`
 
@@ -70,7 +70,7 @@ def client_by_hand(w, x, rate):
                 terms = divergence(reference, log_softmax(logits(u, 2 * x[sure])))
                 return terms.sum() / len(chosen)
 
-            slope = slope + WEIGHT * gradient(sharpness, shifted(v, g))
+            slope = slope + gradient(sharpness, shifted(v, g))
         v = v - rate * slope
     return v, tau, len(chosen) / len(x), len(sure)
 
@@ -83,7 +83,6 @@ def played():
         training=training_with(federation),
         sure_threshold=SURE,
         rho=RHO,
-        sharpness_weight=WEIGHT,
     )
     return held, federation, algorithm
 
@@ -181,7 +180,6 @@ def test_without_a_sure_example_the_loss_is_that_of_labels():
         training.model,
         strong=double,
         rho=0.1,
-        sharpness_weight=1.0,
         pointwise=softmax_cross_entropy,
     )
     expected = cross_entropy(weights_of(state), 2 * np.asarray(x, np.float64)[:3], label[:3])

@@ -218,7 +218,6 @@ def test_rows_that_fill_a_batch_have_no_part(one_share):
     [
         ({"num_augmentations": 0}, r"mixmatch\.num_augmentations=0"),
         ({"alpha": 0}, r"mixmatch\.alpha=0: use numbers above 0"),
-        ({"mu": -1}, r"mixmatch\.mu=-1"),
     ],
 )
 def test_values_that_are_refused(settings, message):

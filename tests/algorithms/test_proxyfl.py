@@ -19,7 +19,7 @@ from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server import aggregate
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
-TAU, LAMBDA, BETA, AVERAGE, STEPS, ETA = 0.45, 0.7, 0.6, 0.25, 4, 0.3
+TAU, LAMBDA, BETA, STEPS, ETA = 0.45, 0.7, 0.6, 4, 0.3
 SIZES, LABELED = [14, 9, 12], 4
 
 
@@ -88,7 +88,6 @@ def test_two_rounds_are_the_equations():
         threshold=TAU,
         unlabeled_weight=LAMBDA,
         contrast_weight=BETA,
-        prior_average=AVERAGE,
         tuning_steps=STEPS,
         tuning_rate=ETA,
     )
@@ -111,7 +110,7 @@ def test_two_rounds_are_the_equations():
 
                 v = v - RATE / (1 + number) * gradient(objective, v)
             ends.append(v)
-        w, prior = np.mean(ends, axis=0), AVERAGE * prior + (1 - AVERAGE) * np.mean(shares, axis=0)
+        w, prior = np.mean(ends, axis=0), np.mean(shares, axis=0)
         rows, theirs = rows_of(w).ravel(), [rows_of(v) for v in ends]
         for _ in range(STEPS):
             rows = rows - ETA * gradient(lambda u, theirs=theirs: tuning_loss(u, theirs), rows)
@@ -192,10 +191,10 @@ def test_clients_without_weight_do_not_tune():
 
 
 def test_a_prior_is_of_those_who_counted():
-    store = prior_store(2, 0.5)
+    store = prior_store(2)
     prior = store.create(None, None)
     ids, shares = jnp.array([0, 3, -1]), jnp.array([[1.0, 0], [0, 0], [0, 1.0]])
-    np.testing.assert_allclose(store.update(prior, ids, shares, 0, KEY, None), [0.75, 0.25])
+    np.testing.assert_allclose(store.update(prior, ids, shares, 0, KEY, None), [1.0, 0.0])
     np.testing.assert_allclose(store.update(prior, ids[1:], shares[1:], 0, KEY, None), prior)
 
 

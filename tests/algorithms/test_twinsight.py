@@ -1,5 +1,7 @@
 """Twin-sight against its equations: whole rounds in NumPy, of both networks and the projector."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -19,15 +21,16 @@ SHAPES = ((4, 8), (8,), (8, 3), (3,), (4, 8), (8,), (8, HIDDEN), (HIDDEN,), (HID
 
 def algorithm_of(**changes):
     training = training_of(WHOLE, augment=shifted, strong_augment=double, **changes)
-    return twinsight(
-        training=training,
-        unlabeled_weight=LABELS,
-        contrast_weight=CONTRAST,
-        twin_weight=TWIN,
-        temperature=HEAT,
-        projection_hidden=HIDDEN,
-        projection_size=SIZE,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[Twins.__module__], "_PROJECTION_HIDDEN", HIDDEN)
+        patch.setattr(sys.modules[Twins.__module__], "_PROJECTION_SIZE", SIZE)
+        return twinsight(
+            training=training,
+            unlabeled_weight=LABELS,
+            contrast_weight=CONTRAST,
+            twin_weight=TWIN,
+            temperature=HEAT,
+        )
 
 
 def numbers(state):

@@ -51,7 +51,7 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, between, keywords, optional
+from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, optional
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
@@ -62,6 +62,8 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
 from jaxfed.training.specification import Training
 
+_CHUNK = 16  # examples whose gradients are in memory at once; it changes rounding only
+
 
 @keywords(
     check_budget,
@@ -71,7 +73,6 @@ from jaxfed.training.specification import Training
     noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
     target_epsilon=NOT_NEGATIVE,
     delta=between(0, 1, closed=False),
-    chunk=at_least(1),
 )
 @needs(pseudo_label="none", private=True, unread=("weighting",))
 def dp_fedavg_records(
@@ -83,7 +84,6 @@ def dp_fedavg_records(
     noise_multiplier: float | None = None,
     target_epsilon: float = 0.0,
     delta: float = 1e-5,
-    chunk: int = 16,
 ) -> FederatedAlgorithm:
     """DP-FedAvg of records, on clients' given labels.
 
@@ -97,7 +97,6 @@ def dp_fedavg_records(
         target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
             often; 0: z is given.
         delta: delta of the guarantee; epsilon is at it.
-        chunk: examples whose gradients are in memory at once; it changes rounding only.
 
     A round's metrics, with noise: `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (s).
 
@@ -106,7 +105,7 @@ def dp_fedavg_records(
             with noise, dp-accounting is not installed; in a run, cohorts or rounds that are not those of
             `participation`.
 
-    Cost: a step takes a gradient for each example that is drawn, `chunk` of them in memory; epsilon 0.1 s
+    Cost: a step takes a gradient for each example that is drawn, 16 of them in memory; epsilon 0.1 s
     once, and 0.02 s a round.
     """
     check_private(training, "dp_fedavg_records")
@@ -122,7 +121,7 @@ def dp_fedavg_records(
     if noise:
         check_installed(draw)
     training = training.with_server(weighting=uniformly)
-    gradient = private_gradient(clip=clip, noise_multiplier=noise, share=share, chunk=chunk)
+    gradient = private_gradient(clip=clip, noise_multiplier=noise, share=share, chunk=_CHUNK)
 
     def local_update(
         shared: Shared, client: Client, key: jax.Array, *, batches: Batches

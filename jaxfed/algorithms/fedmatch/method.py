@@ -14,7 +14,8 @@ models were nearest to its own when the server saw them last (`jaxfed.algorithms
 sent in every tenth round. The server sends their psi_j; p_j = softmax(f_{sigma + psi_j}), with sigma as the
 client received it. In other rounds, or if the server has not seen the client before, the client labels alone.
 
-Where the paper leaves details open, this follows the authors' code: psi starts as 0.2 sigma; the distribution
+Where the paper leaves details open, this follows the authors' code: psi starts as 0.2 sigma
+(a given model is the sum of both); the distribution
 of the random input; u is not augmented in the first term. (The code does not augment x either; here
 `LocalTraining.augment` decides.) The paper makes psi and changes sparse but gives no thresholds; the code's:
 
@@ -90,7 +91,6 @@ class LossWeights(NamedTuple):
     confidence=NOT_NEGATIVE,
     num_helpers=at_least(1),
     helper_interval=at_least(1),
-    psi_scale=NOT_NEGATIVE,
     psi_threshold=NOT_NEGATIVE,
     delta_threshold=NOT_NEGATIVE,
 )
@@ -105,7 +105,6 @@ def fedmatch(
     confidence: float = LossWeights().confidence,
     num_helpers: int = 2,
     helper_interval: int = 10,
-    psi_scale: float = 0.2,
     psi_threshold: float = 0.0,
     delta_threshold: float = 0.0,
 ) -> FederatedAlgorithm:
@@ -121,8 +120,6 @@ def fedmatch(
         confidence: tau, confidence from which an unlabeled example counts.
         num_helpers: H >= 1, number of helpers of a client.
         helper_interval: helpers are sent in every so many-th round.
-        psi_scale: psi starts as so many times sigma. Of a model that training starts from both are parts: the
-            sum is that model.
         psi_threshold: entries of psi up to this are 0 where it is sent and evaluated; 5e-6 in the code.
         delta_threshold: entries that a client changed by no more are not sent; 5e-5 in the code.
 
@@ -135,8 +132,7 @@ def fedmatch(
     weights = LossWeights(supervised_weight, consistency_weight, l2_weight, l1_weight, confidence)
     plain, strong = training.model, training.local.strong_augment_for("fedmatch")
     training = training.with_states(
-        two_part_model.two_part_model(plain, psi_scale, psi_threshold),
-        lambda given: two_part_model.divided(given, psi_scale),
+        two_part_model.two_part_model(plain, psi_threshold), two_part_model.divided
     )
 
     is_at_server = training.server.examples is not None

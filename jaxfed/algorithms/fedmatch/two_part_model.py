@@ -25,18 +25,20 @@ from jaxfed.training.server.server_state import together, with_statistics
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
+_PSI_SCALE = 0.2  # psi / sigma at the start
 
-def decompose(state: nnx.State, psi_scale: float) -> nnx.State:
-    """{sigma: a model's state, psi: its parameters times `psi_scale`}."""
+
+def decompose(state: nnx.State) -> nnx.State:
+    """{sigma: a model's state, psi: 0.2 of its parameters}."""
     parameters, _ = nnx.split_state(state, nnx.Param, ...)
-    return together(sigma=state, psi=jax.tree.map(lambda w: psi_scale * w, parameters))
+    return together(sigma=state, psi=jax.tree.map(lambda w: _PSI_SCALE * w, parameters))
 
 
-def divided(state: nnx.State, psi_scale: float) -> nnx.State:
-    """A model's state as the sum of two parts, psi = `psi_scale` sigma: w / (1 + s) and s w / (1 + s)."""
+def divided(state: nnx.State) -> nnx.State:
+    """A model's state as the sum of two parts, psi = s sigma: w / (1 + s) and s w / (1 + s), s = 0.2."""
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
-    sigma = jax.tree.map(lambda w: w / (1 + psi_scale), parameters)
-    return decompose(nnx.merge_state(sigma, statistics), psi_scale)
+    sigma = jax.tree.map(lambda w: w / (1 + _PSI_SCALE), parameters)
+    return decompose(nnx.merge_state(sigma, statistics))
 
 
 def composed(state: nnx.State) -> nnx.State:
@@ -103,11 +105,11 @@ def with_parts_of(before: nnx.State, after: nnx.State, part: str) -> nnx.State:
     return together(**parts | {part: with_statistics(before[part], statistics)})
 
 
-def two_part_model(model: Model, psi_scale: float, psi_threshold: float = 0.0) -> Model:
+def two_part_model(model: Model, psi_threshold: float = 0.0) -> Model:
     """The model of states {sigma, psi}: evaluated with a sparse psi, trained with all of it."""
 
     def init(key: jax.Array) -> nnx.State:
-        return decompose(model.init(key), psi_scale)
+        return decompose(model.init(key))
 
     def features(state: nnx.State, x: jax.Array) -> jax.Array:
         return model.features(composed(sparse(state, psi_threshold)), x)

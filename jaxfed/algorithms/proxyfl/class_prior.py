@@ -1,9 +1,9 @@
-"""The global class prior: the server's running mean of class shares among clients' sure examples.
+"""The global class prior: the mean of a round's class shares among clients' sure examples.
 
     P_m(c) = share of class c among client m's given labels and its sure pseudo-labels
-    P <- beta P + (1 - beta) mean_m P_m,        P = 1/C at first
+    P <- mean_m P_m,        P = 1/C at first
 
-The mean is over the round's clients that have any such example.
+The mean is over the round's clients that have any such example; without one, P stays.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def share_bytes(shares: jax.Array) -> jax.Array:
     return jnp.where(jnp.any(shares > 0), 4 * shares.shape[-1], 0).astype(jnp.int32)
 
 
-def prior_store(num_classes: int, average: float) -> UploadStore:
-    """The server's store of the prior; `average` is beta."""
+def prior_store(num_classes: int) -> UploadStore:
+    """The server's store of the prior."""
 
     def create(model: nnx.State, federation: Federation) -> jax.Array:
         del model, federation
@@ -53,7 +53,7 @@ def prior_store(num_classes: int, average: float) -> UploadStore:
     def updated(prior: jax.Array, client_id: jax.Array, shares: jax.Array) -> jax.Array:
         counts = (client_id >= 0) & jnp.any(shares > 0, axis=-1)
         mean = weighted_mean(shares, counts.astype(jnp.float32))
-        return jnp.where(jnp.any(counts), average * prior + (1 - average) * mean, prior)
+        return jnp.where(jnp.any(counts), mean, prior)
 
     def update(prior: jax.Array, client_id: jax.Array, shares: jax.Array, *_: Any) -> jax.Array:
         return updated(prior, client_id, shares)

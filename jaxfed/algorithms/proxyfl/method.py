@@ -28,7 +28,7 @@ Details that the paper leaves open:
 Differences from the authors' code:
 
   * The code's prior is a moving average: 0.99 P plus 0.01 of the round's pooled counts in batches of the last
-    epoch. The paper takes the round's mean alone, which is `prior_average` 0 here.
+    epoch. Here, as in the paper, it is the round's mean alone.
   * The code's tuning has, for each client's row, a softmax over the global rows, in shuffled batches of ten
     at rate 0.01. The distance to the row's own class has a margin added: the largest distance of a row of the
     mean to its nearest row.
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     threshold=SHARE,
     unlabeled_weight=NOT_NEGATIVE,
     contrast_weight=NOT_NEGATIVE,
-    prior_average=SHARE,
     tuning_steps=at_least(0),
     tuning_rate=NOT_NEGATIVE,
 )
@@ -96,7 +95,6 @@ def proxyfl(
     threshold: float = 0.95,
     unlabeled_weight: float = 1.0,
     contrast_weight: float = 1.0,
-    prior_average: float = 0.0,
     tuning_steps: int = 100,
     tuning_rate: float = 0.005,
 ) -> FederatedAlgorithm:
@@ -108,7 +106,6 @@ def proxyfl(
         threshold: tau in [0, 1]: the received model is sure of an example if its confidence is at least tau.
         unlabeled_weight: weight of the pseudo-labels' term.
         contrast_weight: weight of the contrastive term.
-        prior_average: beta, weight of the former prior; 0 in the paper, 0.99 in the code.
         tuning_steps: Q, the server's steps; 10 for CIFAR-100, 100 for other data. 0 is FedAvg's aggregation.
         tuning_rate: eta, learning rate of these steps.
 
@@ -148,7 +145,7 @@ def proxyfl(
         local_update,
         pseudo_label=ALL,
         messages=Messages(prior_sent),
-        hooks=(prior_store(num_classes, prior_average),),
+        hooks=(prior_store(num_classes),),
         server_part=plain_part(training),
     )
 
