@@ -103,10 +103,10 @@ for 50, 20 or fewer labels in a batch. Where the paper is silent:
 from collections.abc import Callable
 from functools import partial
 
+from _xclp_training_paper import CELLS, column, unlabeled_per_label
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.config.papers.xclp_training import CELLS, column, unlabeled_per_label
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
 

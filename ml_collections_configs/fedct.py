@@ -24,7 +24,7 @@ Learners of different kinds, Table 3 (its third row is `xgboost`):
 
 Networks take b steps a communication in T / b rounds (Table 7). Table 1 has its DP columns in runs of their
 own, because DP-FedAvg takes no BatchNorm. Its VUL is measured by `launch.audit` in place of `launch.run` (on
-how many labels: `jaxfed.config.papers.fedct`), for FedAvg with E.1's K by --config.audit.rounds. Table 4, and
+how many labels: `_fedct_paper.py`), for FedAvg with E.1's K by --config.audit.rounds. Table 4, and
 100 clients of it with --config.federation.num_clients=100. Table 5. Appendix C.4:
 
     export JAXFED_DATA=DIR    # with cifar10, cifar100, fashion_mnist, svhn_cropped, pneumonia, brain_mri
@@ -93,10 +93,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from _fedct_paper import CELLS, IMAGES, images, table
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.config.papers.fedct import CELLS, IMAGES, images, table
 
 
 def get_config(variant: str = "") -> ConfigDict:

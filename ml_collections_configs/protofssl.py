@@ -94,10 +94,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from _protofssl_paper import CELLS, SEVERE, column
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.config.papers.protofssl import CELLS, SEVERE, column
 
 
 def get_config(variant: str = "") -> ConfigDict:

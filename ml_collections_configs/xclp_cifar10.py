@@ -18,14 +18,13 @@ little about these classes; `pretrained` on the features of EfficientNet-Lite0 t
         --workdir=runs/cifar10_privacy
 """
 
+import _xclp_prediction
 from ml_collections import ConfigDict
-
-from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: those of `jaxfed.config.papers.xclp_prediction`."""
-    return xclp_prediction.get_config("cifar10", variant)
+    """Variants: those of `_xclp_prediction.py`."""
+    return _xclp_prediction.get_config("cifar10", variant)
 
 
-sweep = xclp_prediction.sweep
+sweep = _xclp_prediction.sweep

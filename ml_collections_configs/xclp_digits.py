@@ -18,10 +18,10 @@ are new points to be labeled. XCLP Section 4.1 with the preprocessing function `
 
 from collections.abc import Callable
 
+import _xclp_prediction
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -47,7 +47,7 @@ def get_config(variant: str = "") -> ConfigDict:
     return base.apply_variants(
         config,
         variant,
-        {"privacy": xclp_prediction.privacy, "late": _late, "calibrated": _calibrated},
+        {"privacy": _xclp_prediction.privacy, "late": _late, "calibrated": _calibrated},
     )
 
 
@@ -68,7 +68,7 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
     """Shares of labels, numbers of clients and of bits, one at a time; late: the first alone; or budgets."""
     add = base.beside_tuned(add, variant)
     if "privacy" in variant.split(","):
-        xclp_prediction.privacy_budgets(add)
+        _xclp_prediction.privacy_budgets(add)
         return
     for labeled_fraction in (0.02, 0.05, 0.1, 0.2, 0.5):
         add(**{"federation.labeled_fraction": labeled_fraction})

@@ -18,14 +18,13 @@ Section 4.1 and Appendix B.1 of XCLP with data that anyone can have. `identity` 
         --workdir=runs/fashion_mnist_privacy
 """
 
+import _xclp_prediction
 from ml_collections import ConfigDict
-
-from jaxfed.config.papers import xclp_prediction
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Variants: those of `jaxfed.config.papers.xclp_prediction`."""
-    return xclp_prediction.get_config("fashion_mnist", variant)
+    """Variants: those of `_xclp_prediction.py`."""
+    return _xclp_prediction.get_config("fashion_mnist", variant)
 
 
-sweep = xclp_prediction.sweep
+sweep = _xclp_prediction.sweep

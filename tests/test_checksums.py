@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxfed.config.build import attacker
 from jaxfed.config.data import simulation
 from jaxfed.data import features
+from jaxfed.experiment.audit import shadow_plans
 from jaxfed.federation.execution import result_cache
 from jaxfed.host import storage
 
@@ -39,7 +39,7 @@ DIGESTS = {
     "beginning of a file": of_the_beginning_of_a_file,
     "arrays of a run": lambda content, folder: simulation._checksum(content),
     "arguments of a cache": lambda content, folder: result_cache.digest_of({"a": [content]}),
-    "an attacker's instructions": lambda content, folder: attacker._described([content]),
+    "an attacker's instructions": lambda content, folder: shadow_plans._described([content]),
     "images of features": of_images,
     "weights of features": of_weights,
     "features": lambda content, folder: features._digest(content.tobytes()),

@@ -4,8 +4,9 @@
 
 A file that is not in the current folder is looked up among the shipped configs, by its name or as
 `ml_collections_configs/NAME.py`. They are beside this package in the repository, and within it where it is
-installed. A config file may also define `sweep(add)`; `load_module` returns the module itself. `shipped` does
-so for a shipped config, on which one's own can build:
+installed; those that start with an underscore are parts of others. A config file may also define
+`sweep(add)`; `load_module` returns the module itself. `shipped` does so for a shipped config, on which one's
+own can build:
 
     config = shipped("fedct").get_config(variant)
 
@@ -170,7 +171,7 @@ def load_module(path: str) -> ModuleType:
         raise UsageError(f"--config={path}: a config file is Python and its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     folder = file.parent.resolve()
-    if folder != _shipped_configs() and str(folder) not in sys.path:
+    if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last, so that nothing installed is hidden
     try:
         spec.loader.exec_module(module)

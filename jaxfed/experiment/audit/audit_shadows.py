@@ -1,6 +1,6 @@
 """Shadow models of one method and repeat, trained on first use and cached in files.
 
-Methods with the same shadows share them (`jaxfed.config.build.attacker`). There are three kinds:
+Methods with the same shadows share them (`jaxfed.experiment.audit.shadow_plans`). There are three kinds:
 
     own_labels   models trained on their own labels alone; every method that trains has them
     taught       as many more on the same examples, which also follow the instructions of the attacked run;
@@ -29,14 +29,14 @@ from jaxfed.audit import (
     shadow_memberships,
     student_answers,
 )
-from jaxfed.config.build.attacker import (
+from jaxfed.experiment.audit.audit_files import AuditFiles
+from jaxfed.experiment.audit.shadow_plans import (
     ShadowPlan,
     StudentPlan,
     shadow_plan,
     student_plan,
     taught_plan,
 )
-from jaxfed.experiment.audit.audit_files import AuditFiles
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation

@@ -16,12 +16,12 @@ from rich.console import Console
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct, present
 from jaxfed.config import file as config_file
-from jaxfed.config.build.attacker import shadow_plan, student_plan
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.experiment.audit.audit import Audit, check_audited
 from jaxfed.experiment.audit.audit_files import AuditFiles
+from jaxfed.experiment.audit.shadow_plans import shadow_plan, student_plan
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.attack_surface import Instruction

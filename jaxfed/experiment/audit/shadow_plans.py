@@ -70,7 +70,7 @@ def shadow_plan(
     own = methods.all_keywords(config, name)
     rounds = min(config.rounds, own.get("teacher_rounds", config.rounds))
     steps = own.get("steps", own.get("revisit_steps")) or _local_steps(seen, federation)
-    return _plan(seen, name, federation, repeat, on_own_labels(rounds, steps))
+    return taught_plan(config, name, federation, repeat, on_own_labels(rounds, steps))
 
 
 def taught_plan(
@@ -82,7 +82,9 @@ def taught_plan(
 ) -> ShadowPlan:
     """Return the plan of shadows that receive the same instructions as the method's clients."""
     seen = methods.with_own_training(config, name)
-    return _plan(seen, name, federation, repeat, instructions)
+    described = [list(map(_described, told)) for told in instructions]
+    learner = _learner_of(seen, name, "learner", federation, repeat)
+    return ShadowPlan(instructions, _identity(seen, name, described), learner)
 
 
 @dataclass(frozen=True)
@@ -142,18 +144,6 @@ def student_plan(
     )
 
 
-def _plan(
-    seen: ConfigDict,
-    name: str,
-    federation: Federation,
-    repeat: int,
-    instructions: Sequence[Sequence[Instruction]],
-) -> ShadowPlan:
-    described = [list(map(_described, told)) for told in instructions]
-    learner = _learner_of(seen, name, "learner", federation, repeat)
-    return ShadowPlan(instructions, _identity(seen, name, described), learner)
-
-
 def _learner_of(
     seen: ConfigDict, name: str, ingredient: str, federation: Federation, repeat: int
 ) -> Callable[..., Learner]:
@@ -168,10 +158,8 @@ def _learner_of(
         if not has_learners:
             return LEARNERS["network"](training=training_of(federation), **network)
         asked = "network" if network else ingredient
-        made = learner_ingredients.ingredients(seen, (asked,), federation, training_of, execution)[
-            asked
-        ]
-        return made(**network) if network else made
+        made = learner_ingredients.ingredients(seen, (asked,), federation, training_of, execution)
+        return made[asked](**network) if network else made[asked]
 
     return learner
 

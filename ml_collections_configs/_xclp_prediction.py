@@ -20,7 +20,6 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from jaxfed.config import base
-from jaxfed.xclp.settings.parameters import COMPARED_BY
 
 Add = Callable[..., None]
 
@@ -34,6 +33,7 @@ ONE_AT_A_TIME = {
 }
 
 COMPARED = (20, 40, 80, 160)  # 2, 4, 8 and 16 log2 of 1,000 clients
+COMPARED_BY = ("random", "neighbors")
 
 # eps of randomized response, of each LSH bit or of a label; the last values change hardly any.
 PRIVACY_BUDGETS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
