@@ -120,7 +120,7 @@ def test_without_psi_it_is_fedavg(monkeypatch):
     monkeypatch.setattr(sys.modules[composed.__module__], "_PSI_SCALE", 0.0)
     federation = federation_of([12, 7, 20])
     training = training_of(SMALL, strong_augment=double)
-    plain = rounds_of(fedavg(training=training_of(SMALL)), federation, 3)[-1]
+    plain = rounds_of(fedavg(training=training_of(SMALL, weighting=uniformly)), federation, 3)[-1]
     match = fedmatch(training=training, supervised_weight=1.0, **FREE)
     assert_close(composed(rounds_of(match, federation, 3)[-1].model), plain.model)
 
