@@ -506,8 +506,10 @@ class TrainingSection(Section):
         if self.nesterov and not self.momentum:
             raise UsageError(key="nesterov", value=True, allowed="set a momentum above 0")
         for key in ("augmentation", "strong_augmentation"):
-            with section("", {"augmentation": key}):
+            try:
                 compose(getattr(self, key))
+            except UsageError as error:
+                raise error.renamed(key) from None
 
 
 @dataclass(frozen=True, kw_only=True)

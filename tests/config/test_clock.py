@@ -27,13 +27,6 @@ def loaded(*overrides, config=CONFIG):
     return config_file.load(config, overrides)
 
 
-def refusal(*overrides, config=CONFIG):
-    with pytest.raises(UsageError) as caught:
-        check(loaded(*overrides, config=config))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_it_is_off_by_default_and_whole_where_it_is_on():
     assert section_of(loaded(), "clock") == Clock()
     assert not Clock().is_on
@@ -43,89 +36,6 @@ def test_it_is_off_by_default_and_whole_where_it_is_on():
     own = methods.with_own_training(config, "fedbuff").training
     assert (own.concurrency, own.staleness_exponent) == (10, 0.5)
     assert methods.with_own_training(config, "fedprox").training.concurrency == 0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["clock.deadline=9"], "config.clock.deadline=9.0: there is no simulated time"),
-        ([TIMED, "clock.deadline=-1"], "config.clock.deadline=-1.0: use numbers from 0 on"),
-        (
-            [TIMED, "clock.over_selection=0.9"],
-            "config.clock.over_selection=0.9: use numbers from 1",
-        ),
-        (
-            [TIMED, "clock.over_selection=2", "cohort_size=20"],
-            "config.clock.over_selection=2.0: all clients take part already; set a smaller cohort_size",
-        ),
-        ([TIMED, "clock.availability=no.csv"], "config.clock.availability='no.csv': No such file"),
-        (
-            [TIMED, "sampling=groups"],
-            "config.sampling='groups': clients of a fixed turn may be away",
-        ),
-        (
-            ["training.concurrency=9", "baselines=()"],
-            "config.training.concurrency=9: there is no simulated time; set clock.seconds_per_example",
-        ),
-        (
-            ["scaffold.training.concurrency=9"],
-            "config.scaffold.training.concurrency=9: the server of 'scaffold' averages more",
-        ),
-        (
-            [TIMED, "fedadam.training.concurrency=4"],
-            "config.fedadam.training.concurrency=4: the server's step takes 5 arrivals; use 5 to 20",
-        ),
-        (
-            [TIMED, "fedadam.training.concurrency=9", "training.training_cohort_size=2"],
-            "config.fedadam.training.concurrency=9: each arrival counts, and training_cohort_size=2 "
-            "leaves some out; set training.training_cohort_size=0",
-        ),
-        (
-            ["fedadam.training.training_cohort_size=6"],
-            "config.fedadam.training.training_cohort_size=6: a round has 5 clients; use 1 to 5",
-        ),
-        (
-            [TIMED, "fedprox.training.concurrency=21"],
-            "config.fedprox.training.concurrency=21: the server's step takes 5 arrivals; use 5 to 20",
-        ),
-        (
-            [TIMED, "training.concurrency=9"],
-            "config.training.concurrency=9: the server of 'scaffold' averages more than model changes",
-        ),
-        (
-            [TIMED, "feddyn.training.concurrency=9"],
-            "config.feddyn.training.concurrency=9: the server of 'feddyn' averages more",
-        ),
-        (
-            [TIMED, "training.concurrency=9", "algorithm=fedavg_network", "baselines=()"],
-            "config.training.concurrency=9: 'fedavg_network' labels examples by the server's newest model",
-        ),
-        (
-            [TIMED, "fedprox.training.concurrency=9", "sampling=proportional"],
-            "config.sampling='proportional': concurrency=9 replaces clients one by one; use 'uniform'",
-        ),
-        (
-            [TIMED, "fedprox.training.concurrency=9", "training.batch_statistics=static"],
-            "config.fedprox.training.concurrency=9: training.batch_statistics='static' is of the newest",
-        ),
-        (
-            [TIMED, "algorithm=dp_fedavg", "baselines=()", "clock.deadline=9"],
-            "config.clock: the privacy guarantee of 'dp_fedavg' counts on cohorts that are drawn from all",
-        ),
-        (
-            [TIMED, "training.concurrency=-1"],
-            "config.training.concurrency=-1: use integers from 0 on",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(overrides, line):
-    assert refusal(*overrides).startswith(line)
-
-
-def test_labels_at_the_server_are_refused():
-    overrides = [TIMED, "algorithm=fedavg", "baselines=()", "training.concurrency=10"]
-    line = refusal(*overrides, "cohort_size=5", config=AT_SERVER)
-    assert "config.training.concurrency=10: a server that trains on labels of its own" in line
 
 
 def test_a_table_is_read_before_anything_runs(tmp_path):

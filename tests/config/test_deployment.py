@@ -34,25 +34,5 @@ def test_a_number_of_clients_that_only_the_data_have_is_refused():
     assert section_of(changed("deployment.nodes=3"), "deployment").num_nodes(0) == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "allowed"),
-    [
-        ("nodes=0", "integers from 1 on"),
-        ("nodes=a", "different names"),
-        ("nodes=('a','a')", "different names"),
-        ("quorum=0", "above 0 and up to 1"),
-        ("quorum=1.5", "above 0 and up to 1"),
-        ("deadline=0", "numbers above 0"),
-        ("retries=-1", "from 0 on"),
-        ("wait_for_nodes=-1", "from 0 on"),
-    ],
-)
-def test_what_is_refused(text, allowed):
-    with pytest.raises(
-        UsageError, match=rf"^config\.deployment\.{text.partition('=')[0]}=.*{allowed}"
-    ):
-        changed(f"deployment.{text}")
-
-
 def test_no_result_depends_on_it():
     assert seen_by(changed("deployment.deadline=5"), "xclp") == seen_by(changed(), "xclp")

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
-from jaxfed.config import file
-from jaxfed.config.checks import check
 from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.errors import UsageError
 
@@ -55,57 +53,6 @@ def test_labels_at_clients_are_dealt_as_ever(tmp_path):
 def test_more_than_there_is(tmp_path, keys, told):
     with pytest.raises(UsageError, match=told):
         simulation(tmp_path, 30, **AT_SERVER, **keys).check()
-
-
-@pytest.mark.parametrize(
-    ("config", "overrides", "told"),
-    [
-        (
-            "labels_at_server.py",
-            ["federation.reveal_labels=true"],
-            r"reveal_labels=True: .*; use False",
-        ),
-        (
-            "labels_at_server.py",
-            ["federation.num_labeled_clients=2"],
-            r"num_labeled_clients=2: .*; use 0",
-        ),
-        ("labels_at_server.py", ["xclp.hamming=masked"], r"takes part in XCLP"),
-        ("labels_at_server.py", ["xclp.bit_epsilon=2.0"], r"takes part in XCLP"),
-        ("labels_at_server.py", ["xclp.compared_clients=4"], r"takes part in XCLP"),
-        ("labels_at_server.py", ["xclp.confidence=calibrated"], r"and confidence='entropy'"),
-        (
-            "labels_at_server.py",
-            ["federation.labels_at=clients"],
-            r"labels_at='clients': 'semifl' needs labels at the server.*labels_at_server.py has them",
-        ),
-        (
-            "labels_at_server.py",
-            ["federation.labels_at=servers"],
-            r"labels_at='servers': choose one of 'clients'",
-        ),
-        (
-            "labels_at_server.py",
-            ["training.server_epochs=0"],
-            r"server_epochs=0: use integers from 1",
-        ),
-        (
-            "protofssl.py",
-            ["federation.labels_at=server"],
-            r"federation.labels_at='server': 'protofssl' needs labels at the clients; use 'clients'",
-        ),
-        ("xclp_digits.py", ["federation.labels_at=server"], r"'xclp' labels in one shot"),
-        (
-            "fedavg_xclp.py",
-            ["federation.labels_at=server", "baselines=fedavg_per_client_lp"],
-            r"'fedavg_per_client_lp' labels by what each client makes of its own",
-        ),
-    ],
-)
-def test_what_does_not_go_with_it_is_named(config, overrides, told):
-    with pytest.raises(UsageError, match=told) as caught:
-        check.check(file.load(config, overrides))
-    assert "\n" not in str(caught.value)
 
 
 def test_what_has_no_label_is_not_the_servers():
