@@ -28,7 +28,7 @@ from jaxfed.data.partitioning.distribution import Skew
 from jaxfed.data.partitioning.sizes import Quantity
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock.settings import Asynchrony, Clock
-from jaxfed.federation.execution import memory_limit
+from jaxfed.federation.execution import memory
 from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import SAMPLINGS
 from jaxfed.learners import LEARNERS
@@ -76,7 +76,7 @@ MIXED = "mixed"  # a learner's name: several, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 TABLE = settings_of(Table)["rows"].hint
-MEMORY = Annotated[Any, Allowed(memory_limit.RULE.holds, memory_limit.RULE.allowed)]
+MEMORY = Annotated[Any, Allowed(memory.RULE.holds, memory.RULE.allowed)]
 AUGMENTATION = Annotated[
     tuple[str, ...],
     Allowed(

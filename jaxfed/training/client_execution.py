@@ -11,8 +11,12 @@ from typing import Annotated, Any
 
 import jax
 
-from jaxfed.federation.execution.chunk_size import MapClients
-from jaxfed.federation.execution.client_map import client_map, fastest_strategy, is_one_cpu
+from jaxfed.federation.execution.client_map import (
+    MapClients,
+    client_map,
+    fastest_strategy,
+    is_one_cpu,
+)
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.settings import Count, Described, check

@@ -210,7 +210,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(case, monkeypatch, tmp_path):
     workdir = tmp_path / "w"
     arguments = [f"--config={config}", f"--workdir={workdir}"]
     arguments += [f"--config.{override}" for override in overrides]
-    monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 8 * 10**9)
+    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 8 * 10**9)
     status, complaint = invoke(arguments)
     assert words in complaint
     assert complaint.startswith("jaxfed: ")

@@ -12,7 +12,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.availability import availability_of
 from jaxfed.federation.clock.make_schedule import schedule_of
 from jaxfed.federation.clock.settings import Asynchrony, Clock
-from jaxfed.federation.execution.chunk_size import fitted
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sampling import Sampling
@@ -143,7 +142,7 @@ def beyond_memory():
         return jax.jit(map_clients(lambda shared, client: client + shared))
 
     vmap = partial(client_map, strategy="vmap")
-    run = fitted("a round", program, vmap, LITTLE, lambda _, x: len(x))
+    run = LITTLE.limit.fitted("a round", program, vmap, lambda _, x: len(x))
     run(jnp.float32(1), np.ones((8, 200), np.float32))
 
 
@@ -152,8 +151,8 @@ EXECUTION = {
     f"execution.memory_limit={given!r}: use bytes": partial(Execution, memory_limit=given)
     for given in ("", "-1", 0, "0.1", "4 QB", True, 1.5, "1e9")
 } | {
-    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.take("a step", 1001),
-    "...the device has": lambda: Execution(tell=[].append).take("a step", 1 << 60),
+    "...'1 kB': a step takes ... least; use 1001 bytes": lambda: LITTLE.limit.take("a step", 1001),
+    "...the device has": lambda: Execution(tell=[].append).limit.take("a step", 1 << 60),
     "...a round, 1 client at a time, takes": beyond_memory,
     "...'loop'...'vmap', 'map', 'shard_map'": lambda: client_map(len, strategy="loop"),
 }

@@ -37,6 +37,7 @@ from jaxfed.federation.execution.client_map import (
     fastest_strategy,
     is_one_cpu,
 )
+from jaxfed.federation.execution.memory import require
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
 from jaxfed.federation.sampling import participation
@@ -294,6 +295,9 @@ def _batches(wanted: TrainingSection, federation: Federation) -> Batches:
     if wanted.batches == "paired":  # counts labeled examples, or all if no client has labels
         most = federation.max_labels or federation.largest
     size = _at_most(wanted.batch_size, most)
+    epochs, what = wanted.epochs, f"an order of {federation.largest} examples each"
+    num_bytes = 4 * epochs * federation.largest
+    require(num_bytes, what, key="epochs", value=epochs, owner="config.training")
     return Batches(wanted.batches, size, wanted.epochs, wanted.local_steps, wanted.unlabeled_ratio)
 
 

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.build.views import has_views
 from jaxfed.config.methods import needs, uses_training, with_own_training
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
+from jaxfed.federation.execution.memory import require
 from jaxfed.federation.feature_statistics import feature_sums, mean_and_deviation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
@@ -45,7 +45,7 @@ def check_model(config: ConfigDict, federation: Federation) -> Model:
     given = {key: value for key, value in config.model.items() if key != "name"}
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     what = f"with {options or 'its own options'} the parameters alone"
-    refuse_beyond(Demand("model.name", config.model.name, num_bytes, what))
+    require(num_bytes, what, key="config.model.name", value=config.model.name)
     return model
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.errors import UsageError
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
@@ -139,11 +138,3 @@ def check_views(config: ConfigDict) -> None:
                     value=seen.training[key],
                     allowed=f"set training.{key}, or preprocessing.views to 0",
                 )
-
-
-def check_memory(config: ConfigDict, num_examples: int, num_features: int) -> None:
-    """Refuse views of more examples than memory holds."""
-    rows = num_rows(config)
-    what = f"{rows} rows of {num_features} features for each of {num_examples} examples"
-    num_bytes = 4 * num_examples * rows * num_features
-    refuse_beyond(Demand("preprocessing.views", config.preprocessing.views, num_bytes, what))

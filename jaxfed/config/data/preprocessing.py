@@ -9,9 +9,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.memory_demand import Demand, refuse_beyond
 from jaxfed.config.build.views import (
-    check_memory,
     has_views,
     num_rows,
     with_views,
@@ -25,6 +23,7 @@ from jaxfed.data.mapped_rows import adjoined, parts
 from jaxfed.data.principal_components import Projection, principal_components
 from jaxfed.data.standardization import Standardization, standardization
 from jaxfed.errors import UsageError
+from jaxfed.federation.execution.memory import require
 from jaxfed.models.efficientnet import NUM_FEATURES
 
 # The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
@@ -128,11 +127,18 @@ def check_copies(dataset: Dataset, config: ConfigDict, public: Dataset | None = 
     """
     x, kind = dataset.x, config.preprocessing.kind
     if has_views(config):
-        check_memory(config, len(dataset.y) + len(dataset.y_test), num_features(config))
+        n, rows, d = len(dataset.y) + len(dataset.y_test), num_rows(config), num_features(config)
+        what = f"{rows} rows of {d} features for each of {n} examples"
+        require(
+            4 * n * rows * d,
+            what,
+            key="config.preprocessing.views",
+            value=config.preprocessing.views,
+        )
     if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
         what = "a float32 copy of all examples"
         num_values = x.size + dataset.x_test.size + (0 if public is None else public.x.size)
-        refuse_beyond(Demand("preprocessing.kind", repr(kind), 4 * num_values, what))
+        require(4 * num_values, what, key="config.preprocessing.kind", value=kind)
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:

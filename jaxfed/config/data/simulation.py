@@ -20,7 +20,6 @@ labeled, test and validation examples refer to the other examples.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +33,6 @@ from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.build import memory_demand
 from jaxfed.config.build.networks import without_clients
 from jaxfed.config.build.weights_files import weights_checksums
 from jaxfed.config.clock import check_deadlines
@@ -75,6 +73,7 @@ from jaxfed.data.mapped_rows import parts
 from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.memory import require
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.models import Model
 
@@ -162,7 +161,9 @@ class Simulation:
                 self._holdings = self._held(federation)
             look(repeat, federation)
         federation = replace(federation, room=self._room)
-        memory_demand.check(self._config, federation, math.prod(self._dataset.x.shape[1:]))
+        clients, public = self._config.cohort_size or federation.num_clients, len(federation.public)
+        what, key = f"{clients} clients' labels of them", "config.federation.public_size"
+        require(4 * clients * public, what, key=key, value=public)
         check_copies(self._dataset, self._config, self._public)
         warn_of_scales(self._dataset, self._config)
         warn_of_unused_clients(self._dataset, self._config)

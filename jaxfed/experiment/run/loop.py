@@ -188,8 +188,11 @@ class Experiment:
                 federation = self._federation(repeat)
                 for leg in legs_of_repeat:
                     try:
-                        self._run_leg(leg, federation, saved, saves)
+                        with methods.naming_keywords(self.config, leg.name):
+                            self._run_leg(leg, federation, saved, saves)
                     except BeyondMemory as error:
+                        if str(error).startswith("config."):
+                            raise
                         raise BeyondMemory(f"config.{error}") from error
         return summarize(self.config, self.workdir.read_metrics())
 

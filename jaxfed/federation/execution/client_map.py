@@ -7,6 +7,7 @@ lifted here over the stacked clients. The strategy changes speed, never results 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxfed.errors import UsageError
 from jaxfed.host.parallel.devices import cores_are_devices
 
+MapClients = Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
 STRATEGIES = ("vmap", "map", "shard_map")
 
 
@@ -92,6 +94,23 @@ def client_map(
     raise UsageError(
         f"execution.strategy={strategy!r}: choose one of {', '.join(map(repr, STRATEGIES))}"
     )
+
+
+def at_once(map_clients: MapClients, num_clients: int) -> int:
+    """Number of clients executed at a time, if that can be changed; else 1."""
+    if not (isinstance(map_clients, partial) and map_clients.func is client_map):
+        return 1
+    strategy = map_clients.keywords.get("strategy", "vmap")
+    return num_clients if strategy == "vmap" else map_clients.keywords.get("chunk_size") or 1
+
+
+def in_chunks(map_clients: MapClients, number: int) -> MapClients:
+    """The same `map_clients` with `number` clients at a time; "vmap" becomes "map" over chunks."""
+    assert isinstance(map_clients, partial)
+    keywords = {"strategy": "vmap", **map_clients.keywords}
+    strategy = "map" if keywords["strategy"] == "vmap" else keywords["strategy"]
+    chunk_size = number if number > 1 else None
+    return partial(client_map, **{**keywords, "strategy": strategy, "chunk_size": chunk_size})
 
 
 def jitted(program: Callable[..., Any], **options: Any) -> Callable[..., Any]:

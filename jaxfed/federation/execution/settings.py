@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,10 @@ from jax.sharding import Mesh
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import is_one_cpu
-from jaxfed.federation.execution.memory_limit import (
-    MemoryLimit,
-    bytes_text,
-    host_bytes,
-    memory_limit,
-)
+from jaxfed.federation.execution.memory import MemoryLimit, host_bytes
 from jaxfed.federation.execution.result_cache import ResultCache
-from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.devices.spread import points_mesh, spread
 
-_T = TypeVar("_T")
 ReportProgress = Callable[[str, int, int], None]  # (name of the count, number done, total)
 
 
@@ -70,8 +63,7 @@ class Execution:
             number = getattr(self, name)
             if not isinstance(number, int | np.integer) or number < 0:
                 raise UsageError(f"execution.{name}={number!r}: use integers from 0 ({least}) on")
-        if self.memory_limit is not None:
-            memory_limit(self.memory_limit)
+        self.limit  # noqa: B018 - an invalid one raises
 
     def counting(self, what: str) -> Callable[[int, int], None] | None:
         """Progress reporter for `what`, a function of (done, total); None if progress is not reported."""
@@ -82,50 +74,13 @@ class Execution:
 
     @cached_property
     def limit(self) -> MemoryLimit:
-        """The limit on a device's memory."""
-        return memory_limit(self.memory_limit)
+        """The limit on a device's memory, by which steps are reported, refused and cut into chunks."""
+        return MemoryLimit(self.memory_limit, self.tell)
 
     @property
     def rows_limit(self) -> int:
         """Bytes of the host's memory for the rows of clients' states: the limit, or all that it has."""
         return host_bytes() if self.memory_limit is None else self.limit.num_bytes
-
-    @property
-    def watches_memory(self) -> bool:
-        """True if the memory of steps is reported or limited."""
-        return self.memory_limit is not None or self.tell is not None
-
-    def take(self, what: str, num_bytes: int) -> None:
-        """Report the memory of a step, and refuse it if that is more than the limit.
-
-        Raises:
-            UsageError: see `MemoryLimit.check`.
-        """
-        self.limit.check(what, num_bytes)
-        if self.tell is not None:
-            self.tell(f"memory: {what} takes {bytes_text(num_bytes)} {self.limit}")
-
-    def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
-        """Wrap a program under `jax.jit`: its memory is reported and checked (`take`) before its first run.
-
-        It is still compiled once. Without a limit or `tell` it is returned as it is.
-        """
-        if not self.watches_memory:
-            return program
-        known: set[Any] = set()
-
-        def run(*arguments: Any) -> _T:
-            leaves, structure = jax.tree.flatten(arguments)
-            shapes = (
-                structure,
-                *((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves),
-            )
-            if shapes not in known:
-                self.take(what, footprint(program, *arguments).total)
-                known.add(shapes)
-            return program(*arguments)
-
-        return run
 
     @property
     def mesh(self) -> Mesh | None:

@@ -18,8 +18,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.chunk_size import MapClients
-from jaxfed.federation.execution.client_map import jitted
+from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.federation.ragged import ROWS_AT_ONCE, Ragged, length_for
 from jaxfed.training.local.losses import Augment, view
 from jaxfed.training.server.server_state import (

@@ -22,8 +22,7 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.chunk_size import MapClients
-from jaxfed.federation.execution.client_map import jitted
+from jaxfed.federation.execution.client_map import MapClients, jitted
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import Ragged, own_examples
 from jaxfed.kernels import lsh
@@ -31,7 +30,7 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.pseudo_label import Points, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.memory_plan import planned_part
+from jaxfed.xclp.memory_plan import planned_part, require_tables
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -124,7 +123,7 @@ class _InOneProgram:
     def _compiled(self, program: Callable[..., Any]) -> Callable[..., Any]:
         if self._is_spread:  # a jitted program would run on one device
             return program
-        return self._execution.sized("labeling in a round", jax.jit(program))
+        return self._execution.limit.sized("labeling in a round", jax.jit(program))
 
     def _reported(self, num_points: int, dim: int) -> None:
         """Report the memory over several devices; on one device `sized` does it."""
@@ -135,6 +134,7 @@ class _InOneProgram:
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         p, execution = self._p, self._execution
         num_points = len(y)
+        require_tables(vectors.shape, p)
         if self._is_spread:
             self._report_memory(*vectors.shape)
         # Over several devices, padded with empty rows to a multiple of their number.

@@ -25,7 +25,7 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.chunk_size import MapClients as MapClients
+from jaxfed.federation.execution.client_map import MapClients as MapClients
 from jaxfed.training.pseudo_labels.embedding import Embed as Embed
 from jaxfed.training.pseudo_labels.embedding import embedding as embedding
 from jaxfed.training.pseudo_labels.embedding import of_examples

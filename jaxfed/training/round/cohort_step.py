@@ -20,8 +20,7 @@ from flax import nnx
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.chunk_size import MapClients, fitted
-from jaxfed.federation.execution.client_map import is_one_cpu, on_first_device
+from jaxfed.federation.execution.client_map import MapClients, is_one_cpu, on_first_device
 from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.random_streams import Stream
 from jaxfed.training.client_execution import ClientExecution
@@ -234,11 +233,10 @@ def executed(
     Raises:
         BeyondMemory: at the first run, if it takes more memory than `execution.host` allows.
     """
-    train_round = fitted(
+    train_round = execution.host.limit.fitted(
         "training in a round",
         program_of,
         execution.map_clients,
-        execution.host,
         lambda state, cohort, *others: len(cohort.client_id),
     )
     if execution.clients_multiple == 1 or not is_one_cpu():

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.cohort import Array, Cohort
-from jaxfed.federation.execution.chunk_size import MapClients
+from jaxfed.federation.execution.client_map import MapClients
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels

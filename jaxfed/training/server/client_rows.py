@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.cohort import Array
-from jaxfed.federation.execution.memory_limit import bytes_text
+from jaxfed.federation.execution.memory import bytes_text
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.row_table import Interleaved, RowTable
 

@@ -48,7 +48,7 @@ from jaxfed.random_streams import Stream
 from jaxfed.xclp.algorithm import cross_client_label_propagation
 from jaxfed.xclp.inputs import checked
 from jaxfed.xclp.later_points.out_of_sample import later_codes
-from jaxfed.xclp.memory_plan import take_extension
+from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.messages import count_messages
 from jaxfed.xclp.result import Result, ServerArtifacts, artifacts_of
 from jaxfed.xclp.settings.parameters import Parameters
@@ -118,7 +118,11 @@ def extend_labeling(
             f"later points have vectors of {vectors[0].shape[1]} entries; use {dim}, as in the labeling"
         )
     num_later = sum(map(len, vectors))
-    take_extension(len(old.points.indices) + num_later, num_later, dim, p, execution)
+    what, num_points = (
+        f"{num_later:,} more points of a labeling",
+        len(old.points.indices) + num_later,
+    )
+    planned_part(what, num_points, dim, p, execution, num_later)
 
     codes, points, is_later = _with_later(old, vectors, labels)
     matrix = PropagationMatrix(graph_of(points, p, execution), p)

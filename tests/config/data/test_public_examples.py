@@ -216,8 +216,9 @@ def test_what_a_config_cannot_say(override, told):
 
 def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
     ours = simulation(tmp_path, 30, **SIZE)
-    monkeypatch.setattr("jaxfed.config.build.memory_demand._GRAPHS", ())
-    monkeypatch.setattr("jaxfed.config.build.memory_demand.available_bytes", lambda: 4 * 4 * 30 - 1)
+    monkeypatch.setattr(
+        "jaxfed.federation.execution.memory.available_bytes", lambda: 4 * 4 * 30 - 1
+    )
     with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
         ours.check()
 

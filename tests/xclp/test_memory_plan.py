@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import BeyondMemory, UsageError
-from jaxfed.federation.execution.memory_limit import bytes_text
+from jaxfed.federation.execution.memory import MemoryLimit, bytes_text
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts
 from jaxfed.kernels.devices.footprint import footprint
-from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
+from jaxfed.kernels.graph import graph_bytes, normalized_graph
+from jaxfed.xclp import Parameters, Propagation, algorithm, memory_plan, propagate_labels
+from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines, propagate_over_cosines
 
 MB = 10**6
 POINTS, CLASSES = 2000, 40  # few enough that the search in one piece takes more than the system
@@ -28,12 +29,22 @@ def clients():
 
 
 def plan_of(limit, p=None):
+    """Points of a part, and bytes of each stage."""
+    found = []
+
+    class Limit(MemoryLimit):
+        def take_stages(self, what, stages):
+            found.append(stages)
+
     execution = Execution(memory_limit=limit)
-    return memory_plan.planned(POINTS, 48, p or Parameters(**SETTINGS), execution)
+    execution.__dict__["limit"] = Limit(limit)
+    p = p or Parameters(**SETTINGS)
+    part = memory_plan.planned_part("labeling", POINTS, 48, p, execution)
+    return part, found[0]
 
 
 def most_bytes(plan):
-    return max(plan.stages.values())
+    return max(plan[1].values())
 
 
 def test_the_same_labels_under_a_limit(clients):
@@ -41,14 +52,15 @@ def test_the_same_labels_under_a_limit(clients):
     free = propagate_labels(*clients, **SETTINGS)
     limit, said = 6 * MB, []
     plan = plan_of(limit)
-    assert plan.part_points
+    assert plan[0]
     assert most_bytes(plan) <= limit
     held = propagate_labels(
         *clients, **SETTINGS, execution=Execution(memory_limit=limit, tell=said.append)
     )
     held_to = f"of {bytes_text(limit)} (execution.memory_limit={limit})"
     taken = bytes_text(most_bytes(plan))
-    assert said == [f"memory: labeling of 2,000 points ({plan}) takes {taken} {held_to}"]
+    stages = ", ".join(f"{name} {bytes_text(size)}" for name, size in plan[1].items())
+    assert said == [f"memory: labeling of 2,000 points ({stages}) takes {taken} {held_to}"]
     for ours, theirs in zip(held, free, strict=True):
         np.testing.assert_array_equal(ours.labels, theirs.labels)
         np.testing.assert_array_equal(ours.scores, theirs.scores)
@@ -56,10 +68,10 @@ def test_the_same_labels_under_a_limit(clients):
 
 def test_parts_are_smaller_the_smaller_the_limit():
     tight, loose = plan_of(6 * MB), plan_of(1000 * MB)
-    assert loose.part_points is None
-    assert tight.part_points in (1024, 2048)
-    assert "in parts of" in str(tight)
-    assert "in parts of" not in str(loose)
+    assert loose[0] is None
+    assert tight[0] in (1024, 2048)
+    assert list(tight[1])[1] == f"neighbors in parts of {tight[0]:,} points"
+    assert list(loose[1]) == ["codes", "neighbors", "graph", "propagation"]
 
 
 def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monkeypatch):
@@ -73,6 +85,32 @@ def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monk
     assert "\n" not in message
     assert most_bytes(plan_of(smallest)) == smallest
     assert most_bytes(plan_of(smallest - 1)) == smallest
+
+
+LARGE = {
+    "xclp.num_neighbors=500000: 500000 neighbors of 2000 points would take 8 GB": {
+        "num_neighbors": 500_000
+    },
+    "xclp.num_bits=16777216: as many hyperplanes would take 3.23 GB": {"num_bits": 1 << 24},
+}
+
+
+@pytest.mark.parametrize("refused", LARGE)
+def test_tables_that_exceed_the_memory_are_refused_before_anything(clients, monkeypatch, refused):
+    monkeypatch.setattr(algorithm, "client_codes", None)
+    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**9)
+    with pytest.raises(BeyondMemory) as caught:
+        propagate_labels(*clients, **{**SETTINGS, **LARGE[refused]})
+    assert str(caught.value) == f"{refused} of memory, there are 1 GB"
+
+
+def test_neighbors_by_exact_cosines_are_refused_too(monkeypatch):
+    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**4)
+    p = Propagation(num_classes=2, num_neighbors=30)
+    with pytest.raises(BeyondMemory, match=r"^per_client_lp.num_neighbors=30: 30 neighbors of 50 "):
+        propagate_over_cosines(jnp.ones((50, 3)), jnp.ones((50, 2)), None, p)
+    with pytest.raises(BeyondMemory, match=r"^per_client_lp.num_neighbors=30: 30 neighbors of 50 "):
+        label_over_cosines(jnp.ones((50, 3)), np.ones((50, 2)), None, p)
 
 
 def test_what_was_analyzed_is_not_compiled_again(caplog):
@@ -128,7 +166,7 @@ def test_parts_are_those_that_fit_whatever_was_estimated(monkeypatch):
 
 def test_codes_take_pi_and_two_blocks_of_vectors():
     blocks = 2 * 2048 * (4 * 48 + 256 // 8)
-    assert plan_of(1000 * MB).stages["codes"] == 4 * 256 * (48 + 256) + blocks
+    assert plan_of(1000 * MB)[1]["codes"] == 4 * 256 * (48 + 256) + blocks
 
 
 @pytest.mark.slow
@@ -145,6 +183,6 @@ def test_bounds_of_graph_and_system_hold(columns):
     y = jax.ShapeDtypeStruct((n, columns), jnp.float32)
     solved = jax.jit(lambda graph, y: conjugate_gradient.propagate(graph, y, 0.99))
     taken = footprint(solved, whole._replace(**overflow), y).total
-    assert taken <= memory_plan.propagation_bytes(n, k, columns)
+    assert taken <= conjugate_gradient.propagation_bytes(n, k, columns)
     building = footprint(jax.jit(normalized_graph), *shapes).total
-    assert building <= 4 * memory_plan._GRAPH_FLOATS * n * k
+    assert building <= graph_bytes(n, k)

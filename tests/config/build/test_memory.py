@@ -1,0 +1,47 @@
+"""Settings whose arrays exceed the memory are refused by their keys, before data are copied or trained on."""
+
+import numpy as np
+import pytest
+
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.data.preprocessing import check_copies
+from jaxfed.data import Dataset
+from jaxfed.errors import UsageError
+from jaxfed.federation.clients import Federation
+
+ORDER = "an order of 3 examples each would take 1.2 MB of memory, there are 1 MB"
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("training.epochs=100000", "training.epochs"),
+        ("fedavg.training.epochs=100000", "fedavg.training.epochs"),
+    ],
+)
+def test_epochs_are_refused_as_they_were_set(monkeypatch, override, key):
+    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**6)
+    config = file.load(
+        "fedavg_xclp.py", ["algorithm=fedavg", "preprocessing.kind=identity", override]
+    )
+    clients = [(np.zeros((3, 2), np.float32), np.array([0, 1, 0]))] * 2
+    with pytest.raises(UsageError) as caught:
+        make_algorithm(config, "fedavg", Federation.from_clients(clients, test=clients[0]))
+    assert str(caught.value) == f"config.{key}=100000: {ORDER}"
+
+
+@pytest.mark.parametrize("kind", ["standardized", "identity"])
+def test_copies_of_all_parts_are_demanded(monkeypatch, kind):
+    """Those of the test split and of public examples, too."""
+    x, y = np.ones((20, 3), np.uint8), np.arange(20) % 2
+    config = file.load("fedavg_xclp.py", [f"preprocessing.kind={kind}"])
+    own, public = (
+        Dataset("a", x, y, x_test, y[: len(x_test)], 2, ("a", "b")) for x_test in (x[:10], x[:0])
+    )
+    available = "jaxfed.federation.execution.memory.available_bytes"
+    monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20))
+    check_copies(own, config, public)
+    monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20) - 1)
+    with pytest.raises(UsageError, match=rf"kind='{kind}': a float32 copy of all examples would"):
+        check_copies(own, config, public)
