@@ -14,14 +14,17 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.file import shipped
+from jaxfed.federation.method import method
 from jaxfed.models.layers import unit_vectors
+from jaxfed.settings import NotNegative, Positive
 from jaxfed.training.local.losses import labeled_mean
 from jaxfed.training.round.client_round import finished, local_steps
 from jaxfed.training.round.round import federated_training
 
 
 @ALGORITHMS.register("moon")
-def moon(*, training, mu: float = 1.0, tau: float = 0.5):
+@method()
+def moon(*, training, mu: NotNegative = 1.0, tau: Positive = 0.5):
     model = training.model
 
     def loss_beside(previous):

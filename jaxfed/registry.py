@@ -3,7 +3,8 @@
     from jaxfed.algorithms import ALGORITHMS
 
     @ALGORITHMS.register("mymethod")
-    def mymethod(*, training, mu=0.1): ...
+    @method()                                       # of jaxfed.federation.method: what it takes and needs
+    def mymethod(*, training, mu: NotNegative = 0.1): ...
 
 A config file that imports such code may then set `config.algorithm = "mymethod"`, and the factory's
 keyword-only arguments in a section of that name, `config.mymethod.mu`.
@@ -67,6 +68,7 @@ class Registry(dict[str, Factory]):
         *,
         reserved: Collection[str] = (),
         num_given: int = 0,
+        check: Callable[[str, Factory], None] = lambda name, factory: None,
     ) -> None:
         """A registry with jaxfed's own entries.
 
@@ -75,9 +77,11 @@ class Registry(dict[str, Factory]):
             own: name -> factory, or the place where it is defined.
             reserved: names that cannot be registered, besides those of `own`.
             num_given: number of positional arguments of a factory; the others are keys of a config.
+            check: refuses a factory that is to be registered under a name.
         """
         super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
+        self._check = check
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
@@ -130,6 +134,7 @@ class Registry(dict[str, Factory]):
                     f"{self._kind} {name!r}: {'.'.join(_identity(there))} has this name already"
                 )
             self._check_keywords(name, factory)
+            self._check(name, factory)
             self[name] = factory
             return factory
 

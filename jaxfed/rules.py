@@ -5,7 +5,6 @@ The same rules check keys of configs and keywords of methods.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import inspect
@@ -187,9 +186,6 @@ def check_keywords(factory: Callable[..., Any], given: Mapping[str, Any]) -> Non
     values = {**defaults, **given}
     rules = {name: rule for name, rule in rules_of(plain).items() if name in values}
     check_values(plain.__name__, rules, values)
-    for settings in classes_of(plain):
-        known = {field.name for field in dataclasses.fields(settings)}
-        settings(**{name: value for name, value in values.items() if name in known})
     if together := getattr(plain, "together", None):
         together(SimpleNamespace(**values))
 
@@ -225,58 +221,9 @@ def plain_factory(
 
 
 def rules_of(factory: Callable[..., Any]) -> Mapping[str, Rule]:
-    """The rules of a factory's keywords, those of its dataclasses' fields included."""
+    """The rules of a factory's keywords."""
     plain, _ = plain_factory(factory)
-    fields = (rules_of_fields(each) for each in classes_of(plain))
-    own = rules_of_fields(plain) if dataclasses.is_dataclass(plain) else getattr(plain, "rules", {})
-    return {**dict(collections.ChainMap(*fields)), **own}
-
-
-def classes_of(factory: Callable[..., Any]) -> tuple[type, ...]:
-    """The dataclasses whose fields are keywords of a factory."""
-    plain, _ = plain_factory(factory)
-    return getattr(plain, "fields_of", ())
-
-
-def grouped(
-    but: Collection[str] = (), /, **classes: type
-) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Let a factory take dataclasses, and its callers give their fields as keywords, as a config does.
-
-        @keywords(steps=at_least(1))
-        @grouped(privacy=LabelPrivacy)
-        def fedct(*, learner: Learner, steps: int = 50, privacy: LabelPrivacy) -> FederatedAlgorithm: ...
-
-        fedct(learner=learner, epsilon=2.0)     # privacy is LabelPrivacy(epsilon=2.0)
-
-    A dataclass may have `rules`, by the names of its fields; `keywords` checks them.
-
-    Args:
-        but: fields that are no keywords; they have their defaults.
-        classes: the factory's parameter -> its dataclass.
-    """
-    fields = {
-        name: {key: p for key, p in inspect.signature(cls).parameters.items() if key not in but}
-        for name, cls in classes.items()
-    }
-
-    def named(factory: Callable[..., R]) -> Callable[..., R]:
-        signature = inspect.signature(factory)
-        own = [p for name, p in signature.parameters.items() if name not in classes]
-        flat = [p.replace(kind=p.KEYWORD_ONLY) for each in fields.values() for p in each.values()]
-        signature = signature.replace(parameters=[*own, *flat])
-
-        @functools.wraps(factory)
-        def made(**kwargs: Any) -> R:
-            bound = signature.bind(**kwargs)
-            bound.apply_defaults()
-            given = dict(bound.arguments)
-            for name, cls in classes.items():
-                given[name] = cls(**{field: given.pop(field) for field in fields[name]})
-            return factory(**given)
-
-        made.__signature__ = signature  # type: ignore[attr-defined]
-        made.fields_of = tuple(classes.values())  # type: ignore[attr-defined]
-        return made
-
-    return named
+    if dataclasses.is_dataclass(plain):
+        return rules_of_fields(plain)
+    found: Mapping[str, Rule] = getattr(plain, "rules", {})
+    return found

@@ -223,17 +223,22 @@ def settings_of(owner: Any) -> Mapping[str, Setting]:
 @functools.cache
 def _settings_of(owner: Any) -> Mapping[str, Setting]:
     said = meanings(owner)
-    hints = get_type_hints(owner, include_extras=True)
     if is_dataclass(owner):
-        defaults = {field.name: field.default for field in fields(owner) if field.init}
+        hints = get_type_hints(owner, include_extras=True)
+        ordered = sorted(fields(owner), key=lambda field: bool(field.kw_only))  # as arguments
+        defaults = {field.name: field.default for field in ordered if field.init}
     else:
         code, given = owner.__code__, owner.__kwdefaults__ or {}
         keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         defaults = {name: given.get(name, REQUIRED) for name in keywords}
+        # Hints of other parameters may have names that are imported for type checkers alone.
+        own = {name: hint for name, hint in owner.__annotations__.items() if name in keywords}
+        alone: Any = types.SimpleNamespace(__annotations__=own)
+        hints = get_type_hints(alone, owner.__globals__, include_extras=True)
     found = {}
     for name, default in defaults.items():
-        own = type(default) if isinstance(default, bool | int | float | str) else Any
-        found[name] = Setting(hints.get(name, own), default, said.get(name, ""))
+        kind = type(default) if isinstance(default, bool | int | float | str) else Any
+        found[name] = Setting(hints.get(name, kind), default, said.get(name, ""))
     return types.MappingProxyType(found)
 
 

@@ -12,6 +12,7 @@ import jaxfed
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 
 ROUNDS = list(range(1, 7))
 
@@ -57,7 +58,8 @@ class SmallExperiment:
         rng = np.random.default_rng(0)
         np.savez(folder / "set.npz", x=rng.random((40, 3), np.float32), y=np.arange(40) % 2)
         self.folder, self._stops = folder, set()
-        monkeypatch.setitem(ALGORITHMS, "drift", self._drift)
+        drift = method(takes=("num_classes",))(self._drift)
+        monkeypatch.setitem(ALGORITHMS, "drift", drift)
         monkeypatch.setenv("JAXFED_CACHE", str(folder / "cache"))
         self.settings = {
             "dataset.name": str(folder / "set.npz"),

@@ -9,6 +9,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.cohort import arranged as sorted_cohort
+from jaxfed.federation.method import method
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import arranged, assert_equal
 
@@ -41,6 +42,7 @@ def test_a_difference_names_its_place():
         assert_equal({"bias": jnp.zeros(2)}, {"bias": np.ones(2)})
 
 
+@method(takes=("num_classes",))
 def summing(*, num_classes, fault=""):
     """Nearest class means over several rounds, without the keyword `training`."""
 
@@ -80,7 +82,11 @@ def test_a_method_without_training_has_rounds_like_others(monkeypatch, tmp_path)
     checks.test_the_order_of_clients_is_inert()
     checks.test_strategies_agree_and_padding_is_inert()
     checks.test_resumed_equals_uninterrupted(tmp_path)
-    one_shot = lambda *, num_classes: ALGORITHMS["client_knn"](num_classes=num_classes)  # noqa: E731
+
+    @method(takes=("num_classes",))
+    def one_shot(*, num_classes):
+        return ALGORITHMS["client_knn"](num_classes=num_classes)
+
     monkeypatch.setitem(ALGORITHMS, "labeling", one_shot)
     config, _, _ = arranged.__wrapped__("labeling")
     assert (config.rounds, config.cohort_size) == (1, 0)

@@ -15,7 +15,7 @@ from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxfed.errors import UsageError
+from jaxfed.federation.method import check_ingredients
 from jaxfed.registry import Place, Registry
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ _OWN: dict[str, Place] = {
     "dsfl": _in("dsfl"),
     "pate": _in("pate"),
 }
-ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)
+ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry(
+    "method", _OWN, check=check_ingredients
+)
 
 
 def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:
@@ -90,22 +92,10 @@ def _named(name: str) -> Callable[..., FederatedAlgorithm]:
     factory = ALGORITHMS[name]
 
     @wraps(factory)
-    def make(*args: Any, **keywords: Any) -> FederatedAlgorithm:
-        if "training" in keywords:
-            _check_training(name, keywords["training"])
-        return factory(*args, **keywords)._replace(name=name)
+    def make(**keywords: Any) -> FederatedAlgorithm:
+        return factory(**keywords)._replace(name=name)
 
     return make
-
-
-def _check_training(name: str, training: Any) -> None:
-    """Check that what a method is given to train with is a training specification."""
-    from jaxfed.training.specification import Training
-
-    if not isinstance(training, Training):
-        raise UsageError(
-            f"{name}: training is a {type(training).__name__}; use jaxfed.Training(model)"
-        )
 
 
 class _Methods(ModuleType):

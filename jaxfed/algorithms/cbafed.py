@@ -38,7 +38,7 @@ Leaves a client: its model's change, and the change of its C class counts. It re
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,12 +46,12 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import Ge, Note, NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import mean_where
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control, Hook
@@ -61,20 +61,14 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@keywords(
-    threshold=SHARE,
-    highest_threshold=SHARE,
-    rare_share=NOT_NEGATIVE,
-    residual_rounds=at_least(0, "; 0: never"),
-)
-@needs(pseudo_label="unlabeled")
+@method(pseudo_label="unlabeled")
 def cbafed(
     *,
     training: Training,
-    threshold: float = 0.84,
-    highest_threshold: float = 0.95,
-    rare_share: float = 0.03,
-    residual_rounds: int = 5,
+    threshold: Share = 0.84,
+    highest_threshold: Share = 0.95,
+    rare_share: NotNegative = 0.03,
+    residual_rounds: Annotated[int, Ge(0), Note("0: never")] = 5,
 ) -> FederatedAlgorithm:
     """CBAFed.
 

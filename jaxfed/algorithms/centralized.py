@@ -20,15 +20,16 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
+from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
-from jaxfed.rules import at_least, keywords
+from jaxfed.settings import Count
 
 
-@keywords(steps=at_least(1))
+@method(takes=("server_learner", "num_classes"))
 def centralized(
-    *, server_learner: Learner, num_classes: int, steps: int = 50
+    *, server_learner: Learner, num_classes: int, steps: Count = 50
 ) -> FederatedAlgorithm:
     """One learner that has all clients' examples: local learning of a single client.
 

@@ -14,12 +14,13 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
-from jaxfed.rules import at_least, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import Count
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
-@keywords(num_neighbors=at_least(1))
-def client_knn(*, num_classes: int, num_neighbors: int = 5) -> FederatedAlgorithm:
+@method(takes=("num_classes",))
+def client_knn(*, num_classes: int, num_neighbors: Count = 5) -> FederatedAlgorithm:
     """Each client classifies its points by its own labeled ones; confidence is the share of votes.
 
     A client with fewer than `num_neighbors` labels uses all it has; one without labels gets -1. Labeled

@@ -21,7 +21,7 @@ come back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,6 +31,7 @@ from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     asked,
@@ -44,7 +45,7 @@ from jaxfed.learners.client_fit import (
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
-from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.settings import Count, NotNegative
 from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums, fewest_clients
 from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
 from jaxfed.training.consensus.opened_tally import agreed
@@ -70,14 +71,14 @@ class DistillationState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(steps=at_least(1), rho=NOT_NEGATIVE, sums=one_of(get_args(ConsensusSums)))
+@method(takes=("network", "public", "num_classes"))
 def distributed_distillation(
     *,
     network: Callable[..., Learner],
     public: np.ndarray,
     num_classes: int,
-    steps: int = 50,
-    rho: float = 1.0,
+    steps: Count = 50,
+    rho: NotNegative = 1.0,
     sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """Distributed distillation with a server in the middle.

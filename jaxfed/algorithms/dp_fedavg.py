@@ -32,12 +32,15 @@ Leaves a client: its model's change. Each client receives the model.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
@@ -47,11 +50,10 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, optional
+from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import PARTICIPATION, Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
@@ -60,23 +62,21 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@keywords(
-    check_budget,
-    participation=PARTICIPATION,
-    clip=POSITIVE,
-    noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
-    target_epsilon=NOT_NEGATIVE,
-    delta=between(0, 1, closed=False),
+@method(
+    takes=("training", "participation"),
+    together=check_budget,
+    pseudo_label="none",
+    private=True,
+    unread=("weighting",),
 )
-@needs(pseudo_label="none", private=True, unread=("weighting",))
 def dp_fedavg(
     *,
     training: Training,
     participation: Participation | None = None,
-    clip: float = 1.0,
-    noise_multiplier: float | None = None,
-    target_epsilon: float = 0.0,
-    delta: float = 1e-5,
+    clip: Positive = 1.0,
+    noise_multiplier: Annotated[float, Ge(0), Le(MOST_NOISE)] | None = None,
+    target_epsilon: NotNegative = 0.0,
+    delta: Probability = 1e-5,
 ) -> FederatedAlgorithm:
     """DP-FedAvg of clients, on their given labels.
 

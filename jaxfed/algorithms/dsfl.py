@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +36,7 @@ from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
@@ -49,7 +50,7 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.public_mean import public_mean
-from jaxfed.rules import POSITIVE, at_least, keywords, one_of
+from jaxfed.settings import Count, Ge, Note, Positive
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import ABSTAINED
 
@@ -74,22 +75,16 @@ class DSFLState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(
-    subset=at_least(0, ", 0 is all public examples"),
-    steps=at_least(1),
-    distill_steps=at_least(1),
-    temperature=POSITIVE,
-    sums=one_of(get_args(ConsensusSums)),
-)
+@method(takes=("network", "public", "num_classes"))
 def dsfl(
     *,
     network: Callable[..., Learner],
     public: np.ndarray,
     num_classes: int,
-    subset: int = 1000,
-    steps: int = 50,
-    distill_steps: int = 50,
-    temperature: float = 0.1,
+    subset: Annotated[int, Ge(0), Note("0 is all public examples")] = 1000,
+    steps: Count = 50,
+    distill_steps: Count = 50,
+    temperature: Positive = 0.1,
     sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """DS-FL.

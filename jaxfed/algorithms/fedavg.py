@@ -25,17 +25,17 @@ labeled point like any other. Each client receives the model.
 from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.training.needs import EVERYWHERE, needs
+from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
 
-@needs(
+@method(
     labels_at=EVERYWHERE,
     averages=True,
-    weighting=lambda given: "examples" if given.pseudo_label == "none" else "uniform",
+    weighting=lambda given: None if given.pseudo_label == "none" else "uniform",
 )
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedAvg on the labels that a pseudo-labeler finds.

@@ -49,16 +49,16 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.federation.method import method
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
 from jaxfed.training.local.similarity import unit
 from jaxfed.training.mean_teacher import followed, online_only, ramp_up, siamese
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -86,20 +86,14 @@ class Own(NamedTuple):
     steps: jax.Array
 
 
-@keywords(
-    consistency_weight=NOT_NEGATIVE,
-    rampup_rounds=at_least(0),
-    server_average=SHARE,
-    average=SHARE,
-)
-@needs(pseudo_label="unlabeled", labels_at=("server",), weighting="uniform")
+@method(pseudo_label="unlabeled", labels_at=("server",), weighting="uniform")
 def fedcon(
     *,
     training: Training,
-    consistency_weight: float = 1.0,
-    rampup_rounds: int = 100,
-    server_average: float = 0.9996,
-    average: float = 0.999,
+    consistency_weight: NotNegative = 1.0,
+    rampup_rounds: CountOrZero = 100,
+    server_average: Share = 0.9996,
+    average: Share = 0.999,
 ) -> FederatedAlgorithm:
     """FedCon.
 

@@ -40,13 +40,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Pointwise, mean_where
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared
 from jaxfed.training.round.two_views import Begin, begin_of, two_view_training, two_view_update
 from jaxfed.training.server.aggregate import Aggregate, weighted_sum
@@ -55,10 +55,9 @@ from jaxfed.training.specification import Training
 _STEPS, _RATE, _MOMENTUM, _DECAY = 100, 1.0, 0.9, 0.9
 
 
-@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
 def feddb(
-    *, training: Training, threshold: float = 0.95, unlabeled_weight: float = 1.0
+    *, training: Training, threshold: Share = 0.95, unlabeled_weight: NotNegative = 1.0
 ) -> FederatedAlgorithm:
     """FedAvg with FedDB's labels and aggregation weights.
 

@@ -55,12 +55,12 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.batches import Batches, plan_of
 from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import Batch, Pointwise, labeled_mean, unlabeled_mean, view
 from jaxfed.training.local.plan import BatchPlan, Step, after_steps
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, at_rate, finished
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import DrawnClients
@@ -120,20 +120,14 @@ class Rates(NamedTuple):
     fine: float
 
 
-@keywords(
-    threshold=SHARE,
-    unlabeled_weight=NOT_NEGATIVE,
-    regulator_rate=NOT_NEGATIVE,
-    weigher_rate=NOT_NEGATIVE,
-)
-@needs(pseudo_label=ALL, two_views=True)
+@method(pseudo_label=ALL, two_views=True)
 def feddure(
     *,
     training: Training,
-    threshold: float = 0.6,
-    unlabeled_weight: float = 1.0,
-    regulator_rate: float = 1.0,
-    weigher_rate: float = 0.001,
+    threshold: Share = 0.6,
+    unlabeled_weight: NotNegative = 1.0,
+    regulator_rate: NotNegative = 1.0,
+    weigher_rate: NotNegative = 0.001,
 ) -> FederatedAlgorithm:
     """FedDure with labels at clients.
 

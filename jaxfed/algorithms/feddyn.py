@@ -20,21 +20,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import POSITIVE, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import Positive
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 
-@keywords(alpha=POSITIVE)
-@needs(weighting="uniform")
+@method(weighting="uniform")
 def feddyn(
-    *, training: Training, alpha: float = 0.01, pseudo_label: str = "none"
+    *, training: Training, alpha: Positive = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
     """FedDyn on the labels that a pseudo-labeler finds.
 

@@ -51,7 +51,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
@@ -67,7 +68,6 @@ from jaxfed.training.local.losses import (
     view,
 )
 from jaxfed.training.mean_teacher import followed, online_only, ramp_up
-from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
@@ -97,24 +97,16 @@ class Teacher(NamedTuple):
     steps: jax.Array
 
 
-@keywords(
-    consistency_weight=NOT_NEGATIVE,
-    rampup_rounds=at_least(0),
-    average=SHARE,
-    temperature=POSITIVE,
-    max_entropy=NOT_NEGATIVE,
-    passes=at_least(1),
-)
-@needs(pseudo_label="unlabeled", weighting="uniform")
+@method(pseudo_label="unlabeled", weighting="uniform")
 def fedirm(
     *,
     training: Training,
-    consistency_weight: float = 1.0,
-    rampup_rounds: int = 30,
-    average: float = 0.99,
-    temperature: float = 2.0,
-    max_entropy: float = math.log(2),
-    passes: int = 8,
+    consistency_weight: NotNegative = 1.0,
+    rampup_rounds: CountOrZero = 30,
+    average: Share = 0.99,
+    temperature: Positive = 2.0,
+    max_entropy: NotNegative = math.log(2),
+    passes: Count = 8,
 ) -> FederatedAlgorithm:
     """FedIRM with labels at clients.
 

@@ -20,22 +20,21 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.consistency import Term, Views, divergence
 from jaxfed.training.local.losses import Pointwise
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.two_views import two_view_training, two_view_update
 from jaxfed.training.specification import Training
 
 
-@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, agreement_weight=NOT_NEGATIVE)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, averages=True)
 def fedlabel(
     *,
     training: Training,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    agreement_weight: float = 1.0,
+    threshold: Share = 0.95,
+    unlabeled_weight: NotNegative = 1.0,
+    agreement_weight: NotNegative = 1.0,
 ) -> FederatedAlgorithm:
     """FedAvg on FedLabel's loss.
 

@@ -32,7 +32,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate
@@ -45,7 +46,6 @@ from jaxfed.training.local.losses import (
     unlabeled_mean,
     view,
 )
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.two_views import ALL
@@ -57,14 +57,13 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@keywords(average=SHARE, max_entropy=NOT_NEGATIVE, rampup_rounds=at_least(0))
-@needs(pseudo_label=ALL, two_views=True)
+@method(pseudo_label=ALL, two_views=True)
 def fedloke(
     *,
     training: Training,
-    average: float = 0.9,
-    max_entropy: float = 0.1,
-    rampup_rounds: int = 200,
+    average: Share = 0.9,
+    max_entropy: NotNegative = 0.1,
+    rampup_rounds: CountOrZero = 200,
 ) -> FederatedAlgorithm:
     """FedLoKe with labels at clients.
 

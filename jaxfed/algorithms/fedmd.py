@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
@@ -51,7 +52,7 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.public_mean import PublicMean, public_mean
-from jaxfed.rules import at_least, keywords, one_of
+from jaxfed.settings import Count, CountOrZero, Ge, Note
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
 _DISTANCE = "score_l1"
@@ -71,25 +72,18 @@ class FedMDState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(
-    subset=at_least(0, ", 0 is all public examples"),
-    transfer_steps=at_least(0),
-    private_steps=at_least(0),
-    digest_steps=at_least(1),
-    revisit_steps=at_least(0),
-    sums=one_of(get_args(ConsensusSums)),
-)
+@method(takes=("network", "public", "public_labels", "num_classes"))
 def fedmd(
     *,
     network: Callable[..., Learner],
     public: np.ndarray,
     public_labels: np.ndarray | None,
     num_classes: int,
-    subset: int = 5000,
-    transfer_steps: int = 500,
-    private_steps: int = 500,
-    digest_steps: int = 50,
-    revisit_steps: int = 50,
+    subset: Annotated[int, Ge(0), Note("0 is all public examples")] = 5000,
+    transfer_steps: CountOrZero = 500,
+    private_steps: CountOrZero = 500,
+    digest_steps: Count = 50,
+    revisit_steps: CountOrZero = 50,
     sums: ConsensusSums = "plaintext",
 ) -> FederatedAlgorithm:
     """FedMD.

@@ -43,12 +43,12 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.evaluate import over_clients
+from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.models.head import Path, head_paths, split_head
-from jaxfed.rules import at_least, keywords
+from jaxfed.settings import Count
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, Optimizer, Trained
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
@@ -70,7 +70,7 @@ class Own(NamedTuple):
     has_trained: jax.Array
 
 
-@needs()
+@method()
 def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedPer on the labels that a pseudo-labeler finds.
 
@@ -92,10 +92,9 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
     return _with_own_heads(training, "fedper", steps, pseudo_label)
 
 
-@keywords(head_epochs=at_least(1))
-@needs(weighting="uniform")
+@method(weighting="uniform")
 def fedrep(
-    *, training: Training, head_epochs: int = 10, pseudo_label: str = "none"
+    *, training: Training, head_epochs: Count = 10, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
     """FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021): each client trains its head, then the body.
 

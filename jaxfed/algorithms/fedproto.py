@@ -52,18 +52,18 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.network_answers import SPOILED, answering
 from jaxfed.learners.networks import network
 from jaxfed.models.head import head_paths
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, keywords
+from jaxfed.settings import NotNegative
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, view
-from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read, needs
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     embedding_size,
@@ -78,7 +78,7 @@ from jaxfed.training.round.server_hooks import Hook, Messages
 from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.training.specification import Training
+from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
@@ -122,10 +122,9 @@ class PrototypeServer(NamedTuple):
     needs_counts: bool
 
 
-@keywords(prototype_weight=NOT_NEGATIVE)
-@needs(unread=UNREAD)
+@method(unread=UNREAD)
 def fedproto(
-    *, training: Training, prototype_weight: float = 1.0, pseudo_label: str = "none"
+    *, training: Training, prototype_weight: NotNegative = 1.0, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
     """FedProto on given labels, or also on those that a pseudo-labeler finds.
 
@@ -173,7 +172,6 @@ def prototype_training(
             allowed="use 'none', or another source of labels",
         )
     head_paths(training.model, name)
-    training = as_read(training, UNREAD)
     local, model = training.local, training.model
 
     def local_update(
@@ -322,7 +320,7 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         return jnp.where(prototypes.is_there, logits, jnp.finfo(jnp.float32).min)
 
     using = Training(model._replace(apply=by_distance), execution=training.execution)
-    learner = network(training=as_read(training, UNREAD_BY_LEARNERS))._replace(
+    learner = network(training=training.with_defaults(UNREAD_BY_LEARNERS))._replace(
         predict=answering(
             using, lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, SPOILED
         ),

@@ -11,19 +11,18 @@ their size, and lets stragglers do fewer steps; here the experiment's `sampling`
 from __future__ import annotations
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, keywords
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import NotNegative
 from jaxfed.training.local.losses import proximal
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
 
-@keywords(mu=NOT_NEGATIVE)
-@needs(labels_at=EVERYWHERE, averages=True, weighting="uniform")
+@method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
 def fedprox(
-    *, training: Training, mu: float = 0.01, pseudo_label: str = "none"
+    *, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:
     """FedProx on the labels that a pseudo-labeler finds.
 

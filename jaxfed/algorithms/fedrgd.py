@@ -40,12 +40,12 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
-from jaxfed.rules import SHARE, at_least, keywords
+from jaxfed.settings import Count, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import confident, consistency
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -56,8 +56,7 @@ from jaxfed.training.server.server_state import ServerState, client_draws, with_
 from jaxfed.training.specification import Training
 
 
-@keywords(num_groups=at_least(1), threshold=SHARE)
-@needs(
+@method(
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
     two_views=True,
@@ -65,7 +64,7 @@ from jaxfed.training.specification import Training
     weighting="uniform",
 )
 def fedrgd(
-    *, training: Training, num_groups: int = 2, threshold: float = 0.95
+    *, training: Training, num_groups: Count = 2, threshold: Share = 0.95
 ) -> FederatedAlgorithm:
     """FedRGD, in the scenario that `training.server.examples` says.
 

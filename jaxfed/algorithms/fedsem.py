@@ -28,8 +28,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
+from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -39,7 +39,7 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@needs(pseudo_label="teacher", labels_at=EVERYWHERE)
+@method(pseudo_label="teacher", labels_at=EVERYWHERE)
 def fedsem(*, training: Training) -> FederatedAlgorithm:
     """FedSem+: network labels by the model that stage 2 starts from, frozen."""
     return federated_training(

@@ -39,9 +39,9 @@ from flax import nnx
 
 from jaxfed.algorithms.fedproto import UNREAD, Memory, PrototypeServer, Sent, prototype_training
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.models.mlp import mlp
-from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
-from jaxfed.training.needs import needs
+from jaxfed.settings import Count, CountOrZero, NotNegative
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, euclidean, joint_means
 from jaxfed.training.specification import Training
 
@@ -56,22 +56,15 @@ class Maker(NamedTuple):
     network: nnx.State
 
 
-@keywords(
-    prototype_weight=NOT_NEGATIVE,
-    margin_threshold=NOT_NEGATIVE,
-    server_epochs=at_least(0),
-    server_rate=NOT_NEGATIVE,
-    server_batch_size=at_least(1),
-)
-@needs(unread=UNREAD)
+@method(unread=UNREAD)
 def fedtgp(
     *,
     training: Training,
-    prototype_weight: float = 10.0,
-    margin_threshold: float = 100.0,
-    server_epochs: int = 100,
-    server_rate: float = 0.01,
-    server_batch_size: int = 10,
+    prototype_weight: NotNegative = 10.0,
+    margin_threshold: NotNegative = 100.0,
+    server_epochs: CountOrZero = 100,
+    server_rate: NotNegative = 0.01,
+    server_batch_size: Count = 10,
     pseudo_label: str = "none",
 ) -> FederatedAlgorithm:
     """FedTGP on given labels, or also on those that a pseudo-labeler finds.

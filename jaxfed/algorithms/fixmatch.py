@@ -27,10 +27,10 @@ from __future__ import annotations
 from typing import Any
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords, one_of
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.consistency import LabeledBy, Term, confident
 from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.two_views import (
     ALL,
     Begin,
@@ -41,20 +41,13 @@ from jaxfed.training.round.two_views import (
 from jaxfed.training.specification import Training
 
 
-@keywords(
-    threshold=SHARE,
-    unlabeled_weight=NOT_NEGATIVE,
-    mu=NOT_NEGATIVE,
-    labeled_by=one_of(("own", "received")),
-    thresholds=one_of(("fixed", *THRESHOLDS)),
-)
-@needs(labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(labels_at=EVERYWHERE, two_views=True, averages=True)
 def fixmatch(
     *,
     training: Training,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    mu: float = 0.0,
+    threshold: Share = 0.95,
+    unlabeled_weight: NotNegative = 1.0,
+    mu: NotNegative = 0.0,
     labeled_by: LabeledBy = "own",
     thresholds: Thresholds = "fixed",
     pseudo_label: str = ALL,

@@ -44,14 +44,14 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate, rebuilt
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
 from jaxfed.training.local.thresholds import freematch
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -67,10 +67,9 @@ _LEAST_SIZE = 0.01  # ASAM's eta
 _TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
 
 
-@keywords(sure_threshold=SHARE, rho=NOT_NEGATIVE)
-@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
+@method(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
 def fl2(
-    *, training: Training, sure_threshold: float = 0.95, rho: float = 0.1
+    *, training: Training, sure_threshold: Share = 0.95, rho: NotNegative = 0.1
 ) -> FederatedAlgorithm:
     """(FL)^2.
 

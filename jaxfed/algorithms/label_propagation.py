@@ -25,8 +25,8 @@ from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import padded_rows
-from jaxfed.rules import grouped
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.one_shot.cosine_propagation import (
     label_each,
@@ -37,7 +37,7 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
 from jaxfed.xclp.selection.choice import mean_metrics
 
 
-@grouped(p=Propagation)
+@method(takes=("execution", "num_classes"), fields={"p": Propagation})
 def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation inside each client on exact cosines. A client without labels predicts nothing.
 
@@ -60,7 +60,7 @@ def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAl
     return transductive(label_points)
 
 
-@grouped(p=Propagation)
+@method(takes=("execution", "num_classes"), fields={"p": Propagation})
 def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation over the exact-cosine graph of all clients' vectors together.
 

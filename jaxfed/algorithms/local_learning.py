@@ -17,11 +17,12 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns, take_turn, with_turns
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
-from jaxfed.rules import at_least, keywords
+from jaxfed.settings import Count
 
 
 class LocalState(NamedTuple):
@@ -38,8 +39,8 @@ class LocalState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(steps=at_least(1))
-def local_learning(*, learner: Learner, num_classes: int, steps: int = 50) -> FederatedAlgorithm:
+@method(takes=("learner", "num_classes"))
+def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> FederatedAlgorithm:
     """Local learning: each client trains on its own labels alone.
 
     Args:

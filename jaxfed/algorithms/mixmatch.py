@@ -28,11 +28,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, at_least, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import Count, CountOrZero, NotNegative, Positive
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, view
-from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import sharpened
 from jaxfed.training.round.client_round import Client, Shared, plain_update
 from jaxfed.training.round.round import federated_training
@@ -42,22 +42,15 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@keywords(
-    num_augmentations=at_least(1),
-    temperature=POSITIVE,
-    alpha=POSITIVE,
-    unlabeled_weight=NOT_NEGATIVE,
-    rampup_rounds=at_least(0),
-)
-@needs(pseudo_label="unlabeled", averages=True, unread=("pointwise",))
+@method(pseudo_label="unlabeled", averages=True, unread=("pointwise",))
 def mixmatch(
     *,
     training: Training,
-    num_augmentations: int = 2,
-    temperature: float = 0.5,
-    alpha: float = 0.75,
-    unlabeled_weight: float = 75.0,
-    rampup_rounds: int = 10,
+    num_augmentations: Count = 2,
+    temperature: Positive = 0.5,
+    alpha: Positive = 0.75,
+    unlabeled_weight: NotNegative = 75.0,
+    rampup_rounds: CountOrZero = 10,
 ) -> FederatedAlgorithm:
     """FedAvg on MixMatch's loss. Defaults are the paper's for CIFAR-10 but for R.
 

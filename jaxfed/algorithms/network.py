@@ -15,9 +15,12 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import method
 from jaxfed.xclp.one_shot.transduction import Transduction, one_shot_method
 
 
+@method(takes=("num_classes",))
+@method(takes=("num_classes",))
 def network(*, num_classes: int) -> FederatedAlgorithm:
     """Labels by `Federation.predicted`, all there from the beginning; a round changes nothing.
 

@@ -33,6 +33,7 @@ from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import (
     asked,
     check_clients,
@@ -46,7 +47,7 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy.composition import approximate, basic
-from jaxfed.rules import NOT_NEGATIVE, at_least, between, keywords
+from jaxfed.settings import Count, NotNegative, Probability
 from jaxfed.training.consensus.client_sums import ClientSums
 from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, majority
 from jaxfed.training.consensus.opened_tally import opened_tally
@@ -76,24 +77,18 @@ class PateState(NamedTuple):
     round: np.ndarray
 
 
-@keywords(
-    teacher_rounds=at_least(1),
-    steps=at_least(1),
-    student_steps=at_least(1),
-    gamma=NOT_NEGATIVE,
-    delta=between(0, 1, closed=False),
-)
+@method(takes=("learner", "server_learner", "public", "num_classes"))
 def pate(
     *,
     learner: Learner,
     server_learner: Learner,
     public: np.ndarray,
     num_classes: int,
-    teacher_rounds: int = 1,
-    steps: int = 50,
-    student_steps: int = 50,
-    gamma: float = 0.0,
-    delta: float = 1e-5,
+    teacher_rounds: Count = 1,
+    steps: Count = 50,
+    student_steps: Count = 50,
+    gamma: NotNegative = 0.0,
+    delta: Probability = 1e-5,
 ) -> FederatedAlgorithm:
     """Teachers at clients, then one vote, then a student at the server.
 

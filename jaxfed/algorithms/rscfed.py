@@ -46,8 +46,9 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, at_least, keywords
+from jaxfed.settings import Count, NotNegative, Positive, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import AfterStep, ClientUpdate
 from jaxfed.training.local.losses import (
@@ -60,7 +61,6 @@ from jaxfed.training.local.losses import (
     unlabeled_mean,
     view,
 )
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -81,24 +81,16 @@ class Teacher(NamedTuple):
     steps: jax.Array
 
 
-@keywords(
-    draws=at_least(1),
-    draw_size=at_least(1),
-    beta=NOT_NEGATIVE,
-    unlabeled_weight=NOT_NEGATIVE,
-    temperature=POSITIVE,
-    average=SHARE,
-)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE)
+@method(pseudo_label="unlabeled", labels_at=EVERYWHERE)
 def rscfed(
     *,
     training: Training,
-    draws: int = 3,
-    draw_size: int = 5,
-    beta: float = 1e4,
-    unlabeled_weight: float = 0.02,
-    temperature: float = 0.5,
-    average: float = 0.999,
+    draws: Count = 3,
+    draw_size: Count = 5,
+    beta: NotNegative = 1e4,
+    unlabeled_weight: NotNegative = 0.02,
+    temperature: Positive = 0.5,
+    average: Share = 0.999,
 ) -> FederatedAlgorithm:
     """RSCFed.
 

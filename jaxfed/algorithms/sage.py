@@ -36,21 +36,20 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, keywords
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.consistency import Term, Views, divergence
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.two_views import ALL, two_view_training, two_view_update, with_source
 from jaxfed.training.specification import Training
 
 
-@keywords(threshold=SHARE, unlabeled_weight=NOT_NEGATIVE, kappa=NOT_NEGATIVE)
-@needs(labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(labels_at=EVERYWHERE, two_views=True, averages=True)
 def sage(
     *,
     training: Training,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    kappa: float = math.log(2) / 0.05,
+    threshold: Share = 0.95,
+    unlabeled_weight: NotNegative = 1.0,
+    kappa: NotNegative = math.log(2) / 0.05,
     pseudo_label: str = ALL,
 ) -> FederatedAlgorithm:
     """FedAvg on SAGE's loss.

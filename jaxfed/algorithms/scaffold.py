@@ -20,16 +20,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 
-@needs(weighting="uniform")
+@method(weighting="uniform")
 def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """SCAFFOLD on the labels that a pseudo-labeler finds.
 

@@ -45,7 +45,8 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, SHARE, keywords
+from jaxfed.federation.method import method
+from jaxfed.settings import NotNegative, Positive, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits
@@ -59,7 +60,6 @@ from jaxfed.training.local.losses import (
     mean_where,
     view,
 )
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -70,15 +70,14 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@keywords(threshold=SHARE, mix_weight=NOT_NEGATIVE, mix_alpha=POSITIVE, max_norm=POSITIVE)
-@needs(pseudo_label="unlabeled", labels_at=("server",), two_views=True, weighting="uniform")
+@method(pseudo_label="unlabeled", labels_at=("server",), two_views=True, weighting="uniform")
 def semifl(
     *,
     training: Training,
-    threshold: float = 0.95,
-    mix_weight: float = 1.0,
-    mix_alpha: float = 0.75,
-    max_norm: float = 1.0,
+    threshold: Share = 0.95,
+    mix_weight: NotNegative = 1.0,
+    mix_alpha: Positive = 0.75,
+    max_norm: Positive = 1.0,
 ) -> FederatedAlgorithm:
     """SemiFL.
 

@@ -42,10 +42,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import compose
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, keywords
+from jaxfed.settings import NotNegative, Positive
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
@@ -60,7 +61,6 @@ from jaxfed.training.local.losses import (
 )
 from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
 from jaxfed.training.local.thresholds import freematch
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.two_views import ALL, begin_of
@@ -73,20 +73,14 @@ if TYPE_CHECKING:
 _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # ReLUs of the projector, numbers in z
 
 
-@keywords(
-    unlabeled_weight=NOT_NEGATIVE,
-    contrast_weight=NOT_NEGATIVE,
-    twin_weight=NOT_NEGATIVE,
-    temperature=POSITIVE,
-)
-@needs(pseudo_label=ALL, two_views=True, averages=True)
+@method(pseudo_label=ALL, two_views=True, averages=True)
 def twinsight(
     *,
     training: Training,
-    unlabeled_weight: float = 5.0,
-    contrast_weight: float = 0.5,
-    twin_weight: float = 1.0,
-    temperature: float = 0.07,
+    unlabeled_weight: NotNegative = 5.0,
+    contrast_weight: NotNegative = 0.5,
+    twin_weight: NotNegative = 1.0,
+    temperature: Positive = 0.07,
 ) -> FederatedAlgorithm:
     """Twin-sight with labels at clients.
 

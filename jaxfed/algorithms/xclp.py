@@ -27,8 +27,9 @@ from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.method import method
 from jaxfed.random_streams import Stream
-from jaxfed.rules import SHARE, grouped, keywords
+from jaxfed.settings import Share
 from jaxfed.xclp import (
     Parameters,
     Result,
@@ -41,10 +42,9 @@ from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
-@keywords(late_fraction=SHARE)
-@grouped(("seed",), parameters=Parameters)
+@method(takes=("execution", "num_classes"), fields={"parameters": Parameters}, without=("seed",))
 def xclp(
-    *, late_fraction: float = 0.0, execution: Execution = HERE, parameters: Parameters
+    *, late_fraction: Share = 0.0, execution: Execution = HERE, parameters: Parameters
 ) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict, FieldReference
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.keys import remember_values
-from jaxfed.config.methods import own_keywords
 from jaxfed.config.sections import SECTIONS, shared_settings
 from jaxfed.errors import UsageError, suggestion
+from jaxfed.federation.method import completed
 from jaxfed.settings import settings_of
 from jaxfed.xclp import Parameters
 
@@ -71,7 +71,7 @@ def _defaults() -> dict[str, Any]:
         key: one.default for key, one in labeling.items() if key not in ("num_classes", "seed")
     }
     for name in ("per_client_lp", "pooled_lp", "client_knn"):
-        values[name] = own_keywords(ALGORITHMS[name])
+        values[name] = completed(ALGORITHMS[name], {})
     return values
 
 

@@ -39,7 +39,7 @@ def check(config: ConfigDict) -> None:
         asynchrony = _asynchrony(config, name)
         if asynchrony.concurrency:
             _check_asynchronous(config, name, clock)
-        if "participation" in methods.all_keywords(config, name):
+        if "participation" in methods.needs(config, name).takes:
             with section("config", ("clock",)):
                 check_draws(clock, repr(name))
         if clock.is_on:

@@ -249,12 +249,14 @@ def _of_its_type(config: ConfigDict, key: str, text: str, current: Any) -> Any:
         return current
     # Imported here, as in `_model_section`.
     from jaxfed.config import base, methods
+    from jaxfed.federation.method import method_settings
 
     owner, _, shared = key.partition(".")
     known = dict(flatten(base.get_config().to_dict()))
     default = known.get(key, known.get(shared) if shared.startswith("training.") else None)
     if default is None and owner in (*methods.ALGORITHMS, *methods.variants(config)):
-        default = methods.own_keywords(methods.factory_of(config, owner)).get(shared)
+        known = method_settings(methods.factory_of(config, owner))
+        default = known[shared].default if shared in known else None
     return float(current) if isinstance(default, float) else current
 
 

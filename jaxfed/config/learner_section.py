@@ -4,8 +4,7 @@
     config.learner.names = ("decision_tree", "network")     # these, cycled over the clients
     config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
-A method's factory requests arguments by the names of its keywords (`INGREDIENTS`).
-`jaxfed.config.build.learner_ingredients` builds them.
+`jaxfed.config.build.learner_ingredients` builds what a method with per-client models takes.
 """
 
 from __future__ import annotations
@@ -22,20 +21,7 @@ from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE
 from jaxfed.rules import check_keywords
 
-INGREDIENTS = {
-    "learner": "all clients' models",
-    "server_learner": "one model of the same kind, of `Federation.pooled` clients; the first of a mixture",
-    "network": "keywords -> networks of all clients, with these in place of the section's own",
-    "public": "`Federation.public_examples`",
-    "public_labels": "`Federation.public_labels`",
-    "num_classes": "C",
-}
 _GIVEN = ("training", "num_classes", "execution")  # `build.learner_ingredients` passes them
-
-
-def asks_for_learners(keywords: Collection[str]) -> bool:
-    """True if a factory with these keywords makes a method with per-client models."""
-    return not {"learner", "server_learner", "network"}.isdisjoint(keywords)
 
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
@@ -127,16 +113,16 @@ def check_learner(config: ConfigDict) -> None:
         raise UsageError(wrong, key="config.learner.names", value=names)
 
 
-def check_learners(config: ConfigDict, method: str, asked: Collection[str]) -> None:
+def check_learners(config: ConfigDict, method: str, takes: Collection[str]) -> None:
     """Check the keywords of the clients' learners, and that a method of networks has networks.
 
-    `asked` are the keywords of the method's factory.
+    `takes` are the method's ingredients.
 
     Raises:
         UsageError: a missing keyword, a value that is not allowed, or a learner that the method cannot use.
     """
     names = names_of(config)
-    if "network" in asked and names != ("network",):
+    if "network" in takes and names != ("network",):
         raise UsageError(
             f"{method!r} shares probabilities or scores; only networks can learn from them",
             key="config.learner.name",

@@ -13,7 +13,6 @@ the experiment. Methods therefore differ only in their sections.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,10 +27,8 @@ from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.training.needs import Needs, needs_of
+from jaxfed.federation.method import Method, completed, declared, method_settings, needs_of
 
-# Keywords that `make_algorithm` passes.
-GIVEN = frozenset({"training", "participation", "task", "execution", *learner_section.INGREDIENTS})
 _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
     "augment": ("augmentation",),
     "strong_augment": ("strong_augmentation",),
@@ -75,8 +72,7 @@ def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorith
 
 def trains(config: ConfigDict, name: str) -> bool:
     """True if the method trains a model, shared or per client."""
-    taken = inspect.signature(factory_of(config, name)).parameters
-    return "training" in taken or learner_section.asks_for_learners(taken)
+    return declared(factory_of(config, name)).trains
 
 
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
@@ -117,7 +113,7 @@ def without_training(config: ConfigDict, name: str) -> str:
     """Return why nothing of `config.training` reaches a method that does not train by it."""
     if labels_in_one_shot(config, name):
         return f"{name!r} labels in one shot"
-    return f"the factory of {name!r} has no keyword 'training'"
+    return f"{name!r} takes no training"
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
@@ -138,7 +134,7 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
 
 def has_learners(config: ConfigDict, name: str) -> bool:
     """True if the method has per-client models, which `config.learner` names."""
-    return learner_section.asks_for_learners(inspect.signature(factory_of(config, name)).parameters)
+    return declared(factory_of(config, name)).has_learners
 
 
 def heeds_scales(config: ConfigDict, name: str) -> bool:
@@ -154,7 +150,7 @@ def heeds_scales(config: ConfigDict, name: str) -> bool:
 
 def is_public(config: ConfigDict, name: str) -> bool:
     """True if the method teaches clients labels of public examples."""
-    return "public" in inspect.signature(factory_of(config, name)).parameters
+    return "public" in declared(factory_of(config, name)).takes
 
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
@@ -166,18 +162,16 @@ def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
 
 def all_keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the same as `keywords`, completed by the factory's defaults."""
-    known = inspect.signature(factory_of(config, name)).parameters
-    defaults = {word: parameter.default for word, parameter in known.items()}
-    return {**defaults, **keywords(config, name)}
+    return completed(factory_of(config, name), keywords(config, name))
 
 
-def needs(config: ConfigDict, name: str) -> Needs:
-    """Return what the method's factory declares that it needs, with the method's keywords."""
-    return needs_of(factory_of(config, name), all_keywords(config, name))
+def needs(config: ConfigDict, name: str) -> Method:
+    """Return the declaration of the method's factory, with the method's keywords."""
+    return needs_of(factory_of(config, name), keywords(config, name))
 
 
 def unread_keys(config: ConfigDict, name: str) -> set[str]:
-    """Return the keys of `training` that no round of the method reads (`Needs.unread`)."""
+    """Return the keys of `training` that no round of the method reads (`Method.unread`)."""
     keys = {key for field in needs(config, name).unread for key in _KEYS_OF[field]}
     if needs(config, name).pseudo_label == "none":
         keys |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
@@ -246,19 +240,9 @@ def unsaid(config: ConfigDict, key: str) -> Any:
         (leaf,) = rest[1:]
         return with_own_training(config, name).training[leaf]
     (leaf,) = rest
-    if leaf in GIVEN:
+    if leaf not in method_settings(factory_of(config, name)):
         raise KeyError(key)
-    value = all_keywords(config, name)[leaf]
-    return None if value is inspect.Parameter.empty else value
-
-
-def own_keywords(factory: Callable[..., FederatedAlgorithm]) -> dict[str, Any]:
-    """Keyword -> default of what a method's section may have; `Parameter.empty` where one is needed."""
-    return {
-        word: parameter.default
-        for word, parameter in inspect.signature(factory).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and word not in GIVEN
-    }
+    return all_keywords(config, name).get(leaf)
 
 
 def own_keys(config: ConfigDict) -> Iterator[str]:
@@ -267,7 +251,7 @@ def own_keys(config: ConfigDict) -> Iterator[str]:
     for name in (*ALGORITHMS, *variants(config)):
         if trains(config, name):
             yield from (f"{name}.training.{key}" for key in config.training)
-        yield from (f"{name}.{word}" for word in own_keywords(factory_of(config, name)))
+        yield from (f"{name}.{word}" for word in method_settings(factory_of(config, name)))
 
 
 def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
@@ -283,7 +267,7 @@ def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager
 def naming_keywords(config: ConfigDict, name: str) -> AbstractContextManager[None]:
     """Name in errors about a method's keyword the key that holds its value."""
     algorithm = algorithm_of(config, name)
-    keys = {word: f"{name}.{word}" for word in own_keywords(factory_of(config, name))}
+    keys = {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
     keys |= {word: f"{algorithm}.{word}" for word in section_of(config, algorithm)}
     keys |= {word: f"{name}.{word}" for word in section_of(config, name)}
     return section("config", keys)

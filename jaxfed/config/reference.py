@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section, methods, open_sections
+from jaxfed.config import learner_section, open_sections
 from jaxfed.config.keys import TYPES, flatten, nearest_keys
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
+from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain
 from jaxfed.learners import LEARNERS
 from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.rules import classes_of, plain_factory, rules_of
-from jaxfed.settings import Setting, meanings
-from jaxfed.training.needs import needs_of
+from jaxfed.rules import rules_of
+from jaxfed.settings import REQUIRED, Setting, meanings
 
 
 class Entry(NamedTuple):
@@ -137,24 +137,23 @@ def described_methods() -> list[Method]:
     """Return the methods of jaxfed, described by their code."""
     found = []
     for name, factory in _own(ALGORITHMS):
-        plain, given, own = _taken_apart(factory)
-        module = sys.modules[plain.__module__]
+        function, given = plain(factory), getattr(factory, "keywords", {})
+        module = sys.modules[function.__module__]
         file = module.__name__.rpartition(".")[2]
-        said = (plain.__doc__ or "", module.__doc__ or "")
-        docstring = said[1] if file in (plain.__name__, "method") else said[0]
+        said = (function.__doc__ or "", module.__doc__ or "")
+        docstring = said[1] if file in (function.__name__, "method") else said[0]
         title = docstring.strip().split("\n")[0].rstrip(".")
         title += "".join(f", {key}={value!r}" for key, value in given.items())
-        taken = inspect.signature(factory).parameters
-        defaults = {k: p.default for k, p in taken.items() if p.default is not p.empty}
+        needed = (text for key, text in INGREDIENTS.items() if key in declared(factory).takes)
         found.append(
             Method(
                 name,
                 title,
                 module.__name__,
-                ", ".join(text for key, text in _NEEDS.items() if key in taken) or "features",
-                needs_of(factory, defaults).labels_at if hasattr(plain, "needs") else ("clients",),
+                ", ".join(filter(None, needed)) or "features",
+                declared(factory).labels_at,
                 next(filter(None, map(_leaves, said)), ""),
-                own,
+                [*_settings_of(factory)],
                 docstring,
             )
         )
@@ -215,8 +214,9 @@ def _registered(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
 def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]]) -> Iterator[Entry]:
     """Yield the keys of the chosen methods, learners and networks."""
     for name, factory in chosen(ALGORITHMS):
-        plain, _, own = _taken_apart(factory)
-        yield from _of_factory(f"{name}.", plain, own)
+        for key, one in _settings_of(factory).items():
+            default = "needed" if one.default is REQUIRED else repr(one.default)
+            yield Entry(f"{name}.{key}", default, one.allowed, one.meaning)
     for name, factory in chosen(LEARNERS):
         yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
     yield from _of_networks(chosen(MODELS))
@@ -243,17 +243,9 @@ def _entry(key: str, one: Setting) -> Entry:
     )
 
 
-def factory_meanings(factory: Callable[..., Any]) -> dict[str, str]:
-    """Return keyword -> meaning of a factory's keywords, including those from a dataclass."""
-    plain, _ = plain_factory(factory)
-    return {
-        name: text for each in (*classes_of(plain), plain) for name, text in meanings(each).items()
-    }
-
-
 def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
     """Yield a factory's keywords from its signature, rules and docstring."""
-    said = meanings(refitting) | factory_meanings(factory)  # estimators' learners share `refitting`
+    said = meanings(refitting) | meanings(plain(factory))  # estimators' learners share `refitting`
     rules = rules_of(factory)
     for key in keywords:
         default = inspect.signature(factory).parameters[key].default
@@ -263,12 +255,10 @@ def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iter
         yield Entry(f"{prefix}{key}", text, allowed, said.get(key, ""))
 
 
-def _taken_apart(
-    factory: Callable[..., Any],
-) -> tuple[Callable[..., Any], dict[str, Any], list[str]]:
-    """The function of a partial one, the keywords that it is given, and those that a section may have."""
-    plain, given = plain_factory(factory)
-    return plain, given, [key for key in methods.own_keywords(factory) if key not in given]
+def _settings_of(factory: Callable[..., Any]) -> dict[str, Setting]:
+    """Return a method's settings but those that its name gives."""
+    given = getattr(factory, "keywords", {})
+    return {key: one for key, one in method_settings(factory).items() if key not in given}
 
 
 def _row(*cells: str) -> str:
@@ -284,16 +274,6 @@ def _leaves(docstring: str) -> str:
     found = re.search(begins + r"(.*?[.;])(?:\s|$)", docstring, re.DOTALL)
     said = " ".join(found[1].split()).rstrip(".;") if found else ""
     return said.removesuffix(" leaves a client").lower() if said.endswith("a client") else said
-
-
-_NEEDS = {
-    "training": "a network",
-    "learner": "a learner at each client",
-    "server_learner": "a learner",
-    "network": "networks",
-    "public": "public examples",
-    "public_labels": "with labels",
-}
 
 
 def _paragraph(entry: Entry, values: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ from jaxfed.config import methods
 from jaxfed.data import Dataset
 from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import Method
 from jaxfed.random_streams import Stream
-from jaxfed.training.needs import Needs
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
@@ -78,7 +78,7 @@ def check_labels_at(config: ConfigDict) -> None:
 
 
 def check_place_of_labels(
-    config: ConfigDict, name: str, needed: Needs, parameters: xclp.Parameters
+    config: ConfigDict, name: str, needed: Method, parameters: xclp.Parameters
 ) -> None:
     """Check that a method that trains one model can use labels where they are.
 

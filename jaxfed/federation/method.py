@@ -1,5 +1,6 @@
 """Declaration of a method at its factory: what it takes, what it needs, and which keywords are its settings.
 
+    @ALGORITHMS.register("fedprox")         # of a method that is not one of jaxfed's
     @method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
     def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
 
@@ -8,7 +9,8 @@
     method_settings(fedprox)                    # {"mu": Setting(...), "pseudo_label": Setting(...)}
 
 A config is checked by declarations before any data are read. `jaxfed.config.build.assembly` gives a factory
-the ingredients that it takes, and its section's keys as keywords.
+the ingredients that it takes, and its section's keys as keywords. A factory without a declaration takes a
+training, and may need anything; it raises its errors when it is called.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from jaxfed.settings import REQUIRED, Setting, check_value, settings_of
+from jaxfed.errors import UsageError
+from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_value, settings_of
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 Place = Literal["clients", "server"]
@@ -43,7 +46,7 @@ INGREDIENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What a method takes and needs.
+    """Ingredients and needs of a method.
 
     Attributes:
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
@@ -58,10 +61,11 @@ class Method:
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
-        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`.
+        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`; None: by examples, or those of
+            a method that it calls.
     """
 
-    takes: tuple[str, ...] = ("training",)
+    takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
     fields: Mapping[str, type] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     together: Check | None = None
@@ -71,7 +75,21 @@ class Method:
     averages: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()
-    weighting: str | Callable[[SimpleNamespace], str] = "examples"
+    weighting: str | Callable[[SimpleNamespace], str | None] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the declaration."""
+        check(self)
+
+    @property
+    def has_learners(self) -> bool:
+        """True if clients have models of their own."""
+        return not {"learner", "server_learner", "network"}.isdisjoint(self.takes)
+
+    @property
+    def trains(self) -> bool:
+        """True if it trains a model, shared or per client."""
+        return "training" in self.takes or self.has_learners
 
     def of(self, given: Mapping[str, Any]) -> Method:
         """Return the declaration with what depends on the keywords in place; `given` has all of them."""
@@ -82,14 +100,13 @@ class Method:
         return replace(self, pseudo_label=source, weighting=weighting)
 
 
-# A factory without a declaration may need anything; it raises its errors when it is called.
 _UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
 
 
 def method(**declaration: Any) -> Callable[[Factory], Factory]:
     """Declare a method, and check its keywords in each call; `Method` has the arguments."""
     own = Method(**declaration)
-    if not own.two_views:
+    if "training" in own.takes and not own.two_views:
         own = replace(own, unread=(*own.unread, "strong_augment"))
 
     def declare(factory: Factory) -> Factory:
@@ -98,13 +115,14 @@ def method(**declaration: Any) -> Callable[[Factory], Factory]:
         @functools.wraps(factory)
         def made(**keywords: Any) -> Any:
             given, objects = checked(made, keywords)
-            if "training" in keywords and "training" in own.takes:
-                needs = own.of(given)
-                training = keywords["training"]
+            if "training" in keywords:
+                training, needs = keywords["training"], own.of(given)
+                if not hasattr(training, "read_by"):
+                    kind = type(training).__name__
+                    raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
                 objects["training"] = training.read_by(name, needs.unread, needs.weighting)
-            flat = {key for kind in own.fields.values() for key in settings_of(kind)} - {
-                *own.without
-            }
+            flat = {key for kind in own.fields.values() for key in settings_of(kind)}
+            flat -= {*own.without}
             rest = {key: value for key, value in keywords.items() if key not in flat}
             return factory(**{**rest, **objects})
 
@@ -122,9 +140,25 @@ def declared(factory: Callable[..., Any]) -> Method:
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
     """Return a factory's declaration with these keywords, completed by its defaults."""
-    return declared(factory).of(completed(factory, keywords))
+    own = declared(factory)
+    return own if own is _UNDECLARED else own.of(completed(factory, keywords))
 
 
+def check_ingredients(name: str, factory: Callable[..., Any]) -> None:
+    """Check that a factory that is registered without a declaration takes a training and no more.
+
+    Raises:
+        UsageError: it does not; the line has the declaration to write.
+    """
+    taken = tuple(each for each in settings_of(factory) if each in INGREDIENTS)
+    if declared(factory) is _UNDECLARED and taken != ("training",):
+        raise UsageError(
+            f"method {name!r} takes {', '.join(taken) or 'no training'}, and does not declare it; write "
+            f"@method(takes={taken}) of jaxfed.federation.method between @ALGORITHMS.register and def"
+        )
+
+
+@functools.cache
 def method_settings(factory: Callable[..., Any]) -> dict[str, Setting]:
     """Return key -> setting of a method's section: keywords of its factory, and fields of its dataclasses."""
     own = declared(factory)
@@ -155,10 +189,7 @@ def checked(
         UsageError: a value that is not allowed, or values that do not go together.
     """
     own, given = declared(factory), completed(factory, keywords)
-    name = plain(factory).__name__
-    for key, one in method_settings(factory).items():
-        if key in given:
-            check_value(key, given[key], one.hint, owner=name)
+    check_each(factory, given, plain(factory).__name__)
     objects: dict[str, Any] = {}
     for parameter, kind in own.fields.items():
         if parameter not in given:
@@ -169,6 +200,22 @@ def checked(
     return given, objects
 
 
+def check_each(factory: Callable[..., Any], given: Mapping[str, Any], owner: str) -> None:
+    """Check a method's settings one by one; `given` may lack some, and have other keys.
+
+    Raises:
+        UsageError: the first value that is not allowed, of this owner.
+    """
+    for key, one in method_settings(factory).items():
+        if key in given:
+            check_value(key, given[key], one.hint, owner=owner)
+
+
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a partial one."""
-    return plain(factory.func) if isinstance(factory, functools.partial) else factory
+    """Return the declared function of a partial or wrapped one, or else the innermost one."""
+    while not hasattr(factory, "declaration"):
+        inner = getattr(factory, "func", getattr(factory, "__wrapped__", None))
+        if inner is None:
+            break
+        factory = inner
+    return factory

@@ -32,7 +32,6 @@ from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
-from jaxfed.training.needs import UNREAD_BY_LEARNERS, refuse_unread
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.client_rows import (
     CohortRows,
@@ -44,7 +43,7 @@ from jaxfed.training.server.client_rows import (
     written_back,
 )
 from jaxfed.training.server.server_state import client_keys, is_finite
-from jaxfed.training.specification import Training, num_outputs
+from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training, num_outputs
 
 
 class NetworkState(NamedTuple):
@@ -120,7 +119,7 @@ def network(
     clients, for fits with and without public labels, and for all clients in order, whose states are not
     copied. With `map_apart` one program is compiled per core, and states are copied in and out.
     """
-    refuse_unread(training, UNREAD_BY_LEARNERS, "network")
+    training = training.read_by("network", UNREAD_BY_LEARNERS)
     networks = _Networks(training, public_batch_size, pseudo_weight, public_loss)
     return Learner(
         networks.init,

@@ -14,7 +14,6 @@ pytest runs the checks on handwritten digits, without a download: unequal client
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +28,10 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.learner_section import asks_for_learners
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.method import declared, method_settings
 from jaxfed.federation.rounds import Played, play
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
@@ -59,12 +58,12 @@ _PUBLIC = (
 
 def has_learners(name: str) -> bool:
     """True if clients of the method have models of their own."""
-    return asks_for_learners(inspect.signature(ALGORITHMS[name]).parameters)
+    return declared(ALGORITHMS[name]).has_learners
 
 
 def trains(name: str) -> bool:
     """True if the method of this name trains a global model or clients' own models."""
-    return "training" in inspect.signature(ALGORITHMS[name]).parameters or has_learners(name)
+    return declared(ALGORITHMS[name]).trains
 
 
 @functools.cache
@@ -98,8 +97,7 @@ def _made(
             if section and section not in config:
                 config[section] = ConfigDict()
             if section and leaf not in config[section]:
-                defaults = inspect.signature(ALGORITHMS[name]).parameters
-                config[section][leaf] = defaults[leaf].default
+                config[section][leaf] = method_settings(ALGORITHMS[name])[leaf].default
             config_file.override(config, f"{key}={value}")
     federation = Simulation(config).federation(SEED)
     # A network with an accuracy of about one half, for the method that needs one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -15,16 +16,18 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import Subsampling, epsilon_of, noise_multiplier_of
-from jaxfed.rules import instance_of, optional
+from jaxfed.settings import Allowed, advice, check_value
 from jaxfed.training.server.client_rows import gather, leaves, took_part
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
-PARTICIPATION = optional(
-    instance_of(
-        Participation, "participation(Sampling(...), federation, seed, rounds) of the run itself"
-    )
-)
+_OfTheRun = Annotated[
+    Participation,
+    Allowed(
+        lambda given: isinstance(given, Participation),
+        "participation(Sampling(...), federation, seed, rounds) of the run itself",
+    ),
+]
 
 
 def check_private(training: Training, method: str) -> None:
@@ -54,8 +57,9 @@ def check_budget(given: SimpleNamespace) -> None:
     """Check that a method's keywords give noise directly or by an epsilon, not both.
 
     Raises:
-        UsageError: both are given.
+        UsageError: both are given, or the participation of no run.
     """
+    check_value("participation", vars(given).get("participation"), _OfTheRun | None)
     if given.noise_multiplier and given.target_epsilon:
         raise UsageError(
             f"target_epsilon={given.target_epsilon} chooses it",
@@ -180,5 +184,5 @@ def _mismatch(wrong: str) -> UsageError:
     return UsageError(
         wrong,
         key="participation",
-        allowed=PARTICIPATION.advice.removesuffix(", or None"),
+        allowed=advice(_OfTheRun),
     )

@@ -9,7 +9,7 @@ Four values say what a method needs to know: how a client trains (`LocalTraining
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,11 +26,13 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Loss, weighted_loss
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel
+from jaxfed.training.server.aggregate import WEIGHTINGS
 from jaxfed.training.server.server_training import ServerTraining
 
 if TYPE_CHECKING:
     from jaxfed.federation.clients import Federation
 
+UNREAD_BY_LEARNERS = ("strong_augment", "weighting", "aggregate")  # by separate networks of clients
 _PARTS = {"local": LocalTraining, "server": ServerTraining, "execution": ClientExecution}
 # Names that are no fields of a part -> what to write instead.
 _ELSEWHERE = {
@@ -62,6 +64,7 @@ class Training:
         training_cohort_size: number of clients of a cohort that train, drawn in every round; the others only
             take part in the labeling (`jaxfed.training.round.training_cohort`). 0: all train.
         initial_model: the model that training starts from; None: `model.init`.
+        is_shared: True if several methods share it: each ignores what it does not read.
     """
 
     model: Model
@@ -77,6 +80,7 @@ class Training:
     initial_model: (
         Annotated[nnx.State, Described("a state of the model, as `model.init` makes")] | None
     ) = None
+    is_shared: bool = False
 
     def __new__(cls, *values: Any, **named: Any) -> Training:
         """Refuse a part's fields, and say which part has them.
@@ -121,6 +125,42 @@ class Training:
     def pseudo_labels(self) -> Mapping[str, PseudoLabel]:
         """The sources of labels for this model, by name."""
         return self.labels(self.model, self.execution)
+
+    def read_by(
+        self, method: str, unread: Collection[str], weighting: str | None = None
+    ) -> Training:
+        """Return the training as a method reads it.
+
+        Args:
+            method: its name.
+            unread: fields of `local` and `server` that it does not read; of a shared training these get their
+                defaults.
+            weighting: key of `WEIGHTINGS`, used if the training has no weighting; None: leave it out.
+
+        Raises:
+            UsageError: the first of these fields that is not at its default, of a training of its own.
+        """
+        read = self.with_defaults(unread) if self.is_shared else self
+        for part in () if self.is_shared else (self.local, self.server):
+            for each in fields(part):
+                if each.name in unread and getattr(part, each.name) is not each.default:
+                    raise UsageError(
+                        f"{method!r} does not read it",
+                        key=each.name,
+                        owner=type(part).__name__,
+                        allowed="leave it out",
+                    )
+        if weighting is None or read.server.weighting is not None:
+            return read
+        return read.with_server(weighting=WEIGHTINGS[weighting])
+
+    def with_defaults(self, names: Collection[str]) -> Training:
+        """Return the same training with these fields of `local` and `server` at their defaults."""
+        local, server = (
+            {each.name: each.default for each in fields(part) if each.name in names}
+            for part in (self.local, self.server)
+        )
+        return self.with_local(**local).with_server(**server)
 
     def with_local(self, **changes: Any) -> Training:
         """Return the same training with these fields of `local` changed."""

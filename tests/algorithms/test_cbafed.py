@@ -150,7 +150,7 @@ def test_it_sends_the_change_of_its_class_counts():
     ("wrong", "words"),
     [
         ({"threshold": 2}, r"cbafed\.threshold=2: use numbers from 0 to 1"),
-        ({"residual_rounds": -1}, r"cbafed\.residual_rounds=-1: use integers from 0 on; 0: never"),
+        ({"residual_rounds": -1}, r"cbafed\.residual_rounds=-1: use integers from 0 on, 0: never"),
     ],
 )
 def test_a_wrong_value_is_one_line(wrong, words):

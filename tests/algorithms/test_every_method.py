@@ -24,7 +24,6 @@ from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.host.interruption import Interruption
-from jaxfed.learners import networks
 from jaxfed.testing import MethodChecks
 from jaxfed.testing.method_checks import (
     SEED,
@@ -35,11 +34,10 @@ from jaxfed.testing.method_checks import (
     started,
     trains,
 )
-from jaxfed.training import needs as training_needs
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.local.losses import POINTWISE
-from jaxfed.training.needs import UNREAD_BY_LEARNERS
-from jaxfed.training.server import aggregate, client_rows
+from jaxfed.training.server import aggregate, client_rows, server_training
+from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 ESTIMATORS = "learner.name=logistic_regression"
 TWO_VIEWS = ("training.strong_augmentation=('translate:1',)",)
@@ -154,9 +152,9 @@ def watched(monkeypatch):
         for name in named:
             monkeypatch.setitem(named, name, watch(field, named[name]))
     monkeypatch.setattr(aggregate, "server_optimizer", server_optimizer)
-    monkeypatch.setattr(assembly, "as_read", lambda training, unread: training)
-    for module in (training_needs, networks):
-        monkeypatch.setattr(module, "refuse_unread", lambda *_: None)
+    by_examples = watch("weighting", aggregate.by_examples)
+    monkeypatch.setattr(server_training, "by_examples", by_examples)
+    monkeypatch.setattr(Training, "with_defaults", lambda training, unread: training)
     return read
 
 

@@ -16,7 +16,6 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.testing.method_checks import arranged, has_learners, trains
-from jaxfed.training.needs import needs_of
 
 CONFIG = "ml_collections_configs/federated_optimization.py"
 TIMED = "clock.seconds_per_example=0.01"
@@ -140,10 +139,10 @@ AVERAGING = [
 def test_what_a_method_declares_is_what_it_does(name):
     """A method that declares to average changes alone has no other part in its round, and no other does."""
     config, _, algorithm = arranged(name, "auto", ("training.strong_augmentation=('cutout:2',)",))
-    needed = needs_of(ALGORITHMS[name], methods.all_keywords(config, name))
+    needed = methods.needs(config, name)
     declares = needed.averages and needed.pseudo_label in ("none", "unlabeled")
     assert declares == (algorithm.with_arrivals is not None)
-    has_guarantee = "participation" in methods.all_keywords(config, name)
+    has_guarantee = "participation" in needed.takes
     assert has_guarantee == (algorithm.check_participation is not None)
 
 

@@ -11,8 +11,9 @@ from jaxfed.config import base, file, reference
 from jaxfed.config.keys import flatten
 from jaxfed.config.sections import SECTIONS, Experiment, section_of, shared_settings
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import method
 from jaxfed.models import MODELS
-from jaxfed.rules import SHARE, keywords
+from jaxfed.settings import Share
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from launch import entry, run
 
@@ -67,8 +68,8 @@ def keys_of(page):
 
 
 def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
-    @keywords(share=SHARE)
-    def mine(*, training, share=0.2, mu=1.0):
+    @method()
+    def mine(*, training, share: Share = 0.2, mu=1.0):
         """A method.
 
         Args:

@@ -21,6 +21,7 @@ from jaxfed.config.build import assembly
 from jaxfed.config.checks import check as config_check
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
+from jaxfed.federation.method import method_settings
 from jaxfed.models.efficientnet import efficientnet
 
 FOLDER = Path("ml_collections_configs")
@@ -244,7 +245,7 @@ def test_fedmatch_trains_as_its_authors(cell, ratio):
     assert training.augmentation == ()
     assert training.schedule == "constant"
     assert config.fedmatch.to_dict() == {"psi_threshold": 5e-6, "delta_threshold": 5e-5}
-    defaults = inspect.signature(ALGORITHMS["fedmatch"]).parameters
+    defaults = method_settings(ALGORITHMS["fedmatch"])
     assert [defaults[name].default for name in ("helper_interval", "l2_weight")] == [10, 10.0]
 
 

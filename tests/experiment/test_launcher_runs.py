@@ -30,6 +30,7 @@ import jax
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.host import save_schedule
 from launch import entry, run
 
@@ -63,6 +64,7 @@ Checkpoints.write = stopping_write
 if how in BESIDE:  # a save is due after every round
     save_schedule._MOST_LOST, save_schedule.LARGEST_SHARE = 0.0, 1e9
 
+@method(takes=("num_classes",))
 def drift(*, num_classes):
     def init(key, federation):
         return {"w": jax.random.normal(key, (3,)), "rounds": 0}

@@ -14,6 +14,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.host.interruption import Interruption
 
 
@@ -38,12 +39,16 @@ def played(monkeypatch):
                 raise Stop
             return np.asarray(0)
 
-        return lambda *, num_classes: FederatedAlgorithm(
-            init,
-            round,
-            lambda state, federation: {"test_accuracy": float(state)},
-            one_shot=one_shot,
-        )
+        @method(takes=("num_classes",))
+        def made(*, num_classes):
+            return FederatedAlgorithm(
+                init,
+                round,
+                lambda state, federation: {"test_accuracy": float(state)},
+                one_shot=one_shot,
+            )
+
+        return made
 
     for name, one_shot in (("labeling", True), ("several", False)):
         monkeypatch.setitem(ALGORITHMS, name, counting(name, one_shot))

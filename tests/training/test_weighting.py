@@ -1,7 +1,5 @@
 """Clients' weights in the mean are those of a method's paper, in library and config alike."""
 
-import inspect
-
 import jax
 import numpy as np
 import pytest
@@ -12,13 +10,13 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_training
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.federation.method import declared, method, needs_of
 from jaxfed.models import from_flax
-from jaxfed.training.needs import needs, needs_of
 from jaxfed.training.server.aggregate import WEIGHTINGS
 
 from flax import nnx  # isort: skip
 
-TRAINED = [n for n, f in ALGORITHMS.items() if "training" in inspect.signature(f).parameters]
+TRAINED = [n for n, f in ALGORITHMS.items() if "training" in declared(f).takes]
 # Equal weights; all others weigh clients by their examples, as McMahan et al. do.
 UNIFORM = {
     *("fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network"),  # A.2
@@ -34,20 +32,21 @@ def training(**server):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_method_has_the_mean_of_its_paper(name):
-    factory = ALGORITHMS[name]
-    defaults = {k: p.default for k, p in inspect.signature(factory).parameters.items()}
-    assert needs_of(factory, defaults).weighting == ("uniform" if name in UNIFORM else "examples")
+    weighting = needs_of(ALGORITHMS[name], {}).weighting
+    assert weighting == ("uniform" if name in UNIFORM else None)
+    given = training(weighting=weighting and WEIGHTINGS[weighting])
+    assert given.server.weigh is WEIGHTINGS[weighting or "examples"]
 
 
 def test_a_training_without_a_weighting_gets_the_methods_and_no_other():
-    @needs(pseudo_label="none", weighting=lambda given: "cohort" if given.alike else "uniform")
-    def method(*, training, alike=True):
+    @method(pseudo_label="none", weighting=lambda given: "cohort" if given.alike else "uniform")
+    def mine(*, training, alike=True):
         return training.server.weighting
 
-    assert method(training=training()) is WEIGHTINGS["cohort"]
-    assert method(training=training(), alike=False) is WEIGHTINGS["uniform"]
+    assert mine(training=training()) is WEIGHTINGS["cohort"]
+    assert mine(training=training(), alike=False) is WEIGHTINGS["uniform"]
     own = WEIGHTINGS["examples"]
-    assert method(training=training(weighting=own)) is own
+    assert mine(training=training(weighting=own)) is own
     assert set(TRAINED) >= UNIFORM
     config = file.load("ml_collections_configs/xclp_digits.py", ["model.hidden=(4,)"])
     assert config.training.weighting == "method"

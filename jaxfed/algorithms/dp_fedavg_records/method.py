@@ -34,6 +34,8 @@ Leaves a client: its model's change. Each client receives the model.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
@@ -42,6 +44,7 @@ from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
     private_gradient,
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
@@ -51,12 +54,11 @@ from jaxfed.privacy.sampled_gaussian import (
     check_installed,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, between, keywords, optional
+from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.needs import needs
-from jaxfed.training.privacy_budget import PARTICIPATION, Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import Budget, check_budget, check_private
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly
@@ -65,25 +67,22 @@ from jaxfed.training.specification import Training
 _CHUNK = 16  # examples whose gradients are in memory at once; it changes rounding only
 
 
-@keywords(
-    check_budget,
-    participation=PARTICIPATION,
-    clip=POSITIVE,
-    share=between(1e-4, 1, closed=True),
-    noise_multiplier=optional(between(0, MOST_NOISE, closed=True)),
-    target_epsilon=NOT_NEGATIVE,
-    delta=between(0, 1, closed=False),
+@method(
+    takes=("training", "participation"),
+    together=check_budget,
+    pseudo_label="none",
+    private=True,
+    unread=("weighting",),
 )
-@needs(pseudo_label="none", private=True, unread=("weighting",))
 def dp_fedavg_records(
     *,
     training: Training,
     participation: Participation | None = None,
-    clip: float = 1.0,
-    share: float = 0.2,
-    noise_multiplier: float | None = None,
-    target_epsilon: float = 0.0,
-    delta: float = 1e-5,
+    clip: Positive = 1.0,
+    share: Annotated[float, Ge(1e-4), Le(1)] = 0.2,
+    noise_multiplier: Annotated[float, Ge(0), Le(MOST_NOISE)] | None = None,
+    target_epsilon: NotNegative = 0.0,
+    delta: Probability = 1e-5,
 ) -> FederatedAlgorithm:
     """DP-FedAvg of records, on clients' given labels.
 

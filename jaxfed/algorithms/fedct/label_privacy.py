@@ -18,13 +18,13 @@ If both were valid, each release would exceed r with probability delta, R of the
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from jaxfed.errors import UsageError
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
 from jaxfed.privacy.xor_mechanism import Condition
-from jaxfed.rules import POSITIVE, SHARE, Rule, at_least, between, one_of
+from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check
 
 Release = Literal["none", "xor", "randomized_response"]
 Sensitivity = Literal["rows", "stability", "estimated"]
@@ -51,33 +51,22 @@ class LabelPrivacy:
         delta: delta of `epsilon_approximate`, which composes all communications.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "release": one_of(get_args(Release)),
-        "epsilon": POSITIVE,
-        "sensitivity": one_of(get_args(Sensitivity)),
-        "rows": at_least(0, ", 0 is all public examples"),
-        "stability_rate": SHARE,
-        "stability_delta": Rule(float, "numbers above 0 and up to 0.5", lambda d: 0 < d <= 0.5),
-        "neighbors": at_least(1),
-        "condition": one_of(get_args(Condition)),
-        "delta": between(0, 1, closed=False),
-    }
-
     release: Release = "none"
-    epsilon: float = 1.0
+    epsilon: Positive = 1.0
     sensitivity: Sensitivity = "rows"
-    rows: int = 0
-    stability_rate: float = 0.0
-    stability_delta: float = 1e-5
-    neighbors: int = 100
+    rows: Annotated[int, Ge(0), Note("0 is all public examples")] = 0
+    stability_rate: Share = 0.0
+    stability_delta: Annotated[float, Gt(0), Le(0.5)] = 1e-5
+    neighbors: Count = 100
     condition: Condition = "exact"
-    delta: float = 1e-5
+    delta: Probability = 1e-5
 
     def __post_init__(self) -> None:
         """Reject keys that do not go together.
 
         Noise settings without noise are rejected, too: they would suggest an eps that does not hold.
         """
+        check(self)
         if self.rows and self.sensitivity != "rows":
             raise UsageError(
                 f"sensitivity={self.sensitivity!r} has its own number",

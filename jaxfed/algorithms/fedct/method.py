@@ -75,6 +75,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import Departure, check_departures
+from jaxfed.federation.method import method
 from jaxfed.learners.answers import Question
 from jaxfed.learners.client_fit import (
     check_clients,
@@ -88,7 +89,7 @@ from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
-from jaxfed.rules import at_least, grouped, keywords
+from jaxfed.settings import Count
 from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
 from jaxfed.training.consensus.consensus import ABSTAINED, consensus_of
 from jaxfed.training.consensus.dropout import Attendance
@@ -132,14 +133,17 @@ def _check_together(given: SimpleNamespace) -> None:
         )
 
 
-@keywords(_check_together, steps=at_least(1))
-@grouped(voting=Voting, privacy=LabelPrivacy)
+@method(
+    takes=("learner", "public", "num_classes"),
+    fields={"voting": Voting, "privacy": LabelPrivacy},
+    together=_check_together,
+)
 def fedct(
     *,
     learner: Learner,
     public: np.ndarray,
     num_classes: int,
-    steps: int = 50,
+    steps: Count = 50,
     voting: Voting,
     privacy: LabelPrivacy,
 ) -> FederatedAlgorithm:

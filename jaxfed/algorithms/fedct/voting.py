@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Annotated
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.departures import Departure
-from jaxfed.rules import SHARE, Rule, at_least, one_of
+from jaxfed.settings import Ge, Note, Share, check
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import Consensus, consensus_of
 from jaxfed.training.consensus.dropout import departures_of
@@ -30,20 +30,15 @@ class Voting:
             (`jaxfed.training.consensus.dropout`).
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "threshold": SHARE,
-        "sums": one_of(get_args(ConsensusSums)),
-        "mask_partners": at_least(0, ", even, 0 is all"),
-    }
-
     consensus: str = "majority"
-    threshold: float = 0.0
+    threshold: Share = 0.0
     sums: ConsensusSums = "plaintext"
-    mask_partners: int = 0
-    presence: Sequence[str] = ()
+    mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
+    presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE' or 'SHARE%@STAGE'")] = ()
 
     def __post_init__(self) -> None:
         """Reject an unknown consensus, and settings that do not go together."""
+        check(self)
         self.rule(2)  # no condition depends on the number of classes
         self.departures()
         if self.mask_partners and self.sums != "masked_resilient":

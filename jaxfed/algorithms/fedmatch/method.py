@@ -56,12 +56,12 @@ from jaxfed.algorithms.fedmatch.two_part_model import (
     with_statistics_of,
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, at_least, keywords
+from jaxfed.federation.method import EVERYWHERE, method
+from jaxfed.settings import Count, NotNegative
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -74,39 +74,28 @@ if TYPE_CHECKING:
 
 
 class LossWeights(NamedTuple):
-    """The lambdas of L_s and L_u, and tau; the paper's values."""
+    """The lambdas of L_s and L_u, and tau."""
 
-    supervised: float = 10.0
-    consistency: float = 0.01
-    l2: float = 10.0
-    l1: float = 1e-4
-    confidence: float = 0.75
+    supervised: float
+    consistency: float
+    l2: float
+    l1: float
+    confidence: float
 
 
-@keywords(
-    supervised_weight=NOT_NEGATIVE,
-    consistency_weight=NOT_NEGATIVE,
-    l2_weight=NOT_NEGATIVE,
-    l1_weight=NOT_NEGATIVE,
-    confidence=NOT_NEGATIVE,
-    num_helpers=at_least(1),
-    helper_interval=at_least(1),
-    psi_threshold=NOT_NEGATIVE,
-    delta_threshold=NOT_NEGATIVE,
-)
-@needs(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, weighting="uniform")
+@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, weighting="uniform")
 def fedmatch(
     *,
     training: Training,
-    supervised_weight: float = LossWeights().supervised,
-    consistency_weight: float = LossWeights().consistency,
-    l2_weight: float = LossWeights().l2,
-    l1_weight: float = LossWeights().l1,
-    confidence: float = LossWeights().confidence,
-    num_helpers: int = 2,
-    helper_interval: int = 10,
-    psi_threshold: float = 0.0,
-    delta_threshold: float = 0.0,
+    supervised_weight: NotNegative = 10.0,
+    consistency_weight: NotNegative = 0.01,
+    l2_weight: NotNegative = 10.0,
+    l1_weight: NotNegative = 1e-4,
+    confidence: NotNegative = 0.75,
+    num_helpers: Count = 2,
+    helper_interval: Count = 10,
+    psi_threshold: NotNegative = 0.0,
+    delta_threshold: NotNegative = 0.0,
 ) -> FederatedAlgorithm:
     """FedMatch, in the scenario that `training.server.examples` says.
 

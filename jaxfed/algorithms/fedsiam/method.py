@@ -34,7 +34,7 @@ Leaves a client: the changes of its target network and of selected layers of its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,8 @@ from flax import nnx
 from jaxfed.algorithms.fedsiam import layer_selection
 from jaxfed.algorithms.fedsiam.layer_selection import Measured
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords, one_of
+from jaxfed.federation.method import method
+from jaxfed.settings import Count, CountOrZero, NotNegative, Share
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import AfterStep, ClientUpdate
@@ -56,7 +57,6 @@ from jaxfed.training.mean_teacher import (
     siamese,
     twins,
 )
-from jaxfed.training.needs import needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages
@@ -70,27 +70,17 @@ Consistency = Literal["mse", "kl"]
 Over = Literal["labeled", "batch"]
 
 
-@keywords(
-    consistency=one_of(get_args(Consistency)),
-    consistency_weight=NOT_NEGATIVE,
-    rampup_rounds=at_least(0),
-    average=SHARE,
-    supervised_over=one_of(get_args(Over)),
-    upload_quantile=SHARE,
-    upload_rounds=at_least(1),
-    evaluated=one_of(get_args(Evaluated)),
-)
-@needs(pseudo_label="unlabeled", weighting="uniform")
+@method(pseudo_label="unlabeled", weighting="uniform")
 def fedsiam(
     *,
     training: Training,
     consistency: Consistency = "mse",
-    consistency_weight: float = 10.0,
-    rampup_rounds: int = 10,
-    average: float = 0.999,
+    consistency_weight: NotNegative = 10.0,
+    rampup_rounds: CountOrZero = 10,
+    average: Share = 0.999,
     supervised_over: Over = "labeled",
-    upload_quantile: float = 0.0,
-    upload_rounds: int = 3,
+    upload_quantile: Share = 0.0,
+    upload_rounds: Count = 3,
     evaluated: Evaluated = "target",
 ) -> FederatedAlgorithm:
     """FedSiam with labels at clients.

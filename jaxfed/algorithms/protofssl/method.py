@@ -90,14 +90,14 @@ from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.protofssl.settings import Episode, Helpers, ReleasedCode, Shown, Unlabeled
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, grouped, keywords
+from jaxfed.settings import NotNegative
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Loss, proximal
-from jaxfed.training.needs import needs
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed, message_bytes
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
@@ -115,11 +115,16 @@ def _check_together(given: SimpleNamespace) -> None:
         )
 
 
-@keywords(_check_together, mu=NOT_NEGATIVE)
-@grouped(
-    episode=Episode, unlabeled=Unlabeled, helpers=Helpers, shown=Shown, released_code=ReleasedCode
-)
-@needs(
+@method(
+    takes=("training", "task"),
+    fields={
+        "episode": Episode,
+        "unlabeled": Unlabeled,
+        "helpers": Helpers,
+        "shown": Shown,
+        "released_code": ReleasedCode,
+    },
+    together=_check_together,
     pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp",
     unread=("augment", "pointwise"),
 )
@@ -127,7 +132,7 @@ def protofssl(
     *,
     training: Training,
     task: PrototypeTask,
-    mu: float = 0.0,
+    mu: NotNegative = 0.0,
     episode: Episode,
     unlabeled: Unlabeled,
     helpers: Helpers,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 from jaxfed.algorithms.protofssl.prototype_loss import MissingClass, TargetSource
 from jaxfed.algorithms.protofssl.prototype_means import SUMS
 from jaxfed.algorithms.protofssl.prototype_sharing import HelperChoice
 from jaxfed.errors import UsageError
-from jaxfed.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, between, one_of
+from jaxfed.settings import Count, CountOrZero, NotNegative, OneOf, Positive, Probability, check
 from jaxfed.training.local.episodes import Episodes
-from jaxfed.training.pseudo_labels.prototypes import DISTANCES, Distance
+from jaxfed.training.pseudo_labels.prototypes import Distance
 
 PrototypeNetwork = Literal["own", "mean"]
 
@@ -26,15 +26,13 @@ class Episode:
         unlabeled_query: n_U, unlabeled examples in a step.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "support": at_least(1),
-        "query": at_least(1),
-        "unlabeled_query": at_least(1),
-    }
+    support: Count = 1
+    query: Count = 2
+    unlabeled_query: Count = 100
 
-    support: int = 1
-    query: int = 2
-    unlabeled_query: int = 100
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check(self)
 
     def sizes(self, num_classes: int) -> Episodes:
         """Return the sizes of an episode with this number of classes."""
@@ -52,17 +50,14 @@ class Unlabeled:
         unlabeled_after: number of first rounds in which unlabeled examples do not count.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "unlabeled_weight": NOT_NEGATIVE,
-        "temperature": POSITIVE,
-        "targets": one_of(get_args(TargetSource)),
-        "unlabeled_after": at_least(0),
-    }
-
-    unlabeled_weight: float = 0.3
-    temperature: float = 0.5
+    unlabeled_weight: NotNegative = 0.3
+    temperature: Positive = 0.5
     targets: TargetSource = "helpers"
-    unlabeled_after: int = 0
+    unlabeled_after: CountOrZero = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -78,20 +73,14 @@ class Helpers:
             their mean does, by sums that are "plaintext", "masked" or "masked_resilient".
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "num_helpers": at_least(1),
-        "helper_interval": at_least(1),
-        "prototypes": one_of(("local", "global")),
-        "prototype_sums": one_of(("none", *SUMS)),
-    }
-
-    num_helpers: int = 5
-    helper_interval: int = 1
+    num_helpers: Count = 5
+    helper_interval: Count = 1
     prototypes: Literal["local", "global"] = "local"
-    prototype_sums: str = "none"
+    prototype_sums: Annotated[str, OneOf(("none", *SUMS))] = "none"
 
     def __post_init__(self) -> None:
         """Reject sums where no mean is shared, or where it would be one client's prototypes."""
+        check(self)
         if self.shares_mean and self.prototypes != "global":
             raise UsageError(
                 f"does not go with prototypes={self.prototypes!r}",
@@ -126,19 +115,15 @@ class Shown:
         delta: delta of the noise's guarantee.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "min_labels": at_least(1),
-        "noise": NOT_NEGATIVE,
-        "clip": NOT_NEGATIVE,
-        "prototype_network": one_of(get_args(PrototypeNetwork)),
-        "delta": between(0, 1, closed=False),
-    }
-
-    min_labels: int = 1
-    noise: float = 0.0
-    clip: float = 0.0
+    min_labels: Count = 1
+    noise: NotNegative = 0.0
+    clip: NotNegative = 0.0
     prototype_network: PrototypeNetwork = "own"
-    delta: float = 1e-5
+    delta: Probability = 1e-5
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -151,12 +136,10 @@ class ReleasedCode:
         helper_choice: choice of helpers; "newest" in the code.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "distance": one_of(tuple(DISTANCES)),
-        "missing_class": one_of(get_args(MissingClass)),
-        "helper_choice": one_of(get_args(HelperChoice)),
-    }
-
     distance: Distance = "euclidean"
     missing_class: MissingClass = "leave_out"
     helper_choice: HelperChoice = "previous_round"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check(self)

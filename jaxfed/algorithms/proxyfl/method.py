@@ -56,8 +56,9 @@ from jaxfed.algorithms.proxyfl.class_prior import class_shares, prior_sent, prio
 from jaxfed.algorithms.proxyfl.proxy_pool import class_sets, contrast
 from jaxfed.algorithms.proxyfl.proxy_tuning import with_tuned_proxies
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of
-from jaxfed.rules import NOT_NEGATIVE, SHARE, at_least, keywords
+from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
@@ -69,7 +70,6 @@ from jaxfed.training.local.losses import (
     mean_where,
     view,
 )
-from jaxfed.training.needs import EVERYWHERE, needs
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -81,22 +81,15 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@keywords(
-    threshold=SHARE,
-    unlabeled_weight=NOT_NEGATIVE,
-    contrast_weight=NOT_NEGATIVE,
-    tuning_steps=at_least(0),
-    tuning_rate=NOT_NEGATIVE,
-)
-@needs(pseudo_label=ALL, labels_at=EVERYWHERE, two_views=True)
+@method(pseudo_label=ALL, labels_at=EVERYWHERE, two_views=True)
 def proxyfl(
     *,
     training: Training,
-    threshold: float = 0.95,
-    unlabeled_weight: float = 1.0,
-    contrast_weight: float = 1.0,
-    tuning_steps: int = 100,
-    tuning_rate: float = 0.005,
+    threshold: Share = 0.95,
+    unlabeled_weight: NotNegative = 1.0,
+    contrast_weight: NotNegative = 1.0,
+    tuning_steps: CountOrZero = 100,
+    tuning_rate: NotNegative = 0.005,
 ) -> FederatedAlgorithm:
     """ProxyFL.
 

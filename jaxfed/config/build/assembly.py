@@ -2,15 +2,14 @@
 
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
-A factory in `jaxfed.algorithms` with a keyword `training` receives a `Training` built from the sections
-`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One with a keyword `learner`
+A method that takes `training` receives a `Training` built from the sections
+`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes a `learner`
 receives per-client models built from the section `learner` (`jaxfed.config.learner_section`). The settings of
 a one-shot method may be selected by cross-validation (section `selection`).
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -40,12 +39,12 @@ from jaxfed.federation.execution.client_map import (
 from jaxfed.federation.execution.memory import require
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
+from jaxfed.federation.method import declared
 from jaxfed.federation.sampling import participation
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read, shared_training
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
@@ -84,41 +83,34 @@ def make_algorithm(
         memory_limit=config.execution.memory_limit,
         folder=folder,
     )
-    keywords = inspect.signature(factory).parameters
-    if "training" in keywords:
+    takes = declared(factory).takes
+    if "training" in takes:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
             private = methods.needs(config, name).private
             training = make_training(
                 seen, federation, repeat, execution, map_clients, private=private
             )
-            given = beside_training(seen, keywords, federation, repeat)
-        with (
-            methods.naming_keywords(config, name),
-            methods.naming_own_training(config, name),
-            shared_training(),
-        ):
+            given = beside_training(seen, takes, federation, repeat)
+        with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
             return factory(training=training, **given, **own)
-    if methods.has_learners(config, name):
+    if declared(factory).has_learners:
         seen = methods.with_own_training(config, name)
 
         def training_of(federation: Federation) -> Training:
-            training = make_training(seen, federation, repeat, execution, map_clients)
-            return as_read(training, UNREAD_BY_LEARNERS)
+            return make_training(seen, federation, repeat, execution, map_clients)
 
         with methods.naming_own_training(config, name):
             learned = learner_ingredients.ingredients(
-                seen, keywords, federation, training_of, execution
+                seen, takes, federation, training_of, execution
             )
         with methods.naming_keywords(config, name):
             return factory(**learned, **own)
 
     def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
-        given = {**own, **settings}
-        if "execution" in keywords:
-            given["execution"] = execution
+        made = {"num_classes": federation.num_classes, "execution": execution}
         with naming_settings(config, name, settings):
-            return factory(num_classes=federation.num_classes, **given)
+            return factory(**{key: made[key] for key in takes}, **{**own, **settings})
 
     wanted, candidates = config.selection, settings_to_try(config, name)
     if wanted.settings == "given" or len(candidates) == 1:
@@ -219,18 +211,19 @@ def make_training(
         labeled_only_rounds=wanted.labeled_only_rounds,
         training_cohort_size=wanted.training_cohort_size,
         initial_model=initial_model(config, model, repeat),
+        is_shared=True,
     )
 
 
 def beside_training(
-    config: ConfigDict, keywords: Collection[str], federation: Federation, repeat: int
+    config: ConfigDict, takes: Collection[str], federation: Federation, repeat: int
 ) -> dict[str, Any]:
-    """Build the arguments beside `training` that occur among the keywords of a method's factory."""
+    """Build the ingredients that a method takes beside `training`."""
     given: dict[str, Any] = {}
-    if "participation" in keywords:
+    if "participation" in takes:
         seed = config.seed + repeat
         given["participation"] = participation(config, federation, seed, config.rounds)
-    if "task" in keywords:
+    if "task" in takes:
         from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 
         body = partial(make_model, config, federation, head=False)

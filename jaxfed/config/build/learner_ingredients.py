@@ -1,4 +1,4 @@
-"""Build the arguments of a method's factory from section `learner` (`learner_section.INGREDIENTS`)."""
+"""Build what a method with per-client models takes, from section `learner`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.learner_section import INGREDIENTS, names_of, takes
+from jaxfed.config import learner_section
+from jaxfed.config.learner_section import names_of
 from jaxfed.config.sections import MIXED
 from jaxfed.errors import section
 from jaxfed.federation.clients import Federation
@@ -22,12 +23,17 @@ TrainingOf = Callable[[Federation], Training]
 
 def ingredients(
     config: ConfigDict,
-    keywords: Collection[str],
+    takes: Collection[str],
     federation: Federation,
     training_of: TrainingOf,
     execution: Execution,
 ) -> dict[str, Any]:
-    """Build the `INGREDIENTS` that occur among the keywords of a method's factory."""
+    """Build the ingredients that a method takes.
+
+    `learner` is all clients' models; `server_learner` one of the same kind for `Federation.pooled` clients,
+    the first of a mixture; `network` a function: keywords -> networks of all clients, with these in place of
+    the section's own.
+    """
     making = partial(_learner, config, federation.num_classes, execution)
     pooled = federation.pooled()
 
@@ -42,7 +48,7 @@ def ingredients(
         "public_labels": lambda: federation.public_labels,
         "num_classes": lambda: federation.num_classes,
     }
-    return {name: make[name]() for name in INGREDIENTS if name in keywords}
+    return {name: make[name]() for name in takes}
 
 
 def _all_clients(
@@ -66,7 +72,7 @@ def _learner(
         "num_classes": lambda: num_classes,
         "execution": lambda: execution,
     }
-    asked = {key: make() for key, make in ingredients.items() if takes(name, key)}
+    asked = {key: make() for key, make in ingredients.items() if learner_section.takes(name, key)}
     with section(f"config.learner.{name}", given):
         made = LEARNERS[name](**asked, **given)
     return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made

@@ -18,13 +18,14 @@ from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.data.feasibility import check_presence
 from jaxfed.config.data.public_examples import check_public
-from jaxfed.config.keys import check_own, flatten, unknown_key
+from jaxfed.config.keys import flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
 from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
 from jaxfed.errors import UsageError, section, suggestion
+from jaxfed.federation.method import check_each
 from jaxfed.models import options_of
 from jaxfed.settings import OneOf, advice, check_value, settings_of
 from jaxfed.training.local.augmentation import compose
@@ -68,7 +69,8 @@ def check(config: ConfigDict) -> None:
     for name, factory in plugins.items():
         check_plugin(name, factory, methods.section_of(config, name))
     for name in names:  # also those outside the run: a sweep may use them
-        check_own(name, methods.section_of(config, name), methods.factory_of(config, name))
+        own = methods.section_of(config, name)
+        check_each(methods.factory_of(config, name), own, f"config.{name}")
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):

@@ -54,7 +54,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
             del seen["pseudo_label"]
         for key in methods.unread_keys(config, name):
             del seen["training"][key]
-        if "support" in methods.all_keywords(config, name):
+        if "task" in methods.needs(config, name).takes:
             for key in _NOT_OF_EPISODES:
                 del seen["training"][key]
         return seen

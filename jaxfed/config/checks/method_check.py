@@ -1,8 +1,7 @@
-"""Check of one method's settings by what its factory declares: rules, needs, keywords. Nothing is built."""
+"""Check of one method's settings by what its factory declares. Nothing is built."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,7 +18,8 @@ from jaxfed.config.sections import section_of
 from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds
-from jaxfed.rules import check_keywords
+from jaxfed.federation.method import checked, declared, method_settings
+from jaxfed.settings import REQUIRED
 from jaxfed.training.pseudo_labels.label_sources import check_source
 
 _ANY = {"num_classes": 2}  # no rule and no condition depends on it
@@ -50,29 +50,25 @@ def check_method(config: ConfigDict, name: str) -> None:
         tried = settings_to_try(config, name)
         for settings in tried if config.selection.settings != "given" else tried[:1]:
             with naming_settings(config, name, settings):
-                check_keywords(factory, {**_ANY, **own, **settings})
+                checked(factory, {**_ANY, **own, **settings})
         return
     with methods.naming_keywords(config, name):
-        check_keywords(factory, {**_ANY, **own})
+        checked(factory, {**_ANY, **own})
     if methods.has_learners(config, name):
-        learner_section.check_learners(config, name, inspect.signature(factory).parameters)
+        learner_section.check_learners(config, name, declared(factory).takes)
     else:
         _check_labels(config, name)
 
 
 def _check_known(config: ConfigDict, name: str) -> None:
     """Check that a method's section has keywords of its factory, and all that have no default."""
-    factory = methods.factory_of(config, name)
-    known = inspect.signature(factory).parameters.values()
-    names = {parameter.name for parameter in known if parameter.kind is parameter.KEYWORD_ONLY}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    given = methods.GIVEN
-    for key in methods.keywords(config, name):
-        if key in given or (key not in names and not takes_any):
-            wrong = f"unknown key{suggestion(key, names - given)}"
-            raise UsageError(wrong, key=f"config.{name}.{key}")
-    for key, default in methods.own_keywords(factory).items():
-        if default is inspect.Parameter.empty and key not in methods.keywords(config, name):
+    known = method_settings(methods.factory_of(config, name))
+    given = methods.keywords(config, name)
+    for key in given:
+        if key not in known:
+            raise UsageError(f"unknown key{suggestion(key, known)}", key=f"config.{name}.{key}")
+    for key, one in known.items():
+        if one.default is REQUIRED and key not in given:
             raise UsageError("missing", key=f"config.{name}.{key}", allowed=f"{name!r} needs it")
 
 
@@ -89,7 +85,7 @@ def _check_labels(config: ConfigDict, name: str) -> None:
         )
     parameters, _ = label_settings(config, **_ANY)
     check_place_of_labels(config, name, needed, parameters)
-    if needed.pseudo_label is not None:
+    if isinstance(needed.pseudo_label, str):
         with methods.naming_keywords(config, name):
             check_source(needed.pseudo_label)
     if needed.pseudo_label != "none":

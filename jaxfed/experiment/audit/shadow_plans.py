@@ -36,7 +36,6 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.learners import LEARNERS, Learner
 from jaxfed.learners.client_fit import speaking
-from jaxfed.training.needs import UNREAD_BY_LEARNERS, as_read
 from jaxfed.training.specification import Training
 
 
@@ -152,7 +151,7 @@ def _learner_of(
     has_learners = methods.has_learners(seen, name)
 
     def training_of(clients: Federation) -> Training:
-        return as_read(make_training(seen, clients, repeat, execution), UNREAD_BY_LEARNERS)
+        return make_training(seen, clients, repeat, execution)
 
     def learner(**network: Any) -> Learner:
         if not has_learners:

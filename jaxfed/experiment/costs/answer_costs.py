@@ -22,7 +22,6 @@ clients' models.
 
 from __future__ import annotations
 
-import inspect
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -39,6 +38,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import label_bytes, num_bytes_of
+from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import play
 from jaxfed.learners import Fitted, Learner, Taught
 from jaxfed.training.round.counted_round import CountingClients, round_costs
@@ -185,9 +185,8 @@ def _with_answers(config: ConfigDict, name: str, federation: Federation) -> Fede
         "num_classes": federation.num_classes,
     }
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
-    taken = inspect.signature(factory).parameters
     with methods.naming_keywords(config, name):
-        return factory(**{key: given[key] for key in given if key in taken}, **own)
+        return factory(**{key: given[key] for key in declared(factory).takes}, **own)
 
 
 def _answering(num_classes: int) -> Learner:

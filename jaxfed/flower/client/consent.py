@@ -16,9 +16,10 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.keys import check_own, flatten
+from jaxfed.config.keys import flatten
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import check_each
 from jaxfed.flower.client.client_data import ClientSettings
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import setup
@@ -51,8 +52,8 @@ def accepted(settings: ClientSettings, text: str, method: str, run: str) -> Conf
         raise BadMessage(f"the config has no method {setup.shown(method)}")
     try:
         _check(config, settings.estimators)
-        factory = methods.factory_of(config, method)
-        check_own(method, methods.keywords(config, method), factory)
+        given = methods.keywords(config, method)
+        check_each(methods.factory_of(config, method), given, f"config.{method}")
     except UsageError as error:  # its text is of the server's config alone
         raise StepRefused(str(error)) from error
     return config

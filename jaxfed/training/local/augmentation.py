@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,13 @@ import numpy as np
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.models.model import as_float
-from jaxfed.settings import choose_one_of
+from jaxfed.settings import Ge, Le, choose_one_of, is_allowed
 from jaxfed.training.local.losses import Augment
 
 Change = Callable[[jax.Array, jax.Array], jax.Array]  # (key, image) -> image
 
 _LARGEST = 1024  # pixels, degrees, changes in a row
+_Number = Annotated[float, Ge(0), Le(_LARGEST)]
 _LEVEL_DEPENDENT = ("cutout", "randaugment")
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R 601: PIL's weights for the brightness of RGB
 
@@ -94,7 +96,7 @@ def _find(text: str) -> Change:
     try:
         kinds = [parameter.annotation for parameter in known.values()][: len(numbers)]
         values = [kind(number) for kind, number in zip(kinds, numbers, strict=True)]
-        if not all(0 <= value <= _LARGEST for value in values):
+        if not all(is_allowed(value, _Number) for value in values):
             raise ValueError(values)
         return make(*values)
     except ValueError:

@@ -29,7 +29,7 @@ class ServerTraining:
     Attributes:
         aggregate: the server's step.
         weighting: a client's weight in the server's mean, a number from 0 on; one of one's own is checked
-            after each round. None: that of the method's paper (`jaxfed.training.needs`), by examples for a
+            after each round. None: that of the method's paper (`jaxfed.federation.method`), by examples for a
             method that declares none.
         examples: x [n_s, ...] and labels int [n_s] that the server holds (`Federation.server_examples`);
             None: labels are at clients.

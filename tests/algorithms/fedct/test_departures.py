@@ -107,7 +107,7 @@ def test_shares_are_drawn_from_the_key_and_who_is_not_there_does_not_leave():
             {"presence": ("1@lunch",), "sums": "masked"},
             "with stages setup, survivors, sums, upload",
         ),
-        ({"presence": "1@upload", "sums": "masked"}, "use a tuple of 'CLIENT@STAGE'"),
+        ({"presence": "1@upload", "sums": "masked"}, "each 'CLIENT@STAGE'"),
         ({"presence": ("4@upload",), "sums": "masked"}, "client 4: at most 3 of 4 clients"),
         ({"presence": ("1@upload", "1@setup"), "sums": "masked"}, "client 1 leaves at two stages"),
     ],

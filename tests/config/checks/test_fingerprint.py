@@ -11,6 +11,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config import methods
 from jaxfed.config.checks.fingerprint import disclosures, keys_seen_by, seen_by
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import method
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.xclp.settings import disclosure
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING, INFLUENCE, PROJECTIONS, ROW_SUMS
@@ -51,13 +52,14 @@ def test_methods_that_label_in_one_shot(override, expected):
 
 def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
     """Only its algorithm knows; what it trains, `training` does not reach."""
-    monkeypatch.setitem(ALGORITHMS, "mine", lambda *, num_classes, rate=0.1: None)
+    mine = method(takes=("num_classes",))(lambda *, num_classes, rate=0.1: None)
+    monkeypatch.setitem(ALGORITHMS, "mine", mine)
     config = config_file.load(DIGITS, ("algorithm=mine", "baselines=client_knn"))
     assert "rounds" in keys_seen_by(config, "mine")
     assert "rounds" not in keys_seen_by(config, "client_knn")
     assert "training" not in seen_by(config, "mine")
     for name, line in (
-        ("mine", "config.algorithm='mine': the factory of 'mine' has no keyword 'training'; use"),
+        ("mine", "config.algorithm='mine': 'mine' takes no training; use"),
         ("client_knn", "config.baselines=.*: 'client_knn' labels in one shot; use methods that"),
     ):
         with pytest.raises(UsageError, match=line):

@@ -1,7 +1,6 @@
 """Methods are checked by what they declare: it is what they do, and no method is built for it."""
 
 import functools
-import inspect
 
 import numpy as np
 import optax
@@ -15,9 +14,9 @@ from jaxfed.config.build import assembly, networks
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
+from jaxfed.federation.method import EVERYWHERE, declared, needs_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import focal_loss
-from jaxfed.training.needs import needs_of
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import labeled_only
 from jaxfed.training.server.aggregate import server_optimizer, uniformly
@@ -25,11 +24,7 @@ from jaxfed.training.server.aggregate import server_optimizer, uniformly
 TRAINING = "ml_collections_configs/fedavg_xclp.py:smoke"
 SERVER = np.zeros((3, 4), np.float32), np.zeros(3, np.int32)
 CASES = [
-    *(
-        (name, {})
-        for name, f in ALGORITHMS.items()
-        if "training" in inspect.signature(f).parameters
-    ),
+    *((name, {}) for name, f in ALGORITHMS.items() if "training" in declared(f).takes),
     ("fedavg", {"pseudo_label": "network"}),
     ("protofssl", {"targets": "xclp"}),
 ]
@@ -56,8 +51,7 @@ class Watched(dict):
 
 
 def needed(name, given):
-    parameters = inspect.signature(ALGORITHMS[name]).parameters
-    return needs_of(ALGORITHMS[name], {k: p.default for k, p in parameters.items()} | given)
+    return needs_of(ALGORITHMS[name], given)
 
 
 def built(name, given, **changes):
@@ -68,7 +62,7 @@ def built(name, given, **changes):
         **dict.fromkeys(views, double) | changes,
         labels=lambda model, execution: sources,
     )
-    asked = inspect.signature(ALGORITHMS[name]).parameters
+    asked = declared(ALGORITHMS[name]).takes
     others = {"task": PrototypeTask(num_classes=3, max_labels=2), "participation": None}
     own = {key: value for key, value in others.items() if key in asked}
     ALGORITHMS[name](training=training, **own, **given)
@@ -85,24 +79,26 @@ def refuses(name, given, **changes):
 
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_methods_do_what_they_declare(name, given):
-    declared = needed(name, given)
+    own = needed(name, given)
     at_clients, at_server = ({"server_examples": where} for where in (None, SERVER))
-    works = at_clients if "clients" in declared.labels_at else at_server
-    assert built(name, given, **works) == {"none", declared.pseudo_label}
-    assert refuses(name, given, **at_clients) == ("clients" not in declared.labels_at)
-    can_be_at_server = "server" in declared.labels_at and declared.pseudo_label not in BY_OWN_LABELS
+    works = at_clients if "clients" in own.labels_at else at_server
+    assert built(name, given, **works) == {"none", own.pseudo_label}
+    assert refuses(name, given, **at_clients) == ("clients" not in own.labels_at)
+    can_be_at_server = "server" in own.labels_at and own.pseudo_label not in BY_OWN_LABELS
     assert refuses(name, given, **at_server) != can_be_at_server
-    assert refuses(name, given, **works, strong_augment=None) == declared.two_views
+    assert refuses(name, given, **works, strong_augment=None) == own.two_views
     for field, value in VALUES.items():
-        assert refuses(name, given, **works, **{field: value}) == (field in declared.unread)
+        assert refuses(name, given, **works, **{field: value}) == (field in own.unread)
 
 
 def test_a_method_without_a_declaration_may_need_anything():
     def mine(*, training, pseudo_label="none"):
         raise AssertionError
 
-    unknown = (None, ("clients", "server"), None, False, False, (), "examples")
-    assert needs_of(mine, {"pseudo_label": "none"}) == unknown
+    needed = needs_of(mine, {"pseudo_label": "none"})
+    assert needed.takes == ("training",)
+    assert (needed.pseudo_label, needed.labels_at, needed.two_views) == (None, EVERYWHERE, None)
+    assert (needed.averages, needed.private, needed.unread) == (False, False, ())
 
 
 @pytest.mark.parametrize(

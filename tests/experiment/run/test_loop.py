@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 from jaxfed.federation.sampling import num_groups, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
@@ -35,6 +37,7 @@ class Stop(Exception):
     pass
 
 
+@method(takes=("num_classes",))
 def drift(*, num_classes: int, step: float = 1.0, stop_at: tuple[int, ...] = ()) -> Any:
     """A random walk whose state has arrays, a typed key and numbers; raises before some rounds."""
 
@@ -126,6 +129,7 @@ def test_seconds_are_all_that_passes(config, tmp_path, monkeypatch):
 
         return timed
 
+    @method(takes=("num_classes",))
     def timed_drift(*, num_classes: int) -> Any:
         return plain._replace(round=taking(1, plain.round), evaluate=taking(10, plain.evaluate))
 
@@ -196,6 +200,7 @@ def test_nothing_is_left_to_do(config, tmp_path, monkeypatch, every):
 def test_a_signal_waits_for_the_round_to_be_saved(config, tmp_path, monkeypatch, every):
     config.checkpoint_every, sent = every, []
 
+    @wraps(drift)
     def signalling(**keywords: Any) -> FederatedAlgorithm:
         algorithm = drift(**keywords)
 
@@ -243,6 +248,7 @@ def test_cohorts(config):
 def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monkeypatch):
     """3 of 10 clients have labels; the method needs them in its first round."""
 
+    @wraps(drift)
     def choosy(**keywords: Any) -> FederatedAlgorithm:
         return drift(**keywords)._replace(needs_labels=lambda round_number: round_number == 1)
 

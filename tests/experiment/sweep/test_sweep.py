@@ -384,7 +384,9 @@ def test_points_are_told_by_their_values(config):
 QUICK_AND_BROKEN = """
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.method import method
 
+@method(takes=("num_classes",))
 def quick(*, num_classes, accuracy=0.5, is_broken=False):
     def round(state, cohort, key):
         if is_broken:

@@ -15,6 +15,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.method import method
 from jaxfed.kernels import knn
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered
@@ -291,6 +292,7 @@ def test_auto_is_a_variant_of_every_config():
 
 
 def test_a_method_of_several_rounds_is_not_cross_validated(monkeypatch):
+    @method(takes=("num_classes",))
     def mine(*, num_classes, rate=0.1):
         return transductive(lambda *step: None)._replace(one_shot=False)
 
