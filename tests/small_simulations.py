@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxfed.config import base
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.experiment.run.loop import first_repeat
 
 
 def simulation(tmp_path, num_test, *, sizes=(60, 60, 60), num_unlabeled=0, sites=False, **keys):
@@ -25,6 +26,13 @@ def simulation(tmp_path, num_test, *, sizes=(60, 60, 60), num_unlabeled=0, sites
     with config.unlocked():
         config.update_from_flattened_dict(keys)
     return Simulation(config)
+
+
+def prepared(config):
+    """The clients and methods that a run makes before its workdir."""
+    simulation = Simulation(config)
+    simulation.warn()
+    return first_repeat(config, simulation)
 
 
 def classes_of(federation, indices):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,19 +12,20 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.checks.fingerprint import disclosures
-from jaxfed.config.data.holdings import few_rows
+from jaxfed.config.data.holdings import Holdings, few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
-from jaxfed.experiment.run.loop import Experiment
-from jaxfed.experiment.run.processes import open_for_all
+from jaxfed.experiment.run.loop import Experiment, first_repeat
+from jaxfed.experiment.run.processes import open_for_all, own_place
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.experiment.store.records import read_audit, read_run
 from jaxfed.experiment.tracking.tracker import Tracker
 from jaxfed.experiment.tracking.tracking import Tracking
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
@@ -70,42 +72,40 @@ def conduct(
         check_tested_alike(config)
     elif processes.are_several():
         raise UsageError("--coordinator: an audit runs in one process only")
-    with processes.together():
-        compilation_cache.enable(config.execution.compilation_cache)
-        progress.working_on(f"loading {config.dataset.name}")
-        simulation = Simulation(config)
-        simulation.check_given(given)
-        audit = None
-        if audited:
-            # Here, because what attacks need takes half a second to import; other runs need not wait.
-            from jaxfed.experiment.audit.audit import Audit, check_unplayed
+    with ExitStack() as stack:
+        place = stack.enter_context(own_place(place))
+        with processes.together():
+            compilation_cache.enable(config.execution.compilation_cache)
+            progress.working_on(f"loading {config.dataset.name}")
+            simulation = Simulation(config)
+            simulation.check_given(given)
+            simulation.warn()
+            experiment = Experiment(
+                *(config, simulation, workdir.Workdir(place), progress, interruption), make=make
+            )
+            audit = None
+            if audited:
+                # Here, because what attacks need takes half a second to import; other runs need not wait.
+                from jaxfed.experiment.audit.audit import Audit, check_unplayed
 
-            audit = Audit(config, simulation, workdir.Workdir(place), progress)
-        if audit is None:
-            simulation.check()
-        else:
-            simulation.check(audit.check)
-    held = simulation.holdings()
-    few = 0 < config.cohort_size < held.clients
-    cohort = f"; {config.cohort_size:,} clients a round" if few else ""
-    progress.say(held.line(config.dataset.name) + cohort)
-    if processes.are_several():
-        sums = simulation.data_checksums()
-        processes.check_same({f"data.{name}": text for name, text in sums.items()})
-    statistics = simulation.row_statistics()
-    for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
-        progress.note(line)
-    with (
-        open_for_all(place, settings, overwrite=overwrite) as directory,
-        Tracking(trackers, settings, directory.path, progress.note) as tracking,
-    ):
+                audit = Audit(config, simulation, experiment.workdir, progress)
+                audit.check()
+        held, statistics = simulation.holdings(), simulation.row_statistics()
+        _tell(config, held, statistics, progress)
+        if processes.are_several():
+            sums = simulation.data_checksums()
+            processes.check_same({f"data.{name}": text for name, text in sums.items()})
+        with processes.together():
+            if overwrite or not Checkpoints(experiment.workdir.checkpoints).newest():
+                progress.working_on("preparing data")
+                experiment.first.update(
+                    first_repeat(config, simulation, experiment.maker, progress.prepared)
+                )
+        directory = stack.enter_context(open_for_all(place, settings, overwrite=overwrite))
+        tracking = stack.enter_context(Tracking(trackers, settings, directory.path, progress.note))
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
-        experiment = Experiment(
-            *(config, simulation, directory, progress, interruption),
-            make=make,
-            track=tracking.log,
-        )
+        experiment = replace(experiment, workdir=directory, track=tracking.log)
         if audit is not None:
             check_unplayed(directory)
             experiment = replace(experiment, observe=audit.observe)
@@ -130,6 +130,17 @@ def conduct(
 
             draw_plots(run, directory.plots)
     return summary
+
+
+def _tell(
+    config: ConfigDict, held: Holdings, statistics: Sequence[str], progress: RunProgress
+) -> None:
+    """Print who holds how many examples, and what the run reveals of them."""
+    few = 0 < config.cohort_size < held.clients
+    cohort = f"; {config.cohort_size:,} clients a round" if few else ""
+    progress.say(held.line(config.dataset.name) + cohort)
+    for line in (*few_rows(held.test, held.validation), *disclosures(config), *statistics):
+        progress.note(line)
 
 
 def present(

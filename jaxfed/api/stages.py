@@ -25,6 +25,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Predict, ServerState
+from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.training.round.evaluation import ModelPredict
 
@@ -190,8 +191,10 @@ def feature_stages(
             return (network,)
         return network, _network_stage(projected, lambda project, x: project(x), rows_at_once())
     if kind == "federated_features":
-        model, state = simulation.feature_model(config.seed + repeat, folder)
-        return (_network_stage(state, model.features, BATCH),)
+        training = simulation.feature_training(config.seed + repeat)
+        return (
+            _network_stage(training.trained(Checkpoints(folder)), training.model.features, BATCH),
+        )
     return ()
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.mask_partners import check_scheduled_partners
+from jaxfed.config.client_numbers import check_scheduled_partners
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from small_simulations import prepared
 from tfds_files import prepared_tfds
 
 from jaxfed.audit import drawn_targets
@@ -154,7 +155,7 @@ def test_cells_of_data_that_are_not_everywhere(variant, tmp_path, monkeypatch):
     )
     check.check(config)
     simulation = Simulation(config)
-    simulation.check()
+    simulation.warn()
     federation = simulation.federation(0)
     assert len(federation.public) == 10
     assert len(federation.test) == 8
@@ -323,7 +324,7 @@ def test_private_baselines_have_networks_without_batch_normalization(name):
     given = [f"algorithm={name}", "model.name=cnn", "training.labeled_only_rounds=0", "baselines="]
     config = file.load("fedavg_xclp:smoke", [*given, "model.norm=batch"])
     with pytest.raises(UsageError, match=r"BatchNorm.*model\.norm='group'"):
-        Simulation(config).check()
+        prepared(config)
 
 
 @pytest.mark.slow
@@ -344,7 +345,7 @@ def test_budgets_are_of_both_kinds_of_dp_fedavg():
 def test_lines_name_the_key():
     leaving = ["fedct.sums=masked", "fedct.presence=9@upload"]
     with pytest.raises(UsageError, match=r"^config\.fedct\.presence: client 9: at most 4 of 5"):
-        Simulation(file.load(f"{CONFIG}:smoke", leaving)).check()
+        check.check(file.load(f"{CONFIG}:smoke", leaving))
     regressor = ["learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVR"]
     config = file.load(f"{CONFIG}:smoke", regressor)
     with pytest.raises(UsageError, match=r"^config\.learner\.estimator\.estimator='sklearn"):
@@ -357,4 +358,4 @@ def test_a_missing_accountant_names_the_method(monkeypatch):
     with pytest.raises(
         UsageError, match=r"^config\.dp_fedavg_records\.noise_multiplier: epsilon of"
     ):
-        Simulation(config).check()
+        prepared(config)

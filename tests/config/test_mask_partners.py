@@ -8,7 +8,7 @@ import pytest
 from jaxfed.config import clock
 from jaxfed.config import file as config_file
 from jaxfed.config.checks.check import check
-from jaxfed.config.data.feasibility import check_rounds
+from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.secure.session.neighborhoods import neighborhood
@@ -48,8 +48,10 @@ def test_a_number_of_clients_that_the_data_say_is_checked_with_them():
     natural = ("federation.num_clients=0", "federation.partition=natural")
     config = loaded(*GROUPS, *XCLP, *natural, "xclp.mask_partners=24")
     check(config)
-    assert "mask_partners=24: too few, or odd, for 77" in refusal(check_rounds, config, 155)
-    check_rounds(config, 156)
+    assert "mask_partners=24: too few, or odd, for 77" in refusal(
+        check_number_of_clients, config, 155
+    )
+    check_number_of_clients(config, 156)
 
 
 def test_a_variant_has_the_partners_of_its_algorithm():

@@ -183,7 +183,7 @@ def test_rows_of_one_table_differ_in_what_is_their_own(tmp_path):
     )
     check.check(config)
     simulation = Simulation(config)
-    simulation.check()
+    simulation.warn()
     with (
         open_workdir(tmp_path, config.to_dict()) as workdir,
         RunProgress(config.to_dict(), Console(quiet=True)) as progress,

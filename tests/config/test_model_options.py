@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from small_simulations import prepared
 
 from jaxfed.config import file
 from jaxfed.config.build.networks import make_model
 from jaxfed.config.checks import check
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -71,7 +71,7 @@ def test_options_that_a_network_refuses_for_these_examples(overrides, told):
     config = file.load(f"{CONFIG}:smoke", [f"model.{text}" for text in overrides])
     check.check(config)
     with pytest.raises(UsageError) as caught:
-        Simulation(config).check()
+        prepared(config)
     assert str(caught.value).startswith(told)
 
 

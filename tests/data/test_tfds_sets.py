@@ -102,7 +102,7 @@ def test_unlabelled_examples_are_dealt_evenly_beside_the_labels(tmp_path):
     config.federation.labeled_per_class = 1
     config.federation.test = "central"
     ours = Simulation(config)
-    ours.check()
+    ours.warn()
     dealt = []
     for repeat in range(2):
         federation = ours.federation(repeat)
@@ -178,7 +178,7 @@ def test_clients_of_one_subclass_of_each_class(tmp_path, keys):
     config.federation.labeled_fraction = 1.0
     config.update_from_flattened_dict(keys)
     simulation = Simulation(config)
-    simulation.check()
+    simulation.warn()
     federation = simulation.federation(0)
     held = []
     for client in range(2):
@@ -197,8 +197,8 @@ def test_subclasses_of_a_set_without_them(tmp_path):
     config.preprocessing.kind = "images"
     config.federation.partition = "subclasses"
     with pytest.raises(UsageError, match=r"'subclasses': needs subclass.*'coarse_label'"):
-        Simulation(config).check()
+        Simulation(config).warn()
     config.dataset.label_key = "coarse_label"
     config.federation.num_clients = 1
     with pytest.raises(UsageError, match=r"config\.federation\.num_clients=1: .* from 2 on"):
-        Simulation(config).check()
+        Simulation(config).warn()

@@ -24,7 +24,12 @@ from ml_collections import ConfigDict
 from jaxfed import xclp
 from jaxfed.config import methods
 from jaxfed.config.build import learner_ingredients, optimizers
-from jaxfed.config.build.networks import initial_model, make_model
+from jaxfed.config.build.networks import (
+    check_augmentation,
+    check_size,
+    initial_model,
+    make_model,
+)
 from jaxfed.config.build.views import change_of
 from jaxfed.config.sections import TrainingSection, section_of
 from jaxfed.errors import UsageError, section
@@ -87,9 +92,11 @@ def make_algorithm(
     if "training" in takes:
         with methods.naming_own_training(config, name):
             seen = methods.with_own_training(config, name)
-            private = methods.needs(config, name).private
+            needed = methods.needs(config, name)
+            if needed.two_views:
+                check_augmentation(seen, "strong_augmentation", federation.x)
             training = make_training(
-                seen, federation, repeat, execution, map_clients, private=private
+                seen, federation, repeat, execution, map_clients, private=needed.private
             )
             given = beside_training(seen, takes, federation, repeat)
         with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
@@ -173,10 +180,19 @@ def make_training(
 ) -> Training:
     """Build the training specification of a config for the clients' shapes; `private` as in `make_model`."""
     wanted = section_of(config, "training")
+    check_augmentation(config, "augmentation", federation.x)
     model = make_model(config, federation, private=private)
+    check_size(config, model)
     augment = change_of(config, "augmentation")
     pointwise = losses.POINTWISE[wanted.loss]
     if wanted.class_weights:
+        if len(wanted.class_weights) != federation.num_classes:
+            raise UsageError(
+                f"{len(wanted.class_weights)} numbers, but {config.dataset.name} has "
+                f"{federation.num_classes} classes",
+                key="config.training.class_weights",
+                allowed="() weighs all alike",
+            )
         pointwise = losses.class_weighted(pointwise, wanted.class_weights)
     return Training(
         model=model,

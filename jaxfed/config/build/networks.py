@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.build.views import has_views
 from jaxfed.config.methods import needs, uses_training, with_own_training
-from jaxfed.data import Partition
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
@@ -31,24 +30,6 @@ from jaxfed.training.local import augmentation
 PRETRAINED = "pretrained"
 
 
-def check_model(config: ConfigDict, federation: Federation) -> Model:
-    """Build the model for examples of this shape; check its memory and the augmentation.
-
-    Raises:
-        UsageError: the model is too large or does not take such examples, or examples are augmented that are
-            no images.
-    """
-    check_augmentation(config, "augmentation", federation.x)
-    model = make_model(config, federation)
-    parameters = jax.eval_shape(model.init, jax.random.key(0))
-    num_bytes = num_bytes_of(parameters)
-    given = {key: value for key, value in config.model.items() if key != "name"}
-    options = ", ".join(f"{key}={value}" for key, value in given.items())
-    what = f"with {options or 'its own options'} the parameters alone"
-    require(num_bytes, what, key="config.model.name", value=config.model.name)
-    return model
-
-
 def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
     """Check that `training.KEY` can augment examples of this shape and range, x [n, ...].
 
@@ -62,20 +43,6 @@ def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
         with section("config.training", {"augmentation": key}):
             augmentation.check_levels(augment, x)
             jax.eval_shape(augment, jax.random.key(0), examples)
-
-
-def check_start(config: ConfigDict, federation: Federation) -> None:
-    """Check that training can start in every repeat, from scratch or from `training.initial_model`.
-
-    The federation has any number of examples of the shape that the model takes.
-
-    Raises:
-        UsageError: as `check_model`; weights or a state are missing, damaged, or of a model with other leaves
-            or shapes.
-    """
-    model = check_model(config, federation)
-    for repeat in repeats_that_differ(config):
-        initial_model(config, model, repeat)
 
 
 def make_model(
@@ -110,19 +77,17 @@ def make_model(
     return of_first_row(model) if has_views(config) else model
 
 
-def without_clients(x: np.ndarray, num_classes: int) -> Federation:
-    """Return a federation that has no clients, for a model of examples of this shape and type."""
-    nobody = (np.zeros(0, np.int64),)
-    partition = Partition(nobody, nobody, nobody)
-    return Federation(x, np.zeros(len(x), np.int32), partition, num_classes)
+def check_size(config: ConfigDict, model: Model) -> None:
+    """Refuse a model whose parameters exceed the memory; nothing is computed.
 
-
-def feature_shape(config: ConfigDict, shape: Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Return the shape of the network's features of one example; nothing is computed."""
-    model = make_model(config, without_clients(np.zeros((0, *shape), np.float32), num_classes))
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-    return jax.eval_shape(model.features, state, example).shape[1:]
+    Raises:
+        UsageError: as described.
+    """
+    num_bytes = num_bytes_of(jax.eval_shape(model.init, jax.random.key(0)))
+    given = {key: value for key, value in config.model.items() if key != "name"}
+    options = ", ".join(f"{key}={value}" for key, value in given.items())
+    what = f"with {options or 'its own options'} the parameters alone"
+    require(num_bytes, what, key="config.model.name", value=config.model.name)
 
 
 def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: int) -> None:

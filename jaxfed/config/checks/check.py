@@ -6,7 +6,6 @@ A method's section has the keywords of its factory in `jaxfed.algorithms`, which
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
@@ -16,11 +15,10 @@ from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
-from jaxfed.config.data.feasibility import check_presence
+from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import flatten, unknown_key
 from jaxfed.config.learner_section import check_learner, check_learner_key
-from jaxfed.config.mask_partners import check_mask_partners
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
@@ -80,6 +78,8 @@ def check(config: ConfigDict) -> None:
     for name in methods.chosen(config):
         check_method(config, name)
         _check_training_cohort(config, name)
+    if config.federation.num_clients:
+        check_number_of_clients(config, config.federation.num_clients)
     clock.check(config)
 
 
@@ -146,8 +146,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 
 
 def _check_training_cohort(config: ConfigDict, name: str) -> None:
-    """Check that a round has as many clients as are to train, which is for labels at clients."""
-    most = config.cohort_size or config.federation.num_clients
+    """Check that labels are at clients if fewer clients train than label."""
     size = methods.with_own_training(config, name).training.training_cohort_size
     if not size or not methods.uses_training(config, name):
         return
@@ -155,14 +154,10 @@ def _check_training_cohort(config: ConfigDict, name: str) -> None:
     if config.federation.labels_at == "server":
         allowed = "set it to 0, or federation.labels_at='clients'"
         raise UsageError("needs labels at clients", key=key, value=size, allowed=allowed)
-    if 0 < most < size:
-        allowed = f"use 1 to {most}, and 0 for all"
-        raise UsageError(f"a round has {most} clients", key=key, value=size, allowed=allowed)
 
 
 def _check_together(config: ConfigDict) -> None:
     """Check combinations of keys."""
-    num_clients = config.federation.num_clients
     chosen = methods.chosen(config)
     nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
@@ -182,15 +177,10 @@ def _check_together(config: ConfigDict) -> None:
                     key="config.pseudo_label.safeguard", value="network", allowed=f"set {needed}"
                 )
     _check_last_round(config)
-    check_mask_partners(config, num_clients)
     check_labels_at(config)
     check_public(config)
     check_views(config)
     check_learner(config)
-    check_presence(config, num_clients or sys.maxsize)
-    if 0 < num_clients < config.cohort_size:
-        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-        raise UsageError(wrong, key="config.cohort_size", value=config.cohort_size)
 
 
 def _check_last_round(config: ConfigDict) -> None:

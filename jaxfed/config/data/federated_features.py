@@ -11,7 +11,7 @@ model of `training.initial_model` is used unchanged.
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -21,11 +21,11 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.build.networks import check_model, make_model, repeats_that_differ
+from jaxfed.config.build.networks import make_model
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import has_diverged
+from jaxfed.federation.algorithm import FederatedAlgorithm, has_diverged
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints
@@ -37,60 +37,95 @@ _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0
 BATCH = 256  # examples at a time in inference
 
 
-def with_learned_features(
-    config: ConfigDict,
-    federation: Federation,
-    repeat: int,
-    checkpoints: Checkpoints | None,
-    report: Report,
-) -> Federation:
-    """Return the same clients with the trained model's features as examples, and its predictions.
+@dataclass(frozen=True)
+class FeatureTraining:
+    """A model and the FedAvg that trains it, made for the clients of one repeat; nothing is computed yet.
 
-    Args:
+    Attributes:
         config: of the experiment.
         federation: `x` are examples as the model takes them.
         repeat: seeds training with `config.seed + repeat`.
-        checkpoints: training is saved there according to `config.checkpoint_every` and at its end, and
-            resumes from there.
-        report: called after every round.
-
-    Returns:
-        `x` float32 [n, D], `predicted` int32 [n], all else unchanged.
-
-    Raises:
-        UsageError: the model or its training cannot be built, or training diverges.
+        model: the model.
+        algorithm: FedAvg on the clients' labels (`labeled_part`).
     """
-    model, state = trained_model(config, federation, repeat, checkpoints, report)
-    features, predicted = _infer(model, state, federation.x)
-    if not np.isfinite(features).all():
-        rounds = config.preprocessing.rounds
-        raise _divergence(config, f"after {rounds} rounds the model's features are not finite")
-    return replace(federation, x=features, predicted=predicted)
+
+    config: ConfigDict
+    federation: Federation
+    repeat: int
+    model: Model
+    algorithm: FederatedAlgorithm
+
+    def with_features(self, checkpoints: Checkpoints | None, report: Report) -> Federation:
+        """Return the same clients with the trained model's features as examples, and its predictions.
+
+        Arguments as for `trained`.
+
+        Returns:
+            `x` float32 [n, D], `predicted` int32 [n], all else unchanged.
+
+        Raises:
+            UsageError: training diverges.
+        """
+        state = self.trained(checkpoints, report)
+        features, predicted = _infer(self.model, state, self.federation.x)
+        if not np.isfinite(features).all():
+            rounds = self.config.preprocessing.rounds
+            raise self._divergence(f"after {rounds} rounds the model's features are not finite")
+        return replace(self.federation, x=features, predicted=predicted)
+
+    def trained(
+        self, checkpoints: Checkpoints | None, report: Report = lambda done, total: None
+    ) -> nnx.State:
+        """Return the model's state after all rounds.
+
+        Args:
+            checkpoints: training is saved there according to `config.checkpoint_every` and at its end, and
+                resumes from there.
+            report: called after every round.
+        """
+        config, federation = _training_config(self.config), labeled_part(self.federation)
+        seed, rounds = config.seed + self.repeat, config.preprocessing.rounds
+        key = jax.random.fold_in(jax.random.key(seed), _STREAM)
+        state = self.algorithm.init(jax.random.fold_in(key, 0), federation)
+        saved = checkpoints.to_resume() if checkpoints else None
+        done = saved.progress["round"] if saved else 0
+        if saved:
+            state = saved.state(template=state)
+        every = config.checkpoint_every
+        writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
+
+        cohort_of = cohorts_of(self.algorithm, federation, config, seed, rounds)
+        left = range(done + 1, rounds + 1)
+        with (
+            closing(play(self.algorithm, state, left, cohort_of=cohort_of, key=key)) as played,
+            writer as saves,
+        ):
+            for number, _, state, metrics, *_ in played:
+                if has_diverged(metrics):
+                    raise self._divergence(f"the loss of round {number} of {rounds} is not finite")
+                is_last = number == rounds
+                if saves and (is_last or saves.are_due(number, is_last=is_last)):
+                    saves.save(number, state, {"round": number}, at_once=is_last)
+                report(number, rounds)
+        return state.model
+
+    def _divergence(self, found: str) -> UsageError:
+        rate = self.config.training.learning_rate
+        return UsageError(
+            f"config.preprocessing.kind='federated_features': {found}; training diverged: lower "
+            f"config.training.learning_rate ({rate:g})"
+        )
 
 
-def trained_model(
-    config: ConfigDict,
-    federation: Federation,
-    repeat: int,
-    checkpoints: Checkpoints | None,
-    report: Report = lambda done, total: None,
-) -> tuple[Model, nnx.State]:
-    """Return the model and its state after all rounds; arguments as for `with_learned_features`."""
-    training = labeled_part(federation)
-    model = make_model(config, training)
-    return model, _trained(_training_config(config), training, repeat, checkpoints, report)
-
-
-def check(config: ConfigDict, federation: Federation) -> None:
-    """Build the model and the method once; nothing is computed.
+def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
+    """Make the model and its training; arguments as for `FeatureTraining`.
 
     Raises:
         UsageError: network, weights or options do not fit the examples.
     """
     training = labeled_part(federation)
-    check_model(config, training)
-    for repeat in repeats_that_differ(config):
-        make_algorithm(_training_config(config), "fedavg", training, repeat)
+    algorithm = make_algorithm(_training_config(config), "fedavg", training, repeat)
+    return FeatureTraining(config, federation, repeat, make_model(config, training), algorithm)
 
 
 def labeled_part(federation: Federation) -> Federation:
@@ -111,48 +146,6 @@ def _training_config(config: ConfigDict) -> ConfigDict:
         if "fedavg" in wanted:  # own settings of the method of that name
             del wanted["fedavg"]
     return wanted
-
-
-def _trained(
-    config: ConfigDict,
-    federation: Federation,
-    repeat: int,
-    checkpoints: Checkpoints | None,
-    report: Report,
-) -> nnx.State:
-    """Return the model after all rounds, resuming from the newest checkpoint."""
-    algorithm = make_algorithm(config, "fedavg", federation, repeat)
-    seed, rounds = config.seed + repeat, config.preprocessing.rounds
-    key = jax.random.fold_in(jax.random.key(seed), _STREAM)
-    state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    saved = checkpoints.to_resume() if checkpoints else None
-    done = saved.progress["round"] if saved else 0
-    if saved:
-        state = saved.state(template=state)
-    every = config.checkpoint_every
-    writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
-
-    cohort_of = cohorts_of(algorithm, federation, config, seed, rounds)
-    left = range(done + 1, rounds + 1)
-    with (
-        closing(play(algorithm, state, left, cohort_of=cohort_of, key=key)) as played,
-        writer as saves,
-    ):
-        for number, _, state, metrics, *_ in played:
-            if has_diverged(metrics):
-                raise _divergence(config, f"the loss of round {number} of {rounds} is not finite")
-            is_last = number == rounds
-            if saves and (is_last or saves.are_due(number, is_last=is_last)):
-                saves.save(number, state, {"round": number}, at_once=is_last)
-            report(number, rounds)
-    return state.model
-
-
-def _divergence(config: ConfigDict, found: str) -> UsageError:
-    return UsageError(
-        f"config.preprocessing.kind='federated_features': {found}; training diverged: lower "
-        f"config.training.learning_rate ({config.training.learning_rate:g})"
-    )
 
 
 def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from jaxfed.data import (
     partition,
 )
 from jaxfed.data.client_rows import ClientRows
-from jaxfed.errors import section
+from jaxfed.errors import UsageError, section
 
 FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
     "dirichlet_alpha": (Dirichlet, "alpha"),
@@ -45,6 +45,11 @@ FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
 }
 """Key of `federation` -> the class and the field that define it."""
 
+_WITH_COLUMN = {
+    "client_id": "name the column of a CSV file, or the array of an .npz file, in config.dataset.client_key",
+    "subclass": "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
+    "subclass",
+}
 _KEYS = {field: key for key, (_, field) in FIELDS.items()}
 _KEYS |= {"scheme": "partition", "num_clients": "num_clients", "skew": "skew"}
 
@@ -64,7 +69,14 @@ def partitioned(
     Raises:
         UsageError: names the key.
     """
-    wanted = config.federation
+    wanted, left = config.federation, len(train) + len(new)
+    if wanted.num_clients > left:
+        in_all = len(data.y) + len(data.y_test)
+        raise UsageError(
+            f"at most {left}, the number of the {in_all} examples of {data.name} left to deal out",
+            key="config.federation.num_clients",
+            value=wanted.num_clients,
+        )
     with section("config.federation", _KEYS):
         found = partition(
             data.y[train],
@@ -86,14 +98,33 @@ def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarra
     scheme = SCHEMES[name]
     columns: dict[str, Any] = {}
     if issubclass(scheme, OwnerScheme):
-        whole = getattr(data, scheme.column)
-        columns[scheme.column] = None if whole is None else whole[train]
+        _check_column(config, data, scheme.column)
+        columns[scheme.column] = getattr(data, scheme.column)[train]
         if len(new):
             columns[f"new_{scheme.column}"] = _column(data, scheme.column, new)
     if name in SCHEMES.from_outside():
         with section(f"config.{name}", _fields(scheme)):
             return scheme(**config.get(name, {}), **columns)
     return scheme(**_values(config.federation, scheme), **columns)
+
+
+def _check_column(config: ConfigDict, data: Dataset, column: str) -> None:
+    """Check that the data have the column that deals out examples, and so has a test split of clients."""
+    if getattr(data, column) is None:
+        raise UsageError(
+            f"needs {column}, which {data.name} does not have",
+            key="config.federation.partition",
+            value=config.federation.partition,
+            allowed=_WITH_COLUMN[column],
+        )
+    is_split = config.federation.test == "clients" and len(data.y_test)
+    if is_split and getattr(data, f"{column}_test") is None:
+        raise UsageError(
+            f"the test split of {data.name} has no {column}, by which clients could hold it",
+            key="config.federation.test",
+            value="clients",
+            allowed="use 'central', or give the test split this column",
+        )
 
 
 def _column(data: Dataset, name: str, new: np.ndarray) -> np.ndarray | None:

@@ -64,6 +64,7 @@ def preprocessed(
     has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
     kind = config.preprocessing.kind
+    check_copies(parts, config)
     others = parts.test, parts.public, parts.validation
     there = [parts.train, *(part for part in others if part is not None and len(part))]
     if kind == "pretrained":
@@ -119,26 +120,18 @@ def is_flat(config: ConfigDict) -> bool:
     return config.preprocessing.kind in ("identity", "standardized")
 
 
-def check_copies(dataset: Dataset, config: ConfigDict, public: Dataset | None = None) -> None:
-    """Refuse to copy more examples than memory holds; images, and vectors of float32, stay where they are.
-
-    Raises:
-        UsageError: names the bytes that are needed and those that there are.
-    """
-    x, kind = dataset.x, config.preprocessing.kind
+def check_copies(parts: Parts, config: ConfigDict) -> None:
+    """Refuse to make more examples than memory holds; images, and vectors of float32, stay where they are."""
+    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
     if has_views(config):
-        n, rows, d = len(dataset.y) + len(dataset.y_test), num_rows(config), num_features(config)
+        n, rows = sum(map(len, there)), num_rows(config)
+        d = config.preprocessing.components or NUM_FEATURES
         what = f"{rows} rows of {d} features for each of {n} examples"
-        require(
-            4 * n * rows * d,
-            what,
-            key="config.preprocessing.views",
-            value=config.preprocessing.views,
-        )
-    if kind == "standardized" or (kind == "identity" and x.dtype != np.float32):
-        what = "a float32 copy of all examples"
-        num_values = x.size + dataset.x_test.size + (0 if public is None else public.x.size)
-        require(4 * num_values, what, key="config.preprocessing.kind", value=kind)
+        key = "config.preprocessing.views"
+        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
+    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
+        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
+        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
 
 
 def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
@@ -179,7 +172,7 @@ def check_kind(dataset: Dataset, config: ConfigDict) -> None:
     """Check that the preprocessing is one for these examples.
 
     Raises:
-        UsageError: it is for images, and these are none, or the network of 'pretrained' cannot be used.
+        UsageError: it is for images, and these are none, or it asks for too many components.
     """
     kind = config.preprocessing.kind
     if kind == "images" and dataset.x.ndim == 2:
@@ -194,13 +187,12 @@ def check_kind(dataset: Dataset, config: ConfigDict) -> None:
 
 
 def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that network, weights and sizes can be used, and that examples are images of a known range."""
+    """Check that examples are images of a known range, and enough for their components."""
     if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
         raise UsageError(
             f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
             f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
         )
-    pretrained_part(dataset.x[:0], config)
     most = min(NUM_FEATURES, len(dataset.x))
     if config.preprocessing.components > most:
         raise UsageError(
@@ -208,11 +200,6 @@ def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
             value=config.preprocessing.components,
             allowed=f"use integers up to {most}, the smaller of numbers of features and training images",
         )
-
-
-def num_features(config: ConfigDict) -> int:
-    """Return the number of features of an image by `preprocessing.kind='pretrained'`."""
-    return config.preprocessing.components or NUM_FEATURES
 
 
 def pretrained_part(

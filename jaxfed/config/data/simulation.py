@@ -1,7 +1,6 @@
 """From a config to simulated clients: load, subsample, preprocess, deal out.
 
     simulation = Simulation(config)              # reads the data set
-    simulation.check()                           # fails early if the config cannot work
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
 The subsample of examples (`jaxfed.config.data.subsampling`) depends on `config.seed` alone and is the same in
@@ -21,7 +20,7 @@ labeled, test and validation examples refer to the other examples.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -29,39 +28,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
-from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.networks import without_clients
 from jaxfed.config.build.weights_files import weights_checksums
-from jaxfed.config.clock import check_deadlines
-from jaxfed.config.data import federated_features, row_statistics
-from jaxfed.config.data.feasibility import (
-    check_class_weights,
-    check_classes,
-    check_clients,
-    check_enough,
-    check_labels_a_class,
-    check_methods,
-    check_models,
-    check_points,
-    check_rounds,
-    warn_of_empty_clients,
-    warn_of_unused_clients,
-)
+from jaxfed.config.data import row_statistics
+from jaxfed.config.data.feasibility import check_data, check_dealt, warn_of
+from jaxfed.config.data.federated_features import FeatureTraining, feature_training
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
 from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
-    check_copies,
-    check_kind,
     is_flat,
     preprocessed,
     projection,
     scaling,
-    warn_of_scales,
 )
 from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
 from jaxfed.config.data.sources import clients_set, completed_public, public_set
@@ -73,20 +54,21 @@ from jaxfed.data.mapped_rows import parts
 from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.memory import require
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.models import Model
 
 GRAPHS = ("labeled+unlabeled", "labeled")
 TESTS = ("clients", "central")
 
-_MOST_CHECKED = 100  # repeats; each takes milliseconds
+_MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
 _OF_NO_NUMBER = -1
 
 
 class Simulation:
     """Examples of one experiment, and the federations made from them.
+
+    The data set is checked against the config when the object is made. A repeat is checked when it is dealt
+    out: the first one before a run makes its workdir, a later one when its turn comes.
 
     Attributes:
         numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
@@ -97,13 +79,16 @@ class Simulation:
         """Load the data set unless it is given (`clients_set`), and subsample it as the config requests.
 
         Raises:
-            UsageError: the set cannot be found or read, or is smaller than requested.
+            UsageError: the set cannot be found or read, is smaller than requested, has one class, or its
+                examples are not those of `preprocessing.kind`; a method's guarantee does not cover statistics
+                of clients' rows.
         """
         self._config = config
         self._vectors: tuple[int, np.ndarray] | None = None  # seed of the test rows, features
+        self._dealt: tuple[int, Federation] | None = None
+        self._made: tuple[int, Federation] | None = None
+        self._features: tuple[int, FeatureTraining] | None = None
         dataset = dataset or clients_set(config)
-        self._holdings: Holdings | None = None
-        self._sizes: dict[int, np.ndarray] = {}
         self._labels = np.concatenate([dataset.y, dataset.y_test, dataset.validation[1]])
         part, self.numbers = subsampled(dataset, config)
         self._with_gaps = part, public_set(config, dataset)
@@ -114,6 +99,7 @@ class Simulation:
             )
         of_validation = np.arange(len(self._labels))[len(dataset.y) + len(dataset.y_test) :]
         self.numbers = np.append(self.numbers, of_validation[: len(self._dataset.validation[1])])
+        check_data(self._dataset, config)
 
     def _completed(self, seed: int) -> tuple[Dataset, Dataset | None]:
         """Return the clients' and the public set; a repeat's training rows fill the gaps."""
@@ -122,51 +108,9 @@ class Simulation:
             data = data.completed(~drawn_for_test(self._config, data, seed))
         return data, None if public is None else completed_public(public, data.gaps)
 
-    def check(self, look: Callable[[int, Federation], None] = lambda repeat, dealt: None) -> None:
-        """Run the cheap part of `federation` in advance: deal out the labels of the first 100 repeats.
-
-        Args:
-            look: called with each of these repeats, without its examples (`dealt`), once it passes.
-
-        Raises:
-            UsageError: more labels, classes or examples are requested than exist; preprocessing does not fit
-                the examples, or lacks a file.
-        """
-        for dataset in filter(None, (self._dataset, self._public)):
-            check_kind(dataset, self._config)
-        if self._config.preprocessing.kind == "federated_features":
-            examples = without_clients(self._dataset.x[:0], self._dataset.num_classes)
-            federated_features.check(self._config, examples)
-        else:
-            check_models(self._dataset, self._config)
-        row_statistics.check_private(self._config, self._dataset)
-        if len(self._dataset.validation[1]) and not self._config.dataset.validation_fraction:
-            logging.warning(
-                "%s: its validation examples are not used; set config.dataset.validation_fraction above 0",
-                self._dataset.name,
-            )
-        check_classes(self._dataset)
-        check_class_weights(self._dataset, self._config)
-        check_clients(self._dataset, self._config)
-        for repeat in range(min(self._config.num_repeats, _MOST_CHECKED)):
-            federation = self._dealt(self._config.seed + repeat)
-            self._completed(self._config.seed + repeat)
-            check_rounds(self._config, federation.num_clients)
-            check_deadlines(self._config, federation, self._config.seed + repeat)
-            check_points(self._dataset, self._config, federation)
-            check_labels_a_class(self._config, federation)
-            if repeat == 0:
-                check_methods(self._dataset, self._config, federation)
-                warn_of_empty_clients(self._dataset, self._config, federation)
-                self._holdings = self._held(federation)
-            look(repeat, federation)
-        federation = replace(federation, room=self._room)
-        clients, public = self._config.cohort_size or federation.num_clients, len(federation.public)
-        what, key = f"{clients} clients' labels of them", "config.federation.public_size"
-        require(4 * clients * public, what, key=key, value=public)
-        check_copies(self._dataset, self._config, self._public)
-        warn_of_scales(self._dataset, self._config)
-        warn_of_unused_clients(self._dataset, self._config)
+    def warn(self) -> None:
+        """Log warnings about data that the first repeat leaves unused, or uses otherwise than it may seem."""
+        warn_of(self._dataset, self._config, self.dealt(self._config.seed))
 
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.checks.unread`.
@@ -183,13 +127,17 @@ class Simulation:
                 )
 
     def dealt(self, seed: int) -> Federation:
-        """Return the clients of the repeat with this seed without their examples: only the partition."""
-        return replace(self._dealt(seed), room=self._room)
+        """Return the clients of the repeat with this seed without their examples: only the partition.
 
-    def _dealt(self, seed: int) -> Federation:
-        federation = self._federation(np.zeros((len(self.numbers), 0), np.float32), seed)
-        self._sizes[seed] = federation.sizes
-        return federation
+        Raises:
+            UsageError: more labels, clients or examples are requested than exist; a round, a deadline or the
+                memory does not suffice for these clients.
+        """
+        if self._dealt is None or self._dealt[0] != seed:
+            federation = replace(self._deal(seed), room=self._room)
+            check_dealt(self._dataset, self._config, federation, seed)
+            self._dealt = seed, federation
+        return self._dealt[1]
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -197,8 +145,7 @@ class Simulation:
         if self._config.num_repeats == 1:
             return None
         seeds = range(self._config.seed, self._config.seed + self._config.num_repeats)
-        seeds = seeds[:_MOST_CHECKED]
-        sizes = [self._sizes[s] if s in self._sizes else self._dealt(s).sizes for s in seeds]
+        sizes = [self._deal(seed).sizes for seed in seeds[:_MOST_WITH_ROOM]]
         return np.array(list(zip_longest(*sizes, fillvalue=0)), np.int64).max(axis=1, initial=0)
 
     def federation(
@@ -209,33 +156,38 @@ class Simulation:
     ) -> Federation:
         """Return the clients of the repeat with this seed; `x` float32 [n, d], preprocessed.
 
-        `report` receives the progress of long preprocessing. `folder` stores its resumable state, the model
-        of 'federated_features'.
+        The last repeat's clients are cached. `report` receives the progress of long preprocessing. `folder`
+        stores its resumable state, the model of 'federated_features'.
+
+        Raises:
+            UsageError: as `dealt`; preprocessing lacks a file or memory, or its training diverges.
         """
-        federation = self._without_features(seed, report)
-        if self._config.preprocessing.kind != "federated_features":
-            return federation
-        return federated_features.with_learned_features(
-            self._config,
-            federation,
-            seed - self._config.seed,
-            Checkpoints(folder) if folder else None,
-            report,
-        )
+        if self._made is None or self._made[0] != seed:
+            self._made = None
+            if self._config.preprocessing.kind == "federated_features":
+                training = self.feature_training(seed)
+                made = training.with_features(Checkpoints(folder) if folder else None, report)
+            else:
+                made = self._with_examples(seed, report)
+            self._made = seed, made
+        return self._made[1]
 
-    def feature_model(self, seed: int, folder: Path) -> tuple[Model, nnx.State]:
-        """Return the model of 'federated_features' in the repeat with this seed; `folder` as above."""
-        federation = self._without_features(seed, lambda done, total: None)
-        repeat = seed - self._config.seed
-        place = Checkpoints(folder)
-        return federated_features.trained_model(self._config, federation, repeat, place)
+    def feature_training(self, seed: int) -> FeatureTraining:
+        """Return the training of 'federated_features' in this seed's repeat, before its first round."""
+        if self._features is None or self._features[0] != seed:
+            federation = self._with_examples(seed)
+            repeat = seed - self._config.seed
+            self._features = seed, feature_training(self._config, federation, repeat)
+        return self._features[1]
 
-    def _without_features(self, seed: int, report: Report) -> Federation:
+    def _with_examples(self, seed: int, report: Report = lambda done, total: None) -> Federation:
+        """Return the clients with the examples that models take first."""
+        dealt = self.dealt(seed)
         drawn_by = test_seed(self._config, self._dataset, seed)
         if self._vectors is None or self._vectors[0] != drawn_by:
             self._vectors = None
             self._vectors = drawn_by, preprocessed(self._parts(seed), self._config, report)
-        return replace(self._federation(self._vectors[1], seed), room=self._room)
+        return replace(dealt, x=self._vectors[1])
 
     def projection(self, seed: int) -> Projection | None:
         """Return the repeat's projection of pretrained features, if the config asks for one."""
@@ -262,22 +214,17 @@ class Simulation:
 
     def holdings(self) -> Holdings:
         """Return numbers of examples by holder in the first repeat."""
-        if self._holdings is None:
-            self._holdings = self._held(self.dealt(self._config.seed))
-        return self._holdings
+        other = self._config.seed + 1
+        is_drawn = test_seed(self._config, self._dataset, other) == other
+        return holdings(
+            *(self._labels, self.dealt(self._config.seed)),
+            has_public_set=self._public is not None,
+            test_rows="by_repeat" if is_drawn else "shared",
+        )
 
     def row_statistics(self) -> list[str]:
         """Return lines on the exact statistics of clients' rows that a run computes, and who learns them."""
         return row_statistics.lines(self._config, self._dataset, self.holdings().public)
-
-    def _held(self, federation: Federation) -> Holdings:
-        other = self._config.seed + 1
-        is_drawn = test_seed(self._config, self._dataset, other) == other
-        return holdings(
-            *(self._labels, federation),
-            has_public_set=self._public is not None,
-            test_rows="by_repeat" if is_drawn else "shared",
-        )
 
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
@@ -356,7 +303,8 @@ class Simulation:
             data.x_validation,
         )
 
-    def _federation(self, x: np.ndarray, seed: int) -> Federation:
+    def _deal(self, seed: int) -> Federation:
+        """Return the clients of a repeat, with examples of no features."""
         data, wanted = self._dataset, self._config.federation
         before = data.y, data.y_test, classes_to_measure_by(data, self._public)
         y = np.concatenate([*before, data.validation[1]])
@@ -367,9 +315,8 @@ class Simulation:
         held_out = held_out.without(own)
         public = drawn_public(wanted, data, self._public, held_out.train, seed)
         held_out = held_out._replace(train=own) if len(own) else held_out.without(public.points)
-        check_enough(data, self._config, len(held_out.train) + len(held_out.new))
         federation = Federation(
-            x,
+            np.zeros((len(self.numbers), 0), np.float32),
             y,
             partitioned(self._config, data, held_out.train, held_out.new, seed),
             data.num_classes,

@@ -86,12 +86,12 @@ class Audit:
         """Rounds whose messages are attacked, in increasing order."""
         return tuple(sorted(set(self.config.audit.rounds))) or (int(self.config.rounds),)
 
-    def check(self, repeat: int, dealt: Federation) -> None:
-        """Draw the targets of a repeat before anything is computed.
+    def check(self) -> None:
+        """Draw the targets of the first repeat before anything is computed.
 
         Raises:
-            UsageError: too few examples are held out, or nobody has labels, or clients of an audited round
-                have too few targets.
+            UsageError: an audit does not go with a method or the test examples; too few examples are held
+                out, or nobody has labels, or clients of an audited round have too few targets.
         """
         if self.config.federation.test == "clients":
             raise UsageError(
@@ -104,7 +104,7 @@ class Audit:
                 raise UsageError(
                     f"config.{key}: an audit knows messages of synchronous rounds alone; use 0"
                 )
-        self._check_enough(repeat, dealt, self._targets_of(repeat, dealt))
+        self._targets_of(0, self.simulation.dealt(self.config.seed))
 
     def _check_enough(self, repeat: int, dealt: Federation, targets: AuditTargets) -> None:
         """Check that the clients of each audited round have enough targets to halve."""
@@ -252,12 +252,14 @@ class Audit:
     def _targets_of(self, repeat: int, federation: Federation) -> AuditTargets:
         if repeat not in self._targets:
             wanted = self.config.audit
-            self._targets[repeat] = drawn_targets(
+            targets = drawn_targets(
                 federation,
                 members=wanted.members,
                 population=wanted.population,
                 seed=self.config.seed + repeat,
             )
+            self._check_enough(repeat, federation, targets)
+            self._targets[repeat] = targets
         return self._targets[repeat]
 
 

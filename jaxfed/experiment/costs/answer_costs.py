@@ -110,9 +110,7 @@ def answer_costs(config: ConfigDict) -> AnswerCosts:
     """
     for name in methods.chosen(config):
         methods.check_trains(config, name, "costs")
-    simulation = Simulation(config)
-    simulation.check()
-    federation = simulation.federation(config.seed)
+    federation = Simulation(config).federation(config.seed)
     if not len(federation.public_examples):
         raise UsageError(
             "these costs are counted on public examples",

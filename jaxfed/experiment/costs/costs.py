@@ -63,9 +63,7 @@ def cohort_of(config: ConfigDict) -> Federation:
     Raises:
         UsageError: as `Simulation`; a client without labels or without unlabeled examples.
     """
-    simulation = Simulation(config)
-    simulation.check()
-    federation = simulation.federation(config.seed)
+    federation = Simulation(config).federation(config.seed)
     number = config.cohort_size or federation.num_clients
     partition = Partition(*(clients[:number] for clients in federation.partition))
     cohort = Federation(federation.x, federation.y, partition, federation.num_classes)

@@ -51,7 +51,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
@@ -63,7 +63,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.errors import BeyondMemory
+from jaxfed.config.data.preprocessing import Report
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.errors import BeyondMemory, UsageError
 from jaxfed.experiment.run.best_checkpoint import Selected, validated
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
@@ -74,6 +76,7 @@ from jaxfed.federation.algorithm import (
     FederatedAlgorithm,
     Metrics,
     ServerState,
+    check_rounds,
     has_diverged,
     rounds_of,
 )
@@ -121,6 +124,76 @@ class Clients(Protocol):
         ...
 
 
+class Made(NamedTuple):
+    """A method of one repeat before its first round: its config, with its number of rounds, and clients."""
+
+    config: ConfigDict
+    federation: Federation
+    algorithm: FederatedAlgorithm
+
+
+def made(
+    config: ConfigDict,
+    name: str,
+    federation: Federation,
+    repeat: int = 0,
+    make: Callable[..., FederatedAlgorithm] = make_algorithm,
+) -> Made:
+    """Make a method for the clients of a repeat.
+
+    Raises:
+        UsageError: the method, its network or its learners refuse a value or these examples.
+    """
+    seen = methods.with_own_training(config, name)
+    federation = methods.clients_for(seen, name, federation)
+    with methods.naming_own_training(config, name):
+        algorithm = make(seen, name, federation, repeat)
+    if not isinstance(algorithm, FederatedAlgorithm):
+        raise UsageError(
+            f"the factory of {name!r} returned {type(algorithm).__name__}; return a FederatedAlgorithm"
+        )
+    stage_1 = f"config.{methods.training_key(config, name, 'labeled_only_rounds')}"
+    check_rounds(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
+    rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
+    if rounds != config.rounds:
+        seen = seen.copy_and_resolve_references()
+        seen.rounds = rounds
+    return Made(seen, federation, algorithm)
+
+
+def first_repeat(
+    config: ConfigDict,
+    simulation: Simulation,
+    maker: Callable[[str], Callable[..., FederatedAlgorithm]] = lambda name: make_algorithm,
+    report: Report = lambda done, total: None,
+) -> dict[str, Made]:
+    """Make the clients and the methods of the first repeat, before a run makes its workdir.
+
+    What is refused when:
+
+    * values of the config alone, and pairs of them: by `jaxfed.config.checks.check`, before data are read;
+    * a data set that does not suffice: when the `Simulation` is made;
+    * clients, networks, learners and methods of the first repeat: here. With
+      `preprocessing.kind="federated_features"` it is the model and the training of the features; methods need
+      the features, and are made once these are there;
+    * a later repeat: when its turn comes, by the same line.
+
+    Args:
+        config: resolved and checked.
+        simulation: of this config.
+        maker: of a method's name, makes its algorithm as `make_algorithm` does.
+        report: receives the progress of preprocessing.
+
+    Raises:
+        UsageError: as described.
+    """
+    if config.preprocessing.kind == "federated_features":
+        simulation.feature_training(config.seed)
+        return {}
+    federation = simulation.federation(config.seed, report)
+    return {name: made(config, name, federation, 0, maker(name)) for name in methods.chosen(config)}
+
+
 class Leg(NamedTuple):
     """Rounds of one method in one repeat: the steps `first_step` .. `last_step` of the experiment."""
 
@@ -156,6 +229,7 @@ class Experiment:
         observe: called with every round that has not diverged, before the round counts as finished.
         make: makes a method's algorithm, as `make_algorithm`.
         track: called with every line that has been added to metrics.jsonl.
+        first: methods of the first repeat that are made already (`first_repeat`).
     """
 
     config: ConfigDict
@@ -166,6 +240,7 @@ class Experiment:
     observe: Callable[[Observed], None] = lambda observed: None
     make: Callable[..., FederatedAlgorithm] | None = None
     track: Callable[[Record], None] = lambda record: None
+    first: dict[str, Made] = field(default_factory=dict)
 
     def run(self) -> dict[str, Any]:
         """Run the remaining rounds and return the results (`summarize`).
@@ -196,6 +271,16 @@ class Experiment:
                         raise BeyondMemory(f"config.{error}") from error
         return summarize(self.config, self.workdir.read_metrics())
 
+    def maker(self, name: str) -> Callable[..., FederatedAlgorithm]:
+        """Return the function that makes a method's algorithm; its arguments are those of `made`."""
+
+        def tell(line: str) -> None:
+            self.progress.note(f"{name}: {line}")
+
+        make = self.make or make_algorithm
+        progress = self.progress.within
+        return partial(make, progress=progress, tell=tell, folder=self.workdir.path)
+
     def _federation(self, repeat: int) -> Federation:
         self.progress.working_on("preparing data")
         federation = self.simulation.federation(
@@ -213,19 +298,14 @@ class Experiment:
         saves: CheckpointWriter,
     ) -> None:
         """Run one method to its last round, starting from the saved step if it lies in this leg."""
-        config = methods.with_own_training(self.config, leg.name)
-        federation = methods.clients_for(config, leg.name, federation)
-        self.progress.working_on(f"repeat {leg.repeat + 1}/{config.num_repeats} {leg.name}")
-
-        def tell(line: str) -> None:
-            self.progress.note(f"{leg.name}: {line}")
-
-        make = partial(self.make or make_algorithm, tell=tell, folder=self.workdir.path)
-        algorithm = make(config, leg.name, federation, leg.repeat, self.progress.within)
-        rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
-        if rounds != config.rounds:
-            config = config.copy_and_resolve_references()
-            config.rounds = rounds
+        self.progress.working_on(f"repeat {leg.repeat + 1}/{self.config.num_repeats} {leg.name}")
+        is_made = leg.repeat == 0 and leg.name in self.first
+        config, federation, algorithm = (
+            self.first.pop(leg.name)
+            if is_made
+            else made(self.config, leg.name, federation, leg.repeat, self.maker(leg.name))
+        )
+        rounds = config.rounds
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)

@@ -26,10 +26,20 @@ _TIMES = "seconds"
 
 
 @contextmanager
+def own_place(path: Path) -> Iterator[Path]:
+    """Yield the path in the first or only process, and a temporary folder in the others."""
+    if processes.is_first():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="jaxfed-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
 def open_for_all(
     path: str | os.PathLike[str], config: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Workdir]:
-    """Open the workdir in the first or only process, and a temporary copy to resume from in the others.
+    """Open the workdir in the first or only process, and a copy to resume from in the others' `own_place`.
 
     Arguments and errors as for `open_workdir`. An error in the first process ends all.
     """
@@ -45,11 +55,10 @@ def open_for_all(
                 sent = _packed(directory.path)
         sent = processes.from_first(sent)
         if not processes.is_first():
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxfed-"))
             with tarfile.open(fileobj=io.BytesIO(sent)) as archive:
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
-                archive.extractall(folder)
-            directory = stack.enter_context(open_workdir(folder, config))
+                archive.extractall(path)
+            directory = stack.enter_context(open_workdir(path, config))
         yield directory
 
 

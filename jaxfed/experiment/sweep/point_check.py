@@ -19,6 +19,7 @@ from jaxfed.config.data.sources import clients_set
 from jaxfed.config.methods import check_tested_alike
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.loop import first_repeat
 from jaxfed.experiment.sweep.sweep_plan import Point, SweepPlan
 from jaxfed.host.parallel.devices import check_platform
 from jaxfed.host.parallel.workers import worker_processes
@@ -58,7 +59,7 @@ def _objection(asked: _Asked) -> str:
         check_tested_alike(config)
         if not _read or _read[0][0] != source:
             _read[:] = [(source, clients_set(config))]
-        Simulation(config, _read[0][1]).check()
+        first_repeat(config, Simulation(config, _read[0][1]))
     except UsageError as error:
         return str(error)
     return ""

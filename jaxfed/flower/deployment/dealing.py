@@ -21,6 +21,7 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.encoding import RowEncoding
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.loop import first_repeat
 from jaxfed.experiment.store.workdir import plain
 from jaxfed.federation.clients import Federation
 from jaxfed.flower.client.client_data import (
@@ -63,7 +64,8 @@ def deal(config: ConfigDict, nodes: Path, server: Path, *, repeat: int = 0) -> D
             allowed="use 'clients'",
         )
     simulation = Simulation(config)
-    simulation.check()
+    simulation.warn()
+    first_repeat(config, simulation)
     federation = simulation.federation(config.seed + repeat)
     encoding = None  # of rows, unless a network computes their features
     if config.preprocessing.kind not in ("pretrained", "federated_features"):

@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from small_simulations import prepared
 
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_training
@@ -39,7 +40,7 @@ def check_all(initial_model, *overrides):
     config = load(*overrides)
     config.training.initial_model = initial_model
     check(config)
-    Simulation(config).check()
+    prepared(config)
     return config
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.data.preprocessing import check_copies
-from jaxfed.data import Dataset
+from jaxfed.config.data.preprocessing import Parts, check_copies
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
@@ -34,14 +33,12 @@ def test_epochs_are_refused_as_they_were_set(monkeypatch, override, key):
 @pytest.mark.parametrize("kind", ["standardized", "identity"])
 def test_copies_of_all_parts_are_demanded(monkeypatch, kind):
     """Those of the test split and of public examples, too."""
-    x, y = np.ones((20, 3), np.uint8), np.arange(20) % 2
+    x = np.ones((20, 3), np.uint8)
     config = file.load("fedavg_xclp.py", [f"preprocessing.kind={kind}"])
-    own, public = (
-        Dataset("a", x, y, x_test, y[: len(x_test)], 2, ("a", "b")) for x_test in (x[:10], x[:0])
-    )
+    parts = Parts(train=x, test=x[:10], public=x)
     available = "jaxfed.federation.execution.memory.available_bytes"
     monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20))
-    check_copies(own, config, public)
+    check_copies(parts, config)
     monkeypatch.setattr(available, lambda: 4 * 3 * (20 + 10 + 20) - 1)
     with pytest.raises(UsageError, match=rf"kind='{kind}': a float32 copy of all examples would"):
-        check_copies(own, config, public)
+        check_copies(parts, config)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from small_simulations import prepared
 
 from jaxfed.config import base
 from jaxfed.config.build.networks import make_model
@@ -57,7 +58,7 @@ def of_shift(image, down, right):
 def test_rows_are_the_image_weak_views_and_strong_views(config, images):
     check(config)
     simulation, reports = Simulation(config), []
-    simulation.check()
+    simulation.warn()
     x = simulation.federation(0, lambda done, total: reports.append((done, total))).x
     assert x.shape == (60, 1 + 2 * V, 16)
     np.testing.assert_array_equal(x[:, 0], images.reshape(60, 16))
@@ -165,7 +166,7 @@ def test_components_of_images_and_views_are_those_of_the_training_images(config,
     config.preprocessing.components = 5
     check(config)
     simulation = Simulation(config)
-    simulation.check()
+    simulation.warn()
     federation = simulation.federation(0)
     assert federation.x.shape == (60, 1 + 2 * V, 5)
     own = whole[:40, 0].astype(np.float64)
@@ -204,10 +205,10 @@ def make_mlp_features(state, federation):
 def test_more_components_than_images_are_refused(config, images):
     config.preprocessing.components = 41
     with pytest.raises(UsageError, match=r"components=41: use integers up to 40"):
-        Simulation(config).check()
+        prepared(config)
 
 
 def test_too_many_views_are_refused_before_anything_is_computed(config, images):
     config.preprocessing.views = 10**8
     with pytest.raises(UsageError, match=r"preprocessing\.views=100000000: 200000001 rows of 1280"):
-        Simulation(config).check()
+        prepared(config)

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import base
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check
-from jaxfed.config.data.feasibility import check_presence
+from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 
@@ -94,7 +94,7 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
 )
 def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
     with pytest.raises(UsageError) as caught:
-        Simulation(digits(*(f"federation.{override}" for override in overrides))).check()
+        Simulation(digits(*(f"federation.{override}" for override in overrides))).warn()
     message = str(caught.value)
     assert message.startswith(words)
     assert "\n" not in message
@@ -103,10 +103,10 @@ def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
 def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
     """A million of them would be dealt out for hours before the first round."""
     simulation, dealt = Simulation(digits("num_repeats=1000000")), []
-    deal = simulation._federation
-    monkeypatch.setattr(simulation, "_federation", lambda *_: dealt.append(1) or deal(*_))
-    simulation.check()
-    assert 0 < len(dealt) <= 100
+    deal = simulation._deal
+    monkeypatch.setattr(simulation, "_deal", lambda seed: dealt.append(1) or deal(seed))
+    simulation.warn()
+    assert 0 < len(dealt) <= 101
 
 
 def test_defaults_are_right_and_every_rule_has_one():
@@ -200,7 +200,9 @@ def test_departures_of_clients_that_there_are():
     natural = ["federation.partition=natural", "federation.num_clients=0"]
     check.check(digits(*protocols, *natural, "xclp.presence=10@setup"))
     with pytest.raises(UsageError, match=r"config\.xclp_auto\.presence: client 4: at most 3 of 4"):
-        check_presence(digits(*protocols, *natural, "xclp_auto.presence=4@setup"), 4)
+        check_number_of_clients(
+            digits(*protocols, *natural, "cohort_size=0", "xclp_auto.presence=4@setup"), 4
+        )
 
 
 TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"

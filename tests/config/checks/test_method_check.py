@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import optax
 import pytest
+from small_simulations import prepared
 from small_training import double, training_of
 
 from jaxfed.algorithms import ALGORITHMS
@@ -12,7 +13,6 @@ from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.config import file
 from jaxfed.config.build import assembly, networks
 from jaxfed.config.checks import check
-from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import EVERYWHERE, declared, needs_of
 from jaxfed.training.local.batches import Batches
@@ -182,12 +182,12 @@ def test_what_depends_on_the_data_is_found_with_them():
         raise UsageError(f"no network for examples {training.model.apply}")
 
     config = file.load(TRAINING, ["baselines="])
-    Simulation(config).check()
+    prepared(config)
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(ALGORITHMS, config.algorithm, refusing)
         check.check(config)
         with pytest.raises(UsageError, match="no network for examples"):
-            Simulation(config).check()
+            prepared(config)
 
 
 def test_sources_of_labels_are_named():

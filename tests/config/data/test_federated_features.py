@@ -10,10 +10,11 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
-from jaxfed.config.data.federated_features import check, labeled_part, with_learned_features
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.federated_features import feature_training, labeled_part
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.loop import Experiment, first_repeat
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
@@ -48,7 +49,7 @@ def raw(config):
 
 def learned(config, federation, checkpoints=None, heard=None):
     report = (lambda done, total: None) if heard is None else (lambda *said: heard.append(said))
-    return with_learned_features(config, federation, 0, checkpoints, report)
+    return feature_training(config, federation, 0).with_features(checkpoints, report)
 
 
 def test_features_and_predictions_of_fedavg_by_hand(config, raw):
@@ -95,7 +96,7 @@ def test_stopped_and_resumed_equals_uninterrupted(config, raw, tmp_path):
 
     checkpoints = Checkpoints(tmp_path)
     with pytest.raises(Stop):
-        with_learned_features(config, raw, 0, checkpoints, stop)
+        feature_training(config, raw, 0).with_features(checkpoints, stop)
     heard = []
     assert checkpoints.latest().progress == {"round": 4}
     resumed = learned(config, raw, checkpoints, heard)
@@ -117,7 +118,6 @@ def test_an_experiment_on_learned_features(tmp_path):
         Interruption() as interruption,
     ):
         simulation = Simulation(config)
-        simulation.check()
         results = Experiment(config, simulation, workdir, progress, interruption).run()
         assert (workdir.preprocessing(0) / "6.npz").is_file()
     methods = results["algorithms"]
@@ -142,19 +142,24 @@ def test_diverged_training_is_named(raw):
     assert diverged_in < 6
 
 
+def checked_and_prepared(config):
+    check(config)
+    return first_repeat(config, Simulation(config))
+
+
 MISTAKES = {
     "rounds=1": "config.rounds=1: .*4 clients make 2 groups; use integers from 2 on",
     "training.class_weights=(1, 2)": "class_weights: 2 numbers, but digits has 10 classes",
     "training.initial_model=pretrained": "'linear_mlp'; set model.name to one of 'eff",
     "training.initial_model=./nowhere": "initial_model='./nowhere': no such folder",
-    "model.embeding=8": "embeding",
 }
 
 
 @pytest.mark.parametrize(("override", "message"), MISTAKES.items(), ids=MISTAKES)
 def test_what_cannot_work_is_said_at_once(override, message):
+    config = file.load(CONFIG, [*SMALL, override])
     with pytest.raises(UsageError, match=message) as error:
-        Simulation(file.load(CONFIG, [*SMALL, override])).check()
+        checked_and_prepared(config)
     assert "\n" not in str(error.value)
 
 
@@ -165,11 +170,11 @@ def test_a_network_needs_its_weights_and_its_images(config, raw, tmp_path, monke
     wanted.model = {"name": "efficientnet_b0"}
     wanted.training.initial_model = "pretrained"
     with pytest.raises(UsageError, match="3 channels, not of 1"):
-        check(wanted, raw)
+        feature_training(wanted, raw, 0)
     color = dataclasses.replace(raw, x=np.zeros((len(raw.x), 32, 32, 3), np.uint8))
     wanted.dataset.root = str(tmp_path)
     with pytest.raises(UsageError, match="no weights of efficientnet_b0"):
-        check(wanted, color)
+        feature_training(wanted, color, 0)
 
 
 def test_the_network_alone_is_a_mistake():

@@ -100,6 +100,7 @@ def test_no_config_keeps_a_size_for_other_data(spec):
 
 def test_a_share_of_labels_counts_for_other_data_where_the_config_has_a_number(patients):
     given = [*patients, "federation.labeled_fraction=0.5", "federation.num_clients=5"]
+    given.append("preprocessing.kind=standardized")
     config = file.load("fedavg_xclp.py", given)
     check_given(lambda texts: file.load("fedavg_xclp.py", texts), given)
     held = Simulation(config).holdings()

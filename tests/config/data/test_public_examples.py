@@ -22,7 +22,7 @@ def held_by_clients(federation):
 def test_a_part_of_the_training_split_is_everybodys(tmp_path, num_test, partition):
     keys = SIZE | {"federation.partition": partition, "dataset.validation_fraction": 0.1}
     ours = simulation(tmp_path, num_test, **keys)
-    ours.check()
+    ours.warn()
     first, second = ours.federation(0), ours.federation(1)
     for federation in (first, second):
         assert len(federation.public) == 30
@@ -55,7 +55,7 @@ def test_what_clients_have_can_stay_while_what_is_public_grows(tmp_path):
     def drawn(public_size, seed=0):
         keys = SIZE | {"federation.public_size": public_size, "federation.own_size": 60}
         ours = simulation(tmp_path, 30, **keys)
-        ours.check()
+        ours.warn()
         return ours.federation(seed)
 
     small, middle, all_that_is_left = map(drawn, (5, 40, 120))
@@ -127,7 +127,7 @@ def test_another_data_set_is_everybodys(tmp_path, names, size, labeled):
         "federation.public_labeled": labeled,
     }
     ours = simulation(tmp_path, 30, **keys)
-    ours.check()
+    ours.warn()
     federation = ours.federation(0)
     assert len(federation.public) == (size or (40 if labeled else 50))
     values = federation.public_examples[:, 0].astype(int)
@@ -171,7 +171,7 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
 )
 def test_more_than_there_is(tmp_path, keys, told):
     with pytest.raises(UsageError, match=told) as caught:
-        simulation(tmp_path, 30, **keys).check()
+        simulation(tmp_path, 30, **keys).warn()
     assert "\n" not in str(caught.value)
 
 
@@ -187,7 +187,7 @@ def test_more_than_there_is(tmp_path, keys, told):
 )
 def test_more_than_the_other_set_has(tmp_path, keys, told):
     with pytest.raises(UsageError, match=told):
-        simulation(tmp_path, 30, **write_public(tmp_path), **keys).check()
+        simulation(tmp_path, 30, **write_public(tmp_path), **keys).warn()
 
 
 def test_another_set_must_be_there_and_of_the_same_shape(tmp_path):
@@ -220,7 +220,7 @@ def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
         "jaxfed.federation.execution.memory.available_bytes", lambda: 4 * 4 * 30 - 1
     )
     with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
-        ours.check()
+        ours.warn()
 
 
 def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from absl import logging
 from ml_collections import ConfigDict
-from small_simulations import classes_of, simulation
+from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
 from jaxfed.config.data.preprocessing import warn_of_scales
@@ -160,8 +160,8 @@ def test_natural_clients_have_the_names_of_the_data(tmp_path):
 @pytest.mark.parametrize(
     ("partition", "column", "said"),
     [
-        ("natural", "client_id", "names no clients that could hold it"),
-        ("subclasses", "subclass", "has no subclasses, by which clients could hold it"),
+        ("natural", "client_id", "has no client_id, by which clients could hold it"),
+        ("subclasses", "subclass", "has no subclass, by which clients could hold it"),
     ],
 )
 def test_clients_hold_a_test_split_only_by_a_column_of_its_own(tmp_path, partition, column, said):
@@ -178,9 +178,9 @@ def test_clients_hold_a_test_split_only_by_a_column_of_its_own(tmp_path, partiti
     config.federation.test = "clients"
     message = rf"config\.federation\.test='clients': the test split of .* {said}; use 'central', or"
     with pytest.raises(UsageError, match=message):
-        Simulation(config).check()
+        Simulation(config).warn()
     config.federation.test = "central"
-    Simulation(config).check()
+    Simulation(config).warn()
 
 
 def unlabeled_simulation(tmp_path, **keys):
@@ -212,7 +212,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
     ours = unlabeled_simulation(tmp_path, **CASES[case])
-    ours.check()
+    ours.warn()
     federation = ours.federation(0)
     part = federation.partition
     for points in (federation.validation, federation.test, *part.labeled, *part.new):
@@ -238,7 +238,7 @@ def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
 def test_natural_clients_without_clients_are_told_the_key(tmp_path):
     ours = simulation(tmp_path, 0, **{"federation.partition": "natural"})
     with pytest.raises(UsageError, match=r"natural': needs client_id.*config\.dataset\.client_key"):
-        ours.check()
+        ours.warn()
     with pytest.raises(UsageError, match=r"config\.dataset\.client_key='z': no array z"):
         simulation(tmp_path, 0, **{"dataset.client_key": "z"})
 
@@ -249,17 +249,17 @@ def test_a_test_split_without_clients_is_for_all_of_them(tmp_path):
     config = base.get_config()
     config.dataset.name, config.dataset.client_key = str(tmp_path / "*.csv"), "file"
     config.federation.partition, config.federation.num_clients = "natural", 0
-    words = r"test='clients': the test split of .* names no clients .*; use 'central', or give"
+    words = r"test='clients': the test split of .* has no client_id, .*; use 'central', or give"
     with pytest.raises(UsageError, match=rf"^config\.federation\.{words}"):
-        Simulation(config).check()
+        Simulation(config).warn()
     config.federation.test = "central"
-    Simulation(config).check()
+    Simulation(config).warn()
 
 
 def test_rows_of_features_are_no_images(tmp_path):
     words = r"kind='images': .*set.npz has rows of 1 features, no images; use 'standardized'"
     with pytest.raises(UsageError, match=rf"^config\.preprocessing\.{words}"):
-        simulation(tmp_path, 0, **{"preprocessing.kind": "images"}).check()
+        simulation(tmp_path, 0, **{"preprocessing.kind": "images"}).warn()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fixmatch"])
@@ -276,7 +276,7 @@ def test_levels_of_images_are_those_of_their_augmentation(tmp_path, method):
         config.training[keys[method]] = (name,)
         words = rf"^config\.training\.{keys[method]}='cutout:2': needs pixels from 0 to 1; .* uint8, or as"
         with pytest.raises(UsageError, match=words) if is_refused else nullcontext():
-            Simulation(config).check()
+            prepared(config)
 
 
 @pytest.mark.parametrize("kind", ["identity", "standardized"])
@@ -289,7 +289,7 @@ def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape
     config.dataset.name = str(tmp_path / "set.npz")
     config.federation.num_clients = 2
     config.preprocessing.kind = kind
-    Simulation(config).check()
+    Simulation(config).warn()
     if (kind, scale, len(shape)) == ("identity", 101, 2):
         (line,) = said
         assert "feature 1 goes up to 1.01, feature 0 to 0.01" in line
@@ -331,10 +331,10 @@ def test_units_of_features_are_said_to_methods_that_take_them(
 def test_clients_without_examples_are_counted(tmp_path, said):
     keys = {"federation.test": "central", "federation.public_size": 100}
     with pytest.raises(UsageError, match=r"num_clients=45: at most 44, the number of the 180 exa"):
-        simulation(tmp_path, 0, **keys, **{"federation.num_clients": 45}).check()
+        simulation(tmp_path, 0, **keys, **{"federation.num_clients": 45}).warn()
     keys |= {"federation.partition": "dirichlet", "federation.dirichlet_alpha": 0.01}
     ours = simulation(tmp_path, 0, **keys, **{"federation.num_clients": 40})
-    ours.check()
+    ours.warn()
     empty = sum(not len(ours.dealt(0).points(client)) for client in range(40))
     assert empty > 0
     assert said == [
@@ -348,7 +348,7 @@ def test_clients_without_examples_are_counted(tmp_path, said):
 )
 def test_clients_that_the_partition_ignores_are_named(tmp_path, said, key, scheme, is_said):
     keys = {"dataset.client_key": key, "federation.partition": scheme}
-    simulation(tmp_path, 0, sites=True, **keys).check()
+    simulation(tmp_path, 0, sites=True, **keys).warn()
     assert len(said) == is_said
     assert all("other clients than the 4 that" in line for line in said)
 
@@ -362,7 +362,7 @@ def test_clients_whose_examples_are_all_public_are_counted(tmp_path, said):
     config.federation.partition, config.federation.num_clients = "natural", 0
     config.federation.test, config.federation.public_fraction = "central", 0.9
     ours = Simulation(config)
-    ours.check()
+    ours.warn()
     lost = 3 - ours.dealt(0).num_clients
     assert lost
     assert said == [
@@ -371,13 +371,13 @@ def test_clients_whose_examples_are_all_public_are_counted(tmp_path, said):
 
 
 def test_one_class_is_refused_and_classes_of_the_test_split_alone_are_named(tmp_path, said):
-    simulation(tmp_path, 30, sizes=(60, 60, 0)).check()
+    simulation(tmp_path, 30, sizes=(60, 60, 0)).warn()
     (line,) = said
     assert line.endswith(
         "10 of 30 test examples count as wrong: no training example is of class '2'"
     )
     with pytest.raises(UsageError, match="each example with a label is of class '0'; two classes"):
-        simulation(tmp_path, 0, sizes=(60, 0, 0)).check()
+        simulation(tmp_path, 0, sizes=(60, 0, 0)).warn()
 
 
 def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
@@ -389,4 +389,4 @@ def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
         sizes[share] = [len(points) for points in federation.partition.unlabeled]
     assert np.ptp(sizes[0.0]) < 10 < np.ptp(sizes[1.0])
     with pytest.raises(UsageError, match=r"config\.federation\.dirichlet_alpha_rest=-1"):
-        simulation(tmp_path, 30, **keys, **{"federation.dirichlet_alpha_rest": -1.0}).check()
+        simulation(tmp_path, 30, **keys, **{"federation.dirichlet_alpha_rest": -1.0}).warn()

@@ -114,7 +114,7 @@ def test_gaps_of_both_tables_get_the_clients_median_and_an_indicator(tmp_path, e
         table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
     config = config_of(own, public, columns, "preprocessing.kind=identity")
     ours = simulation.Simulation(config)
-    ours.check()
+    ours.warn()
     federation = ours.federation(0)
     assert federation.x.shape == (70, 4)
     median = np.unique(federation.x[[3, 4], 0])

@@ -422,12 +422,10 @@ def test_students_are_planned_by_their_method():
     assert few.schooling.voters == 2
 
 
-def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
-    """Its own, and that of the clients."""
-    seeds, deal = [], Simulation._federation
-    monkeypatch.setattr(
-        Simulation, "_federation", lambda *given: seeds.append(given[2]) or deal(*given)
-    )
+def test_the_first_repeat_is_dealt_out_once_before_the_workdir(tmp_path, monkeypatch):
+    """For the audit's targets, the clients and the methods; and each repeat for the room of its clients."""
+    seeds, deal = [], Simulation._deal
+    monkeypatch.setattr(Simulation, "_deal", lambda *given: seeds.append(given[1]) or deal(*given))
 
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -435,7 +433,7 @@ def test_checks_deal_every_repeat_once(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxfed.api.conduct.open_for_all", stop)
     with pytest.raises(KeyboardInterrupt):
         run(config_of(*TREES), tmp_path, audited=True)
-    assert seeds == [0, 1]
+    assert sorted(seeds) == [0, 0, 1]
     with pytest.raises(UsageError, match=r"audit\.population=5000"):
         run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
 

@@ -1,0 +1,135 @@
+"""Conditions on the number of clients, of a federation and of a round.
+
+    check_number_of_clients(config, 20)
+
+The config's check calls it if `federation.num_clients` is set. Else the data have the number, and it is
+called when a repeat is dealt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxfed.config import methods
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.clock.schedule import Schedule
+from jaxfed.federation.departures import check_departures
+from jaxfed.federation.sampling import cohort_sizes, num_groups
+from jaxfed.training.consensus.dropout import departures_of
+from jaxfed.xclp.settings import departures
+
+_BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels with the settings of the section `xclp`
+
+
+def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
+    """Check that rounds and their sums are possible with this number of clients.
+
+    Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
+    over them. Clients scheduled to drop out must exist. Mask partners must suffice for every number of
+    clients that sampling makes of these: fewer clients sometimes need more partners
+    (`jaxfed.secure.session.neighborhoods`).
+
+    Raises:
+        UsageError: names the key.
+    """
+    if 0 < config.federation.num_clients < config.cohort_size:
+        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
+        raise UsageError(wrong, key="config.cohort_size", value=config.cohort_size)
+    groups = num_groups(num_clients, config.cohort_size)
+    if config.sampling == "groups" and config.rounds < groups:
+        raise UsageError(
+            f"with sampling='groups' and cohort_size={config.cohort_size}, {num_clients} clients make "
+            f"{groups} groups",
+            key="config.rounds",
+            value=config.rounds,
+            allowed=f"use integers from {groups} on",
+        )
+    sizes = cohort_sizes(config, num_clients)
+    _check_presence(
+        "xclp", config.xclp.to_dict(), num_clients
+    )  # also a label source of methods that train
+    _check_partners(config.xclp.get("mask_partners", 0), sizes, _of_xclp())
+    for name in methods.chosen(config):
+        given = methods.all_keywords(config, name)
+        _check_presence(name, given, num_clients)
+        partners = methods.keywords(config, name).get("mask_partners", 0)
+        _check_partners(partners, sizes, methods.naming_keywords(config, name))
+        _check_round(config, name, config.cohort_size or num_clients)
+
+
+def check_scheduled_partners(config: ConfigDict, name: str, schedule: Schedule) -> None:
+    """Check the mask partners of a method whose cohorts a clock has changed; see `clock.schedule`.
+
+    Raises:
+        UsageError: as `check_number_of_clients`.
+    """
+    for size, first, naming in _partners_of(config, name):
+        later = schedule.rounds[first:]
+        _check_partners(size, {len(one.clients) for one in later}, naming)
+
+
+def _check_presence(owner: str, given: Mapping[str, Any], num_clients: int) -> None:
+    """Check that clients scheduled to drop out of a method's protocols or masked sums exist."""
+    if "presence" not in given:
+        return
+    key = f"config.{owner}.presence"
+    if "sums" in given:
+        leaving = departures_of(given["presence"], given["sums"], key)
+    else:
+        with section(f"config.{owner}", ("presence",)):
+            leaving = departures.parsed(given["presence"])
+    check_departures(leaving, num_clients, key)
+
+
+def _check_round(config: ConfigDict, name: str, size: int) -> None:
+    """Check that the `size` clients of a round suffice for a method."""
+    given = methods.all_keywords(config, name)
+    if given.get("num_groups", 1) > size:
+        wrong = f"at most the {size} clients of a round (config.cohort_size)"
+        raise UsageError(wrong, key=f"config.{name}.num_groups", value=given["num_groups"])
+    for key, alone in (("prototype_sums", "none"), ("sums", "plaintext")):
+        if given.get(key, alone) != alone and size < 2:
+            raise UsageError(
+                f"with config.{name}.{key}={given[key]!r} a round has 2 clients or more",
+                key="config.cohort_size" if config.cohort_size else "config.federation.num_clients",
+                value=size,
+            )
+    number = methods.with_own_training(config, name).training.training_cohort_size
+    if methods.uses_training(config, name) and number > size:
+        raise UsageError(
+            f"a round has {size} clients",
+            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
+            value=number,
+            allowed=f"use 1 to {size}, and 0 for all",
+        )
+
+
+def _partners_of(
+    config: ConfigDict, name: str
+) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
+    """Yield numbers of partners, the rounds before the first sum among them, and the names of their keys."""
+    own = methods.keywords(config, name).get("mask_partners", 0)
+    yield own, 0, methods.naming_keywords(config, name)
+    if methods.needs(config, name).pseudo_label in _BY_XCLP:
+        first = methods.with_own_training(config, name).training.labeled_only_rounds
+        yield config.xclp.get("mask_partners", 0), first, _of_xclp()
+
+
+def _of_xclp() -> AbstractContextManager[None]:
+    return section("config.xclp", ("mask_partners",))
+
+
+def _check_partners(
+    size: int, num_clients: Iterable[int], naming: AbstractContextManager[None]
+) -> None:
+    if not size:
+        return
+    from jaxfed.secure.session.neighborhoods import check_partners  # only sums under masks need it
+
+    with naming:
+        for number in sorted(num_clients):
+            check_partners(number, size)
