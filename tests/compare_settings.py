@@ -424,8 +424,9 @@ def specifications(package: Package) -> list[str]:
     for path in sorted(Path(CONFIGS).glob("[!_]*.py")):
         module = package.load_module(str(path))
         listed = getattr(module, "VARIANTS", None)
-        if listed is None and hasattr(module, "xclp_prediction"):
-            listed = {} if path.stem in INLINE_VARIANTS else module.xclp_prediction.VARIANTS
+        shared = getattr(module, "_xclp_prediction", getattr(module, "xclp_prediction", None))
+        if listed is None and shared is not None:
+            listed = {} if path.stem in INLINE_VARIANTS else shared.VARIANTS
         names = [*(listed or {}), *INLINE_VARIANTS.get(path.stem, ()), *SHARED_VARIANTS]
         found += [path.name, *(f"{path.name}:{name}" for name in dict.fromkeys(names))]
     pages = at_base("ls-tree", "-r", "--name-only", BASE, "README.md", "docs", "results", CONFIGS)
