@@ -25,9 +25,9 @@ from benchmarks.rounds.fedavg_round import (
     rounds_of,
 )
 from benchmarks.timing.contest import Contest, optional_peer
+from jaxfed.config.file import shipped
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
-from ml_collections_configs import fssl
 
 CLIENTS, LABELED, UNLABELED = 8, 20, 180  # of config `fssl:fashion_mnist`, a client of 200
 FIXMATCH = "FixMatch"
@@ -38,7 +38,7 @@ _THRESHOLD = 0.95
 def fssl_round(with_peers: bool) -> Iterator[Contest]:
     """8 clients, 20 labeled and 180 unlabeled images each, 2 epochs, a small CNN."""
     federation = _federation()
-    config = fssl.get_config("fashion_mnist")
+    config = shipped("fssl").get_config("fashion_mnist")
     fixmatch, start = rounds_of("fixmatch", config, federation)
     for name, most in MOST.items():
         ours, _ = rounds_of(name, config, federation)

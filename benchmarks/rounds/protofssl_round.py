@@ -25,10 +25,10 @@ from benchmarks.rounds.fedavg_round import (
 from benchmarks.timing.contest import Contest, Work, optional_peer
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.build.networks import make_model
+from jaxfed.config.file import shipped
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.models import Model
-from ml_collections_configs import protofssl
 
 CLIENTS, LABELS_A_CLASS, UNLABELED = 5, 5, 490  # Section 6: 540 images a client
 _MULTIPLY_ADDS = 0.38e9  # of ResNet-8, one image, forward; see its docstring
@@ -38,7 +38,7 @@ _TORCH = "PyTorch loop"
 def protofssl_round(with_peers: bool) -> Iterator[Contest]:
     """5 clients, 10 episodes, ResNet-8; the unlabeled query of Table 5, on a CPU a fifth of it."""
     federation = _federation()
-    config = protofssl.get_config("cifar10_iid")
+    config = shipped("protofssl").get_config("cifar10_iid")
     config.protofssl.unlabeled_query = 20 if on_cpu() else 100
     algorithm = make_algorithm(config, "protofssl", federation)
     start = algorithm.init(jax.random.key(0), federation)

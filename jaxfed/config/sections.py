@@ -210,7 +210,6 @@ class PreprocessingSection(Section):
         network: network trained on ImageNet.
         weights: its weights; '': NETWORK.safetensors in the data folder.
         image_size: pixels a side of its input.
-        batch_size: images in a batch of it.
         components: principal components of the training images' features that are kept.
         views: weak, and as many strong, views of each image whose features are computed before training.
     """
@@ -232,7 +231,6 @@ class PreprocessingSection(Section):
     image_size: Annotated[
         int, Ge(0), Note("0 is what the network was trained on"), when("kind", "pretrained")
     ] = 0
-    batch_size: Annotated[int, Ge(0), Note("0 is by device"), when("kind", "pretrained")] = 0
     components: Annotated[int, Ge(0), Note("0 keeps all features"), when("kind", "pretrained")] = 0
     views: Annotated[int, Ge(0), Note("0 augments nothing"), when("kind", "pretrained")] = 0
 
@@ -587,7 +585,6 @@ class ExecutionSection(Section):
 
     Attributes:
         strategy: how clients are mapped to devices; 'shard_map': over all devices, with XCLP's graph.
-        chunk_size: clients computed together in the loop over clients.
         convolution: convolution algorithm.
         precision: type that networks compute in.
         workers: processes for xclp.hamming='phe' and for fitting estimators; 0: none.
@@ -598,7 +595,6 @@ class ExecutionSection(Section):
     """
 
     strategy: Annotated[str, OneOf(("auto", *STRATEGIES))] = "auto"
-    chunk_size: Annotated[int, Ge(0), Note("0 is one client")] = 0
     convolution: Convolution = "auto"
     precision: Annotated[str, OneOf(DTYPES)] = "float32"
     workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0

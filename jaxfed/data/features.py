@@ -106,7 +106,7 @@ def extraction(
     weights: str | os.PathLike[str] | None,
     root: str | None,
     image_size: int | None,
-    batch_size: int | None,
+    batch_size: int | None = None,
 ) -> tuple[nnx.State, Callable[[nnx.State, jax.Array], jax.Array], int]:
     """Return the network's state, the function of it and of images, and the number of images at a time.
 

@@ -257,9 +257,11 @@ def _client_execution(
     strategy, num_devices = _strategy(config, federation)
     map_apart = None
     if map_clients is None:
-        if config.execution.strategy == "auto" and not config.execution.chunk_size:
+        chunk_size = None  # one client
+        if config.execution.strategy == "auto":
             map_apart = fastest_apart()
-        chunk_size = _chunk_size(config.execution, federation)
+            if jax.default_backend() != "cpu":
+                chunk_size = federation.num_clients
         mesh = Mesh(jax.devices()[:num_devices], ("clients",))
         map_clients = partial(client_map, strategy=strategy, chunk_size=chunk_size, mesh=mesh)
         # On one CPU, labeling uses one device: all of its cores work on one graph.
@@ -287,16 +289,6 @@ def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
         return strategy, 1
     num_devices = even_devices(config.cohort_size or federation.num_clients)
     return (strategy, num_devices) if num_devices > 1 else ("map", 1)
-
-
-def _chunk_size(execution: ConfigDict, federation: Federation) -> int | None:
-    """Return the chunk size of the loop over clients: the config's, else None for one client.
-
-    With strategy "auto" on an accelerator it is all clients.
-    """
-    if execution.chunk_size or execution.strategy != "auto" or jax.default_backend() == "cpu":
-        return execution.chunk_size or None
-    return federation.num_clients
 
 
 def _batches(wanted: TrainingSection, federation: Federation) -> Batches:

@@ -69,7 +69,6 @@ COUNTS_WITH: dict[str, Mapping[str, Values]] = {
     "preprocessing.network": _PRETRAINED,
     "preprocessing.weights": _PRETRAINED,
     "preprocessing.image_size": _PRETRAINED,
-    "preprocessing.batch_size": _PRETRAINED,
     "preprocessing.components": _PRETRAINED,
     "preprocessing.views": _PRETRAINED,
     **{

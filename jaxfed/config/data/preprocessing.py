@@ -219,5 +219,4 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
         "weights": wanted.weights or None,
         "root": config.dataset.root or None,
         "image_size": wanted.image_size or None,
-        "batch_size": wanted.batch_size or None,
     }

@@ -16,12 +16,13 @@ from jaxfed.errors import UsageError
 
 CONFIG = """
 
-import ml_collections_configs.xclp_digits as shipped
 from ml_collections import ConfigDict
+
+from jaxfed.config.file import shipped
 
 
 def get_config(variant=""):
-    config = shipped.get_config("smoke")
+    config = shipped("xclp_digits").get_config("smoke")
     config.federation.num_clients = 4
     config.federation.partition = "two_camps"
     config.two_camps = ConfigDict({"preference": 9.0})

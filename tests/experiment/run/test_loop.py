@@ -473,7 +473,7 @@ def test_pretrained_features_of_both_splits(config, monkeypatch):
     np.testing.assert_array_equal(federation.x, images.reshape(60, 4))
     assert [num_images for num_images, _ in calls] == [40, 20]
     assert calls[1][1]["image_size"] == 64
-    assert calls[1][1]["weights"] is calls[1][1]["batch_size"] is None
+    assert calls[1][1]["weights"] is None
     assert reports == [(40, 60), (60, 60)]
     new = np.concatenate(federation.partition.new)
     assert sorted(new.tolist()) == list(range(40, 60))
