@@ -8,7 +8,6 @@ import pytest
 from jaxfed import Federation
 from jaxfed.data import load
 from jaxfed.data.labels import read_labels
-from jaxfed.errors import UsageError
 
 NOTHING = [
     "",
@@ -105,60 +104,6 @@ def test_of_clients_arrays_minus_one_is_unlabeled_whatever_else_there_is():
     federation = Federation.from_clients([(np.ones((4, 2)), [-1, 1, -1, 1])])
     np.testing.assert_array_equal(federation.y, [-1, 1, -1, 1])
     assert [len(part) for part in federation.partition.labeled] == [2]
-
-
-X = np.ones((2, 3), np.float32)
-BAD_PARTS = {
-    "bytes among numbers": (
-        [(X, [0, 1]), (X.astype(np.uint8), [0, 1])],
-        {},
-        "float32 and some uint8",
-    ),
-    "a public part of bytes": (
-        [(X, [0, 1])],
-        {"public": X.astype(np.uint8)},
-        "some examples are float32 and some uint8",
-    ),
-    "a server of numbers": (
-        [(X.astype(np.uint8), [0, 1])],
-        {"server": (X, [0, 1])},
-        "some examples are uint8 and some float32",
-    ),
-    "masked examples": (
-        [(np.ma.masked_array(X, X > 0), [0, 1])],
-        {},
-        "examples are a masked array; fill in missing",
-    ),
-    "times": ([(X.astype("datetime64[s]"), [0, 1])], {}, "examples of type datetime64"),
-    "texts": ([(X.astype(str), [0, 1])], {}, "examples of type <U"),
-    "beyond float32": ([(X * np.float64(1e39), [0, 1])], {}, "nan or infinite in float32"),
-    "names": ([(X, ["a", "b"])], {}, "label 'a' is a name; number the classes from 0"),
-    "fractions": ([(X, [0.5, 1])], {}, "labels are a quantity, 0.5"),
-    "days": ([(X, np.array([0, 1], "datetime64[D]"))], {}, "labels of type datetime64"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_PARTS)
-def test_parts_that_do_not_meet_are_one_line(name):
-    clients, others, words = BAD_PARTS[name]
-    with pytest.raises(UsageError, match=rf"^from_clients: .*{words}") as error:
-        Federation.from_clients(clients, **others)
-    assert "\n" not in str(error.value)
-
-
-def test_bytes_to_train_on_and_numbers_to_test_on_do_not_meet(tmp_path):
-    x, y = np.arange(12).reshape(6, 2), np.arange(6) % 2
-    np.savez(tmp_path / "a.npz", x=x.astype(np.uint8), y=y, x_test=x / 255, y_test=y)
-    with pytest.raises(
-        UsageError, match="training examples are uint8, test examples float32; bytes"
-    ):
-        load(tmp_path / "a.npz")
-
-
-def test_two_classes_of_one_name_are_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=[0, 1], class_names=["cat", "cat"])
-    with pytest.raises(UsageError, match="two classes are named 'cat'"):
-        load(tmp_path / "a.npz")
 
 
 def test_a_user_of_the_test_split_alone_counts():

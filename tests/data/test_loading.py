@@ -12,7 +12,7 @@ from tfds_files import prepared_tfds
 
 from jaxfed.data import load
 from jaxfed.data.cache import cached_arrays
-from jaxfed.data.dataset import Dataset, class_numbers
+from jaxfed.data.dataset import class_numbers
 from jaxfed.data.readers import embedded
 from jaxfed.data.standardization import standardization
 from jaxfed.errors import UsageError
@@ -176,15 +176,6 @@ def test_deep_and_hidden_images(tmp_path):
         load(str(tmp_path / "set"))
 
 
-def test_options_that_do_not_apply_are_mistakes(tmp_path):
-    for option in ("label_key", "client_key"):
-        with pytest.raises(UsageError, match=f"{option}='a': does not apply to data set 'digits'"):
-            load("digits", **{option: "a"})
-    (tmp_path / "set" / "a").mkdir(parents=True)
-    with pytest.raises(UsageError, match="image_size=0: use"):
-        load(tmp_path / "set", image_size=0)
-
-
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     write_tfds(tmp_path)
     (tmp_path / "file").write_text("not a folder")
@@ -232,71 +223,6 @@ def test_class_numbers():
     )
     np.testing.assert_array_equal(np.concatenate([first, second]), [1, -1, 2, 0])
     assert names == ("a", "b", "c")
-
-
-MISTAKES = {
-    "digit": "did you mean 'digits'",
-    "no_such_set": "dataset_info.json.*JAXFED_DATA.*download_and_prepare",
-    "": "name one",
-    "{tmp}/none": "no such folder",
-    "{tmp}/none.npz": "no such file",
-    "{tmp}/a.xlsx": r"a\.xlsx': a file must end in .*\.csv.*save a spreadsheet as \.csv",
-    "{tmp}/empty": "no images",
-    "{tmp}/broken": "cannot be read as an image",
-    "{tmp}/dangling": r"dangling/class/a\.png: cannot be read",
-}
-
-
-@pytest.mark.parametrize(("name", "message"), MISTAKES.items(), ids=MISTAKES)
-def test_mistakes_are_named_in_one_line(tmp_path, name, message):
-    (tmp_path / "root").mkdir()
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken" / "class").mkdir(parents=True)
-    (tmp_path / "broken" / "class" / "a.png").write_bytes(b"no image")
-    (tmp_path / "dangling" / "class").mkdir(parents=True)
-    (tmp_path / "dangling" / "class" / "a.png").symlink_to("nowhere")
-    with pytest.raises(UsageError, match=message) as error:
-        load(name.format(tmp=tmp_path), root=str(tmp_path / "root"))
-    assert "\n" not in str(error.value)
-
-
-def test_a_root_that_is_not_there_is_what_the_line_is_about(tmp_path, monkeypatch):
-    nowhere = tmp_path / "nowhere"
-    with pytest.raises(UsageError, match=rf"^root='{nowhere}': no such folder; .*'fashion_mnist'"):
-        load("fashion_mnist", root=nowhere)
-    monkeypatch.setenv("JAXFED_DATA", str(nowhere))
-    with pytest.raises(UsageError, match=rf"^\$JAXFED_DATA='{nowhere}': no such folder"):
-        load("fashion_mnist")
-    nowhere.mkdir()
-    with pytest.raises(UsageError, match=r"'fashion_mnist' not found; looked for"):
-        load("fashion_mnist")
-
-
-def test_a_dataset_must_agree_with_itself():
-    x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
-    good = {"name": "a", "x": x, "y": y, "x_test": x[:0], "y_test": y[:0]}
-    good |= {"num_classes": 1, "class_names": ("0",)}
-    Dataset(**good)
-    for change, message in (
-        ({"y": y[:1]}, "one label an example"),
-        ({"y": y + 1}, r"labels 1\.\.1"),
-        ({"y": y - 2}, r"labels -2\.\.-2 are not all in -1\.\.0"),
-        ({"y": y - 1}, "none of its 2 training examples has a label"),
-        ({"x_test": x, "y_test": y - 1}, r"labels -1\.\.-1 are not all in 0\.\.0"),
-        ({"x_test": np.zeros((0, 4))}, "shape"),
-        ({"client_id": y[:1]}, "one id an example"),
-        ({"x": x[:0], "y": y[:0]}, "no training examples"),
-        (
-            {"x_test": None},
-            "x_test is of type NoneType; use an array, with 0 rows where there is no",
-        ),
-        ({"x": x.tolist()}, "x is of type list; use an array"),
-        ({"y": y.astype(float)}, "y is float64; use int32"),
-        ({"class_names": ("0", "1")}, "2 class names for 1 classes; use one a class"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            Dataset(**good | change)
 
 
 @pytest.mark.skipif(not os.environ.get("JAXFED_DATA"), reason="JAXFED_DATA names no data root")

@@ -6,7 +6,6 @@ import pytest
 import reference_kernels as reference
 from scipy.sparse.csgraph import connected_components
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels.components import component_sums, components, without_leading
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.graph import normalized_graph
@@ -115,9 +114,3 @@ def test_what_rounding_leaves_of_a_large_one_is_taken_off_too(parts):
     y = (1e4 * np.asarray(graph.root_degrees)[:, None] + rest).astype(np.float32)
     left = np.asarray(without_leading(graph, components(graph), y), np.float64)
     np.testing.assert_allclose(leading @ left, 0, atol=2e-5)
-
-
-def test_alpha_beyond_one_is_refused(parts):
-    graph, w = parts
-    with pytest.raises(UsageError, match="alpha must be in"):
-        propagate_centered(graph, components(graph), np.ones((len(w), 1), np.float32), 1.1)

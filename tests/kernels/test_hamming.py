@@ -6,7 +6,6 @@ import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
 
 
@@ -111,23 +110,3 @@ def test_every_backend_lowers_for_accelerators(backend, platform):
     codes = jnp.asarray(codes_of(9, 4))
     traced = jax.jit(lambda x: hamming.distances(x, x, backend=backend)).trace(codes)
     assert traced.lower(lowering_platforms=(platform,)).as_text()
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "backend", "message"),
-    [
-        (
-            codes_of(2, 3),
-            codes_of(2, 3),
-            "xor",
-            "backend must be one of auto, popcount, matmul, got",
-        ),
-        (codes_of(2, 3), codes_of(2, 4), "auto", "equal lengths, got 96 and 128 bits"),
-        (codes_of(2, 3).astype(np.int32), codes_of(2, 3), "auto", "uint32.*got int32 of shape"),
-        (codes_of(2, 3)[0], codes_of(2, 3), "auto", r"uint32.*shape \(3,\)"),
-        (codes_of(2, 3), np.zeros((2, 0), np.uint32), "auto", r"uint32.*shape \(2, 0\)"),
-    ],
-)
-def test_mistakes_are_named(a, b, backend, message):
-    with pytest.raises(UsageError, match=message):
-        hamming.distances(a, b, backend=backend)

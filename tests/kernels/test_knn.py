@@ -9,7 +9,6 @@ import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh
 from jaxfed.kernels.neighbors import nearest
 
@@ -208,21 +207,6 @@ def test_many_points_are_compared_once_a_pair_and_never_all_at_once(what):
     assert compiled.memory_analysis().temp_size_in_bytes < 2 * element * 1024 * n + 2**24
 
 
-@pytest.mark.parametrize(
-    ("bits", "k", "arguments", "message"),
-    [
-        (random_codes(3, 2), 0, {}, "num_neighbors must be at least 1, got 0"),
-        (random_codes(3, 2), 1, {"backend": "faiss"}, "backend must be one of .* got 'faiss'"),
-        (random_codes(3, 2), 1, {"valid": np.ones(2, bool)}, r"valid must be bool of shape \(3,\)"),
-        (random_codes(3, 2), 1, {"valid": np.ones(3, int)}, "valid must be bool of shape"),
-        (random_codes(3, 2).astype(np.int64), 1, {}, "codes must be uint32"),
-    ],
-)
-def test_mistakes_are_named(bits, k, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        knn.hamming_knn(bits, k, **arguments)
-
-
 # ---- cosine ----
 
 
@@ -298,10 +282,3 @@ def test_lsh_codes_approach_exact_cosine_neighbors():
     _, similarities = knn.cosine_knn(vectors, 5)
     estimates = np.cos(np.pi * np.asarray(distances) / 8192)
     assert np.abs(estimates - np.asarray(similarities)).mean() < 0.02
-
-
-def test_cosine_wants_a_matrix():
-    with pytest.raises(UsageError, match=r"matrix \[n, d\], got shape \(4,\)"):
-        knn.cosine_knn(np.ones(4, np.float32), 1)
-    with pytest.raises(UsageError, match="vectors must be real, got dtype complex64"):
-        knn.cosine_knn(np.ones((4, 2), np.complex64), 1)

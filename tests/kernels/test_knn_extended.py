@@ -8,7 +8,6 @@ import reference_kernels as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming, knn, knn_extended
 from jaxfed.kernels.knn_extended import extended_hamming_knn
 from jaxfed.kernels.neighbors import column_minima
@@ -95,20 +94,6 @@ def test_equals_the_search_among_all():
         for ours, theirs in zip(found, whole, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert knn_extended._between._cache_size() - compiled <= 1
-
-
-@pytest.mark.parametrize(
-    ("k", "shape", "message"),
-    [
-        (0, (4, 3), "num_neighbors=0"),
-        (3, (5, 3), r"lists \(5, 3\), \(5, 3\) of 4 points"),
-        (3, (4, 2), "lists have 2 neighbors: use 3 or more"),
-    ],
-)
-def test_mistakes_are_named(k, shape, message):
-    lists = np.zeros(shape, np.int32)
-    with pytest.raises(UsageError, match=message):
-        extended_hamming_knn(some_codes(6), np.arange(6) > 3, lists, lists, k)
 
 
 def test_its_memory_does_not_grow_with_points():

@@ -20,7 +20,6 @@ from small_networks import (
     template,
 )
 
-from jaxfed.errors import UsageError
 from jaxfed.models import MODELS
 
 # name, input shape, classes, options, parameters, statistics, where the number is from
@@ -63,8 +62,6 @@ COUNTS = [
     ("efficientnet_b0", MINI, 1000, {}, 5_288_548, 42_016, "Tan and Le's released network"),
 ]
 
-IMAGE_NETWORKS = ("cnn", "cnn13", "resnet9", "resnet18", "cifar_resnet8", "wrn28_2", "wrn28_8")
-IMAGE_NETWORKS += ("fedct_mri", "efficientnet_b0")
 HEADLESS = ("resnet8", "resnet17")
 DEEP = ("resnet17", "resnet18", "wrn28_2", "wrn28_8", "efficientnet_b0")  # traced in a second
 HAS_DROPOUT = ("cnn13", "fedct_cifar10", "fedct_svhn")
@@ -236,28 +233,6 @@ def test_the_form_of_convolution_does_not_change_results(name):
 
 
 # --- what is refused -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "options", "message"),
-    [
-        ("cnn13", (11, 32, 3), {}, "12 x 12"),
-        ("cnn", (3, 8, 1), {}, "4 x 4"),
-        *((name, (30,), {}, r"images \(H, W, c\)") for name in IMAGE_NETWORKS),
-        ("cnn", (8, 8, 1), {"norm": "layer"}, "batch, group, none"),
-        ("cnn", (8, 8, 1), {"norm": "group", "groups": 3}, "groups=3 does not divide 16"),
-        ("cnn", (8, 8, 1), {"convolution": "fast"}, "auto, matmul, native"),
-        ("resnet9", (28, 28, 1), {}, "32 x 32"),
-        ("resnet9", CIFAR, {"pools": (2, 2)}, "4 positive"),
-        ("resnet18", CIFAR, {"stem": "mnist"}, "imagenet, cifar"),
-        ("resnet18", CIFAR, {"pool": "sum"}, "mean, max"),
-        ("fedct_svhn", (7, 8, 3), {}, "8 x 8"),
-        ("efficientnet_b0", GREY, {}, "3 channels"),
-    ],
-)
-def test_what_cannot_be_built_is_refused(name, shape, options, message):
-    with pytest.raises(UsageError, match=message):
-        MODELS[name](shape, NUM_CLASSES, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity
 
 
@@ -66,19 +65,3 @@ def test_the_sensitivity_of_a_mean_is_attained():
     other = z.copy()
     other[2] = -z[2]
     assert np.linalg.norm(z.mean(0) - other.mean(0)) == pytest.approx(mean_sensitivity(1.0, 5))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: delta_of(-1.0, 1.0, 1.0),
-        lambda: delta_of(1.0, 1.0, 0.0),
-        lambda: delta_of(1.0, -1.0, 1.0),
-        lambda: delta_of(1.0, 1.0, 1.0, releases=0),
-        lambda: epsilon_of(0.0, 1.0, 1.0),
-        lambda: mean_sensitivity(1.0, 0),
-    ],
-)
-def test_values_that_are_refused(call):
-    with pytest.raises(UsageError, match="use"):
-        call()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy import label_sensitivity as sensitivity
 
 
@@ -79,21 +78,3 @@ def test_the_same_seed_tries_the_same():
     np.testing.assert_array_equal(ours.changes, same.changes)
     other = sensitivity.estimate(nearest, x, y, num_neighbors=9, seed=4)
     assert not np.array_equal(ours.changes, other.changes)
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: sensitivity.trivial_rows(0), "num_public=0"),
-        (lambda: sensitivity.stability_bound(10, 1.1, 0.1), "rate=1.1"),
-        (lambda: sensitivity.stability_bound(10, 0.1, 0.6), "delta=0.6"),
-        (lambda: sensitivity.estimate(nearest, np.ones((1, 1)), np.ones(1)), "1 examples"),
-        (
-            lambda: sensitivity.estimate(nearest, np.ones((2, 1)), np.ones(2), num_neighbors=0),
-            "num_neighbors=0",
-        ),
-    ],
-)
-def test_values_that_are_refused(call, told):
-    with pytest.raises(UsageError, match=told):
-        call()

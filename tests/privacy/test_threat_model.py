@@ -93,6 +93,6 @@ def test_tests_that_are_named_exist():
     missing = [
         f"{file}::{test}"
         for file, test in named
-        if not re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE)
+        if not re.search(rf"^(def {test}\(|{test} = )", (ROOT / file).read_text(), re.MULTILINE)
     ]
     assert not missing

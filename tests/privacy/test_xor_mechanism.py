@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy import xor_mechanism as xor
 
@@ -124,21 +123,3 @@ def test_summed_bits_tell_more_than_first_votes(p, summed, voted):
 
 def test_no_label_is_a_row_of_zeros():
     np.testing.assert_array_equal(xor.one_hot([1, -1], 3), [[False, True, False], [False] * 3])
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: xor.flip_probability(0.0, 1, 2), r"epsilon=0\.0: use"),
-        (lambda: xor.flip_probability(math.inf, 1, 2), r"epsilon=inf: use"),
-        (lambda: xor.flip_probability(1.0, 0, 2), "sensitivity=0"),
-        (lambda: xor.bit_epsilon(0.0, 1, 2), r"epsilon=0\.0: use finite"),
-        (lambda: xor.bit_epsilon(math.inf, 1, 2), r"epsilon=inf: use finite"),
-        (lambda: xor.bit_epsilon(math.nan, 1, 2), r"epsilon=nan: use finite"),
-        (lambda: xor.bit_epsilon(-1.0, -1, 2), "sensitivity=-1"),
-        (lambda: xor.bit_epsilon(1.0, 1, 0), "num_classes=0"),
-    ],
-)
-def test_values_that_are_refused(call, told):
-    with pytest.raises(UsageError, match=told):
-        call()

@@ -9,7 +9,6 @@ from small_workdirs import ACCURACIES, make_run, make_sweep
 from whole_figures import assert_nothing_is_cut, run_figures
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import measure, read_run
 from jaxfed.reports.documents.page import _PIXELS_PER_INCH, render
 from jaxfed.reports.documents.report import build, write_report
@@ -100,41 +99,6 @@ def test_a_failed_point_says_why(tmp_path):
     assert "bad" not in unfinished
     assert "1 unfinished · 1 failed" in page
     assert "- failed: `" in (sweep / "report" / "report.md").read_text()
-
-
-ODD_FILES = {
-    "summary: algorithms is a list": ("summary.json", {"algorithms": []}),
-    "summary: metrics of a method are a number": ("summary.json", {"algorithms": {"xclp": 3}}),
-    "summary: algorithm is a list": ("summary.json", {"algorithm": ["xclp"]}),
-    "summary: num_repeats is text": ("summary.json", {"num_repeats": "three"}),
-    "summary: environment is a number": ("summary.json", {"environment": 5}),
-    "summary: command is a list": ("summary.json", {"environment": {"command": ["python"]}}),
-    "summary: commit is a number": ("summary.json", {"environment": {"commit": 12}}),
-    "config: seed is text": ("config.json", {"seed": "a"}),
-    "config: num_repeats is a list": ("config.json", {"num_repeats": []}),
-    "config: paper_table is a list": ("config.json", {"paper_table": []}),
-    "partition: no unlabeled": ("partition.json", {"labeled": [[1]]}),
-    "partition: text": ("partition.json", {"labeled": "a", "unlabeled": "b"}),
-    "partition: ragged": ("partition.json", {"labeled": [[1], [1, 2]], "unlabeled": [[1], [2]]}),
-    "metrics: not UTF-8": ("metrics.jsonl", b'{"algorithm": "\xff"}\n'),
-    "metrics: no object": ("metrics.jsonl", b"[1]\n"),
-    "metrics: algorithm is a list": ("metrics.jsonl", b'{"algorithm": [], "round": 1}\n'),
-    "metrics: round is text": ("metrics.jsonl", b'{"algorithm": "xclp", "round": "1"}\n'),
-    "sweep: base is a list": ("sweep.json", {"base": [], "points": []}),
-    "sweep: points is a number": ("sweep.json", {"base": {}, "points": 5}),
-    "sweep: points hold numbers": ("sweep.json", {"base": {}, "points": [5]}),
-}
-
-
-@pytest.mark.parametrize("case", ODD_FILES)
-def test_an_odd_file_is_one_line_that_names_it(tmp_path, case):
-    name, content = ODD_FILES[case]
-    path = make_run(tmp_path / "run") / name
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    with pytest.raises(UsageError) as error:
-        write_report([tmp_path / "run"], tmp_path / "report")
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_values_that_are_no_list_are_left_out(tmp_path):

@@ -12,7 +12,6 @@ from server_owned_sums import (
     recorded_uploads,
 )
 
-from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means
 from jaxfed.secure.class_means import Shown
 from jaxfed.secure.session.channel import Presence
@@ -137,9 +136,3 @@ def test_bytes_are_as_counted():
     for kind, num_bytes in class_means.message_bytes(4, 10, 32).items():
         ways = (after.upload, before.upload), (after.download, before.download)
         assert num_bytes == sum(now.get(kind, 0) - then.get(kind, 0) for now, then in ways)
-
-
-@pytest.mark.parametrize("message", [b"\x01", b"\x01\x02\x00", b"\x01" * 4])
-def test_classes_that_are_none_are_refused(message):
-    with pytest.raises(ProtocolError, match="3 bytes of 0 and 1"):
-        class_means.parsed_classes(message, 3)

@@ -11,7 +11,7 @@ from recording_network import Network
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
 from jaxfed.secure.hamming import masked, paillier_packed, transfer
@@ -263,14 +263,6 @@ def test_key_size_and_worker_processes(key_bits, workers):
     pairs = sizes[0] * sizes[1]
     assert told[-1] == ("pairs of points", pairs, pairs)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
-
-
-def test_bad_key_sizes_and_workers_are_refused():
-    with pytest.raises(UsageError, match=r"xclp\.key_bits=1024: use 2048 or 3072"):
-        xclp.Parameters(num_classes=2, key_bits=1024)
-    refused = r"execution\.workers=-1: use integers from 0 \(none\) on"
-    with pytest.raises(UsageError, match=refused):
-        Execution(workers=-1)
 
 
 def test_bytes_of_protocols_are_those_of_their_channels():

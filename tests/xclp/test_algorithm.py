@@ -11,8 +11,6 @@ from dense_xclp import clustered_clients, dense_algorithm_1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.errors import UsageError
-from jaxfed.federation.execution.settings import Execution
 from jaxfed.xclp import Parameters, cross_client_label_propagation, predict, propagate_labels
 
 FEW_BITS = {"num_classes": 3, "num_bits": 256}  # one program for most tests
@@ -180,100 +178,6 @@ def test_slow_convergence_is_told():
 
 
 GOOD = np.zeros((2, 3), np.float32), np.array([0, -1])
-BAD_INPUTS = {
-    "labels of another length": ([GOOD[0]], [np.array([0])], {}, "client 0"),
-    "missing labels": ([GOOD[0]], [], {}, "1 clients' vectors"),
-    "no clients": ([], [], {}, "0 clients"),
-    "another dimension": ([GOOD[0], np.zeros((2, 4))], [GOOD[1]] * 2, {}, "client 1"),
-    "not finite": (
-        [GOOD[0] + np.nan],
-        [GOOD[1]],
-        {},
-        "client 0: examples have values that are nan",
-    ),
-    "too large for float32": (
-        [GOOD[0] + np.float64(1e300)],
-        [GOOD[1]],
-        {},
-        "infinite in float32",
-    ),
-    "vectors of texts": ([GOOD[0].astype(str)], [GOOD[1]], {}, "client 0: examples of type <U32"),
-    "complex vectors": ([GOOD[0] + 1j], [GOOD[1]], {}, "examples of type complex"),
-    "numbers for vectors": ([1.0], [0], {}, r"client 0: examples are an array \[\]"),
-    "one vector a client": ([GOOD[0][0]], [GOOD[1]], {}, r"an array \[3\]; use \[n, "),
-    "images": ([np.zeros((2, 2, 3))], [GOOD[1]], {}, r"array \[2, 2, 3\]; use \[n, d\]"),
-    "no features": ([GOOD[0][:, :0]], [GOOD[1]], {}, r"an array \[2, 0\]; use \[n"),
-    "nothing": (None, None, {}, "vectors are a NoneType: use lists"),
-    "no list of labels": ([GOOD[0]], iter([GOOD[1]]), {}, "labels are a list_iterator: use"),
-    "a number": (np.float32(1), [GOOD[1]], {}, "vectors are a float32: use lists"),
-    "label too large": (
-        [GOOD[0]],
-        [np.array([0, 3])],
-        {},
-        "client 0: label 3 is not a class; use 0 to 1",
-    ),
-    "label too small": ([GOOD[0]], [np.array([0, -2])], {}, "label -2 is not a class"),
-    "ragged vectors": (
-        [GOOD[0], [[1.0, 2.0], [3.0]]],
-        [GOOD[1], [0, 1]],
-        {},
-        "client 1: examples are lists of unequal lengths; use an array",
-    ),
-    "ragged labels": ([GOOD[0]], [[[0], 1]], {}, "client 0: labels are lists of unequal lengths"),
-    "vectors by name": (
-        {"a": GOOD[0]},
-        [GOOD[1]],
-        {},
-        "vectors are a dict: use lists of one array",
-    ),
-    "fractions": ([GOOD[0]], [np.array([0.0, 0.4])], {}, "labels are a quantity, 0.4"),
-    "alpha": ([GOOD[0]], [GOOD[1]], {"alpha": 1.0}, "xclp.alpha=1.0"),
-    "alpha that is 1 in float32": (
-        [GOOD[0]],
-        [GOOD[1]],
-        {"alpha": 0.999999999999},
-        "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999",
-    ),
-    "alpha below rounding": ([GOOD[0]], [GOOD[1]], {"alpha": 1e-30}, "xclp.alpha=1e-30"),
-    "power": ([GOOD[0]], [GOOD[1]], {"similarity_power": 1e30}, r"xclp.similarity_power=1e\+30"),
-    "tolerance": ([GOOD[0]], [GOOD[1]], {"tolerance": 0.999999}, "xclp.tolerance=0.999999"),
-    "prior": ([GOOD[0]], [GOOD[1]], {"client_prior": 1e30}, r"xclp.client_prior=1e\+30"),
-    "another word than auto": ([GOOD[0]], [GOOD[1]], {"alpha": "best"}, "xclp.alpha='best'"),
-    "no prior": ([GOOD[0]], [GOOD[1]], {"client_prior": None}, "xclp.client_prior=None"),
-    "num_bits no integer": ([GOOD[0]], [GOOD[1]], {"num_bits": 64.0}, "multiples of 32"),
-    "num_bits": ([GOOD[0]], [GOOD[1]], {"num_bits": 100}, "multiples of 32"),
-    "num_neighbors": ([GOOD[0]], [GOOD[1]], {"num_neighbors": 0}, "xclp.num_neighbors=0"),
-    "hamming": ([GOOD[0]], [GOOD[1]], {"hamming": "magic"}, "'plaintext'"),
-    "row_sums": ([GOOD[0]], [GOOD[1]], {"row_sums": "magic"}, "'plaintext'"),
-}
-
-
-@pytest.mark.parametrize(
-    ("vectors", "labels", "parameters", "message"), BAD_INPUTS.values(), ids=BAD_INPUTS
-)
-def test_bad_input_is_named_in_one_line(vectors, labels, parameters, message):
-    with pytest.raises(UsageError, match=message) as error:
-        propagate_labels(vectors, labels, num_classes=2, **parameters)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("execution", "message"),
-    [
-        (lambda: "fast", r"xclp: execution='fast': use a .*\.Execution"),
-        (lambda: Execution(workers="2"), r"execution\.workers='2': use integers from 0"),
-        (lambda: Execution(workers=-1), r"execution\.workers=-1: use integers from 0"),
-        (lambda: Execution(num_devices=None), r"execution\.num_devices=None: use integers"),
-    ],
-)
-def test_an_execution_that_is_none_is_named(execution, message):
-    with pytest.raises(UsageError, match=message):
-        propagate_labels([GOOD[0]], [GOOD[1]], num_classes=2, execution=execution())
-
-
-def test_a_missing_number_of_classes_is_named():
-    with pytest.raises(UsageError, match=r"^xclp\.num_classes: is missing; give the number of cl"):
-        propagate_labels([GOOD[0]], [GOOD[1]])
 
 
 def test_a_keyword_that_is_no_parameter_is_named():

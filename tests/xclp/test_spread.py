@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 from dense_xclp import clustered_clients
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.execution.result_cache import ResultCache
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.host.parallel import processes
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
@@ -81,18 +79,3 @@ def test_one_accelerator_is_no_mesh(monkeypatch):
     (alone, *_) = jax.devices()
     monkeypatch.setattr(jax, "devices", lambda: [alone])
     assert HERE.mesh is None
-
-
-@pytest.mark.parametrize(
-    "draws", [{"bit_epsilon": 2.0}, {"label_epsilon": 2.0}], ids=lambda draws: next(iter(draws))
-)
-def test_several_processes_share_no_noise(monkeypatch, draws):
-    monkeypatch.setattr(processes, "are_several", lambda: True)
-    p = Parameters(num_classes=3, num_bits=512, **draws)
-    with pytest.raises(UsageError, match="allowed in a run of one process"):
-        cross_client_label_propagation(*clustered_clients(SIZES)[:2], p)
-
-
-def test_devices_that_are_not_there():
-    with pytest.raises(UsageError, match="num_devices=5: use"):
-        _ = Execution(num_devices=5).mesh

@@ -13,12 +13,10 @@ from jaxfed.data import (
     Labels,
     Natural,
     Sizes,
-    Subclasses,
     Table,
     class_counts,
     partition,
 )
-from jaxfed.errors import UsageError
 
 NUM_CLASSES = 10
 SCHEMES = {
@@ -123,13 +121,6 @@ def test_labels_are_asked_of_known_classes_only():
     y = np.where(np.arange(100) < 30, np.arange(100) % 3, -1)
     dealt = partition(y, num_clients=10, labels=Labels(number=30, clients=3))
     assert list(map(len, dealt.labeled)) == [10] * 3 + [0] * 7
-    for scheme in (Iid(), Dirichlet(1.0)):
-        with pytest.raises(UsageError, match=r"Labels\.number=31: use 0 to 30"):
-            partition(y, num_clients=10, scheme=scheme, labels=Labels(number=31))
-    with pytest.raises(UsageError, match=r"y: class -2; use .* from 0 on, or -1 for an unknown"):
-        partition(y - 1, num_clients=10)
-    with pytest.raises(UsageError, match=r"new_y: class -1; use classes from 0 on$"):
-        partition(y[:30], num_clients=10, new_y=y)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -293,97 +284,3 @@ def test_labels_of_classes_nobody_has_are_not_asked_for():
     part = partition(y, num_clients=10, scheme=Classes(2), labels=Labels(per_class=5))
     labeled, unlabeled, _ = counts(part, y)
     np.testing.assert_array_equal(labeled, 5 * (labeled + unlabeled > 0))
-
-
-IDS = np.arange(100) % 4
-MISTAKES = {
-    "scheme": (lambda: {"scheme": "dirichlet"}, r"scheme='dirichlet': use .* Dirichlet\(\)"),
-    "no clients": (lambda: {"num_clients": 0}, "num_clients=0"),
-    "clients are missing": (lambda: {"num_clients": None}, "num_clients=None"),
-    "alpha": (lambda: {"scheme": Dirichlet(0)}, r"Dirichlet\.alpha=0"),
-    "too many labels": (
-        lambda: {"labels": Labels(number=101)},
-        r"Labels\.number=101: use 0 to 100",
-    ),
-    "two ways": (lambda: {"labels": Labels(number=1, fraction=0.1)}, "at most one"),
-    "fraction": (lambda: {"labels": Labels(fraction=1.5)}, r"Labels\.fraction=1\.5.*0 to 1"),
-    "uncovered classes": (lambda: {"scheme": Classes(2)}, r"Classes\.per_client=2.*8 of 10"),
-    "too many classes": (lambda: {"scheme": Classes(11)}, r"Classes\.per_client=11: use 1 to 10"),
-    "no client ids": (lambda: {"scheme": Natural()}, r"Natural\.client_id: missing"),
-    "too few client ids": (lambda: {"scheme": Natural(IDS), "num_clients": 5}, "have 4 client ids"),
-    "client ids of some": (lambda: {"scheme": Natural(IDS[1:])}, "ids do not match"),
-    "min_size": (
-        lambda: {"sizes": Sizes(min_size=26)},
-        "104 examples, there are 100; use at most 25",
-    ),
-    "too many of a class each": (
-        lambda: {"labels": Labels(per_class=3)},
-        r"Labels\.per_class=3: 12 labels of class 0 in all, which has 10 examples; use a smaller",
-    ),
-    "labels of some classes": (lambda: {"labels": Labels(per_class=[1, 2, 3])}, "integers"),
-    "half a label": (lambda: {"labels": Labels(per_class=2.5)}, "integers"),
-    "labels below zero": (lambda: {"labels": Labels(per_class=-1)}, "per_class=-1"),
-    "half a label in all": (lambda: {"labels": Labels(number=2.5)}, "number=2.5"),
-    "half a client": (lambda: {"num_clients": 2.5}, "num_clients=2.5"),
-    "natural, no clients": (lambda: {"scheme": Natural(IDS), "num_clients": 0}, "num_clients=0"),
-    "natural, labeled clients": (
-        lambda: {"scheme": Natural(IDS), "num_clients": None, "labels": Labels(clients=9)},
-        r"Labels\.clients=9: use 0 to 4",
-    ),
-    "table of nan": (lambda: {"scheme": Table(np.full((2, 10), np.nan))}, "shares from 0 on"),
-    "ragged table": (lambda: {"scheme": Table([[1.0], [1.0, 2.0]])}, "equally long rows"),
-    "narrow table": (lambda: {"scheme": Table(np.ones((2, 9)))}, "9 shares for 10 classes"),
-    "infinite alpha": (lambda: {"scheme": Dirichlet(np.inf)}, r"Dirichlet\.alpha=inf"),
-    "alpha of the rest": (
-        lambda: {"scheme": DirichletMixture(alpha_rest=0.0)},
-        r"DirichletMixture\.alpha_rest=0\.0: .*numbers above 0",
-    ),
-    "share": (lambda: {"scheme": DirichletMixture(share=1.1)}, r"share=1\.1: .*0 to 1"),
-    "no subclasses": (lambda: {"scheme": Subclasses()}, r"Subclasses\.subclass: missing"),
-    "subclasses of no clients": (
-        lambda: {"scheme": Subclasses(np.arange(100) // 10), "num_clients": None},
-        "num_clients=None",
-    ),
-    "subclasses of some": (lambda: {"scheme": Subclasses(np.arange(99))}, "do not match"),
-    "a subclass of two classes": (
-        lambda: {"scheme": Subclasses(np.arange(100) // 20)},
-        "0 has examples of several classes",
-    ),
-    "more subclasses than clients": (
-        lambda: {"scheme": Subclasses(np.arange(100) // 2)},
-        "num_clients=4: a class has 5 subclasses.* from 5 on",
-    ),
-    "subclasses and sizes": (
-        lambda: {"scheme": Subclasses(np.arange(100) // 10), "sizes": Sizes("equal")},
-        "quantity='equal': Subclasses fixes the client of each example; use 'default'",
-    ),
-    "natural and skew": (
-        lambda: {"scheme": Natural(IDS), "skew": "labeled"},
-        "skew='labeled': Natural fixes the client of each example; use 'both'",
-    ),
-    "natural and two draws": (
-        lambda: {"scheme": Natural(IDS), "skew": "independent"},
-        "skew='independent': Natural fixes the client of each example; use 'both'",
-    ),
-    "infinite skew": (lambda: {"sizes": Sizes("dirichlet", np.inf)}, r"Sizes\.parameter=inf"),
-    "quantity": (lambda: {"sizes": Sizes("uniform")}, r"Sizes\.quantity='uniform'.*'equal'"),
-    "skew": (lambda: {"skew": "none"}, "'both', 'labeled', 'unlabeled', 'independent'"),
-    "labeled clients": (lambda: {"labels": Labels(clients=5)}, r"clients=5: use 0 to 4"),
-    "a share": (lambda: {"labels": 0.5}, r"partition\.labels=0\.5: use Labels\(\.\.\.\)"),
-    "a list of sizes": (lambda: {"sizes": [50, 50]}, r"partition\.sizes=\[50, 50\]: use Sizes"),
-    "a seed": (lambda: {"seed": "a"}, r"partition\.seed='a': use integers from 0 on"),
-    "ragged classes": (lambda: {"new_y": [[0], [0, 1]]}, "new_y are lists of unequal lengths"),
-}
-
-
-@pytest.mark.parametrize(("keywords", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_named_in_one_line(keywords, message):
-    y = np.repeat(np.arange(NUM_CLASSES), 10)
-    with pytest.raises(UsageError, match=message) as error:
-        partition(y, **{"num_clients": 4, **keywords()})
-    assert "\n" not in str(error.value)
-
-
-def test_counts_of_what_are_no_classes_are_refused():
-    with pytest.raises(UsageError, match=r"y: float64 of shape \[2\]; use integers \[n\]"):
-        class_counts([0.5, 1.0], [np.arange(2)], NUM_CLASSES)

@@ -13,7 +13,6 @@ from jaxfed.data import load
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of
 from jaxfed.data.readers.array_encoder import ArrayEncoder
-from jaxfed.errors import UsageError
 
 TABLE = """size;color;id;note;client;label
 1.5;red;7;a;x;no
@@ -71,35 +70,11 @@ def test_rows_of_a_table_in_every_form(table):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"size": "big", "color": "red"}, "row 0: column 'size' has 'big'; give a finite number"),
-        ({"size": "inf", "color": "red"}, "has 'inf'; give a finite number"),
-        ({"size": 1e300, "color": "red"}, r"has '1e\+300'; give a finite number"),
-        ({"size": "1,5", "color": "red"}, "has '1,5'; give a finite number"),
-        ({"size": 1, "color": "rot"}, "has 'rot', which is not in .*choose one of '\\?', 'green'"),
-        ({"size": 1, "color": "gren"}, "did you mean 'green'"),
-        ({"size": 1, "colour": "red"}, r"lacks column 'color' \(there is 'colour'\); give None"),
-        ({"size": 1, "color": "red", "sice": 2}, "'sice' is no column of the training data"),
-        (["1;red"], None),
-        (
-            {"Unnamed: 0": 7, "size": 1, "color": "red"},
-            None,
-        ),  # as pandas and csv.DictReader read an index
-        ({"": 7, "size": 1, "color": "red"}, None),
-        (["1;red;3"], "row 0 has 3 cells; give 6 .*or leave out 'label'"),
-        ([3], "row 0 is 3; give a dict"),
-        (3, "rows are a int; give a dict"),
-        (b"1;red", "rows are a bytes"),
-    ],
+    "row",
+    [["1;red"], {"Unnamed: 0": 7, "size": 1, "color": "red"}, {"": 7, "size": 1, "color": "red"}],
 )
-def test_rows_that_cannot_be(table, row, message):
-    if message is None:
-        assert encoder(table)(row).shape == (1, 4)
-        return
-    with pytest.raises(UsageError, match=message) as caught:
-        encoder(table)(row)
-    assert "\n" not in str(caught.value)
+def test_an_index_as_pandas_and_csv_read_one_is_no_column(table, row):
+    assert encoder(table)(row).shape == (1, 4)
 
 
 def test_gaps_have_the_medians_of_training_rows(table):
@@ -108,8 +83,6 @@ def test_gaps_have_the_medians_of_training_rows(table):
     np.testing.assert_array_equal(encoding(rows_of(TABLE)), full.x)
     assert full.gaps.medians == (-999.25,)
     assert encoding({"size": None, "color": "red"}).tolist() == [[-999.25, 0, 0, 1, 1]]
-    with pytest.raises(UsageError, match="row 0: column 'size' has no value, and had one in every"):
-        RowEncoding(encoder(table))({"size": None, "color": "red"})
 
 
 @needs_data("adult", "mushroom", "wine_quality")
@@ -152,34 +125,11 @@ def test_arrays_with_and_without_their_last_axis(shape, dtype):
     np.testing.assert_array_equal(encode(data.x[1]), data.x[1:])
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "rows", "message"),
-    [
-        ((3,), np.float32, np.zeros((2, 4)), r"rows have shape \[2, 4\]; give an array of numbers"),
-        ((3,), np.float32, [[1, 2, np.nan]], "nan or infinite"),
-        ((3,), np.float32, [[1, 2], [1]], "rows are lists of unequal lengths"),
-        ((3,), np.float32, "1,2,3", r"rows have shape \[\]; give an array of numbers"),
-        (
-            (2, 2, 1),
-            np.uint8,
-            np.zeros((1, 2, 2)),
-            "an array of uint8 .*: some examples are uint8 and",
-        ),
-        ((2, 2, 1), np.uint8, np.full((1, 2, 2), 256), "values 256 to 256"),
-    ],
-)
-def test_arrays_that_cannot_be(shape, dtype, rows, message):
-    with pytest.raises(UsageError, match=message):
-        encoder(arrays(shape, dtype))(rows)
-
-
 def test_shares_of_white_are_bytes():
     encode = ArrayEncoder((2, 2, 1), is_bytes=True, of_shares=True)
     x = np.array([[0, 7, 254, 255]], np.uint8)
     np.testing.assert_array_equal(encode(x / 255).ravel(), x.ravel())
     np.testing.assert_array_equal(encode(x).ravel(), x.ravel())
-    with pytest.raises(UsageError, match="values 0 to 510"):
-        encode(2 * (x / 255))
 
 
 @pytest.fixture
@@ -212,19 +162,3 @@ def test_image_files_bytes_and_images(images):
         np.testing.assert_array_equal(encode(form), data.x)
     np.testing.assert_array_equal(encode(files[1]), data.x[1:2])
     assert encode([]).shape == (0, 8, 8, 3)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("no_such.png", "no_such.png: cannot be read as an image"),
-        (b"x", "an image of bytes: cannot be read as an image"),
-        (3, "rows are a int; give a path, a PIL image"),
-        ([np.zeros((3, 3), np.uint8)], r"rows have shape \[3, 3\]"),
-        (Image.new("I;16", (8, 8)), "a PIL image: mode 'I;16' has more than 8 bits"),
-    ],
-)
-def test_images_that_cannot_be(images, rows, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        encoder(images[0])(rows)
-    assert "\n" not in str(caught.value)

@@ -337,51 +337,6 @@ def test_runs_without_an_audit_are_refused(tmp_path):
     assert check_audited(place) is None
 
 
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        ("audit.rounds=1,3", "config.audit.rounds=(1, 3): use rounds from 1 to"),
-        ("audit.rounds=0", "integers from 1 on"),
-        ("audit.shadows=3", "0 for none, or integers from 4 on"),
-        ("audit.population=0", "integers from 1 on"),
-        ("audit.shadow=3", "config.audit.shadow: unknown key"),
-        ("audit.population=100000", "config.audit.population=100000:"),
-        (
-            "federation.num_labeled=3",
-            "config.audit.members=0 (all): clients have 3 labeled examples to attack in repeat 1, and an "
-            "audit needs 4; use more members of a client or more labeled examples\n",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(setting, line, tmp_path):
-    from launch import audit
-
-    arguments = [SPEC, f"--workdir={tmp_path / 'run'}", f"--config.{setting}"]
-    status, error = invoke(arguments, main=audit.main)
-    assert status == 2
-    assert line in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_cohorts_with_too_few_targets_are_refused_before_a_round_is_played(tmp_path):
-    few = "cohort_size=1", "audit.members=3", "rounds=2", "audit.rounds=1,2"
-    line = r"audit\.members=3: clients of round 1 have 3 labeled examples .* other config\.audit\.rounds"
-    with pytest.raises(UsageError, match=line):
-        run(config_of(*few), tmp_path / "run", audited=True)
-    assert not (tmp_path / "run").exists()
-
-
-def test_clients_that_hold_all_test_examples(tmp_path):
-    from launch import audit
-
-    spec = "--config=ml_collections_configs/xclp_digits.py:smoke"
-    status, error = invoke([spec, f"--workdir={tmp_path / 'run'}"], main=audit.main)
-    assert status == 2
-    assert "config.federation.test='clients': an audit asks about examples" in error
-    assert not (tmp_path / "run").exists()
-
-
 def test_plans_follow_what_a_method_trains():
     config = config_of("learner.name=network", "baselines=fedavg,pate,xclp,centralized", "rounds=4")
     federation = Simulation(config).federation(0)

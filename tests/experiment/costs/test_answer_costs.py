@@ -4,7 +4,6 @@ import pytest
 from invoking import ROOT
 
 from jaxfed.config import file as config_file
-from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.answer_costs import answer_costs, encodings
 
 CONFIG = "ml_collections_configs/fedct.py"
@@ -70,8 +69,3 @@ def test_trees_are_compared_with_a_network_that_somebody_trains(baselines, is_co
     assert [each.factor is not None for each in costs.encodings] == [is_compared] * (
         4 + is_compared
     )
-
-
-def test_without_public_examples_there_is_nothing_to_answer():
-    with pytest.raises(UsageError, match="public_size"):
-        answer_costs(digits("federation.public_size=0"))

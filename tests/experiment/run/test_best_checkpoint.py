@@ -60,19 +60,6 @@ def test_the_area_of_a_model_that_is_nan_is_that_of_chance():
     assert validated(spoiled, (), federation(TRUTH), "auroc")["validation_auroc"] == 0.5
 
 
-def test_validation_examples_of_one_class_have_no_area():
-    with pytest.raises(UsageError, match="measure='auroc': the validation examples are of one cl"):
-        jaxfed.run(
-            "fedavg_xclp:smoke",
-            algorithm="fedavg",
-            baselines=(),
-            dataset__validation_measure="auroc",
-            dataset__train_size=300,
-            dataset__validation_fraction=0.004,
-            progress=False,
-        )
-
-
 @pytest.mark.parametrize(("measure", "best"), [("accuracy", "a"), ("balanced_accuracy", "b")])
 def test_the_measure_selects(measure, best):
     selected = Selected("", "", -1.0, 0)

@@ -27,26 +27,6 @@ def refusal(algorithm, **options):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedavg_records"])
-@pytest.mark.parametrize(
-    "changed", [{"availability": "diurnal"}, {"over_selection": 2.0}, {"deadline": 4.0}]
-)
-def test_a_guarantee_that_counts_on_draws_refuses_clocks_that_change_them(name, changed):
-    method = getattr(jaxfed.algorithms, name)(training=TRAINING)
-    assert refusal(method, clock=jaxfed.Clock(**SECOND, **changed)) == (
-        f"simulate.clock: the privacy guarantee of {name} counts on cohorts that are drawn from all clients; "
-        "use availability='always', over_selection=1 and deadline=0"
-    )
-
-
-def test_a_guarantee_that_counts_on_draws_refuses_arrivals():
-    clock = jaxfed.Clock(**SECOND)
-    method = jaxfed.algorithms.dp_fedavg(training=TRAINING)
-    line = refusal(method, clock=clock, asynchrony=jaxfed.Asynchrony(3))
-    assert line.startswith("simulate.asynchrony=Asynchrony(concurrency=3")
-    assert "this method's server averages more than model changes" in line
-
-
 def test_a_guarantee_that_counts_on_draws_allows_a_clock_that_only_counts():
     method = jaxfed.algorithms.dp_fedavg(training=TRAINING)
     options = {"rounds": 2, "cohort_size": 2}

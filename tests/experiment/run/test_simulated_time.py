@@ -16,7 +16,7 @@ from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
-from launch import audit, report
+from launch import report
 
 CONFIG = "ml_collections_configs/federated_optimization.py:clock,smoke"
 ROUNDS = 8
@@ -128,17 +128,6 @@ def test_a_report_has_it(tmp_path):
     assert "| method | reached | rounds | simulated | seconds | upload | download |" in text
     assert "simulated seconds are those of config.clock" in text
     assert (tmp_path / "r" / "plots" / "w-validation-time.png").is_file()
-
-
-def test_an_audit_knows_synchronous_rounds_alone(tmp_path):
-    config = "ml_collections_configs/audit.py:smoke"
-    arguments = [f"--config={config}", f"--workdir={tmp_path / 'a'}", "--config.baselines=()"]
-    arguments += ["--config.algorithm=fedavg", "--config.clock.seconds_per_example=0.01"]
-    done = called(audit.main, *arguments, "--config.fedavg.training.concurrency=5")
-    assert done.returncode == 2
-    assert (
-        "config.fedavg.training.concurrency: an audit knows messages of synchronous" in done.stderr
-    )
 
 
 def test_the_device_has_as_many_models_as_are_in_use():

@@ -3,7 +3,6 @@
 import pytest
 from small_workdirs import ACCURACIES, make_run, make_sweep
 
-from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import (
     Measurement,
     find,
@@ -11,7 +10,6 @@ from jaxfed.experiment.store.records import (
     read_metrics,
     read_run,
 )
-from jaxfed.reports.documents.report import build
 
 
 def test_deviation_is_that_of_a_sample():
@@ -43,20 +41,3 @@ def test_runs_are_found_in_the_order_of_their_names(tmp_path):
     for name in "dbhfacge":
         make_run(tmp_path / name)
     assert [run.name for run in find([tmp_path]).runs] == list("abcdefgh")
-
-
-@pytest.mark.parametrize("case", ["missing", "empty", "broken", "list", "foreign"])
-def test_a_bad_workdir_is_one_line(tmp_path, case):
-    path = tmp_path / "w"
-    if case != "missing":
-        path.mkdir()
-    if case == "broken":
-        (path / "config.json").write_text("{\n!")
-    if case == "list":
-        (path / "config.json").write_text("[]")
-    if case == "foreign":
-        (path / "sweep.json").write_text("{}")
-    with pytest.raises(UsageError) as error:
-        build([path])
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)

@@ -15,7 +15,7 @@ from damaged_files import in_time
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base
-from jaxfed.errors import Unresumable, UsageError
+from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import (
     IN_A_SWEEP,
     OF_A_SWEEP,
@@ -25,7 +25,7 @@ from jaxfed.experiment.store.workdir import (
 )
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.host import save_schedule, storage
+from jaxfed.host import save_schedule
 from launch import entry, run
 
 CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
@@ -238,16 +238,6 @@ def test_data_that_changes_under_an_unfinished_run_is_refused(launch, whole, tmp
     assert results(tmp_path / "w") == whole
 
 
-@pytest.mark.parametrize("damaged", ["null", "[]", '{"y": "int32[40]', "\0" * 40])
-def test_a_damaged_account_of_the_data_is_refused(tmp_path, damaged):
-    with open_workdir(tmp_path, CONFIG) as workdir:
-        workdir.check_data({"y": "int32[40] 1"})
-        workdir.check_data({"y": "int32[40] 1"})
-        (tmp_path / "data.json").write_text(damaged)
-        with pytest.raises(Unresumable, match=r"data\.json is damaged"):
-            workdir.check_data({"y": "int32[40] 1"})
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_full_disk_is_one_line_and_the_same_command_continues(
@@ -281,29 +271,6 @@ def test_overwriting_interrupted_says_which_command_continues(launch, tmp_path):
         "stopped by SIGTERM; the same command without --overwrite continues\n"
     )
     assert len((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()) == 3
-
-
-def test_data_that_lacks_a_part_are_other_data(tmp_path):
-    with open_workdir(tmp_path, CONFIG) as workdir:
-        workdir.check_data({"x": "1-0", "y": "2-0"})
-        with pytest.raises(UsageError, match="y is 2-0 there, None now"):
-            workdir.check_data({"x": "1-0"})
-
-
-def test_who_comes_second_finds_the_config_of_the_first(tmp_path, monkeypatch):
-    """Another process takes the empty directory, and ends, between our first look and our lock."""
-    lock = storage.lock
-
-    def late(path):
-        (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "alpha": 0.9}))
-        return lock(path)
-
-    monkeypatch.setattr(storage, "lock", late)
-    with (
-        pytest.raises(UsageError, match=r"config.alpha is 0.9 there"),
-        open_workdir(tmp_path, CONFIG),
-    ):
-        pytest.fail("opened")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -346,54 +313,25 @@ def test_a_finished_experiment_is_none_once_deleting_has_begun(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "is_same"),
-    [
-        ("fedct.decode", "unbiased", True),
-        ("fedct.decode", "votes", False),
-        ("scaffold.option", "II", True),
-        ("labeled_share", "ceiling", True),
-        ("labeled_share", "nearest", False),
-    ],
+    ("key", "value"),
+    [("fedct.decode", "unbiased"), ("scaffold.option", "II"), ("labeled_share", "ceiling")],
 )
-def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, key, value, is_same):
+def test_a_key_that_went_with_its_only_value_left_is_no_other_config(tmp_path, key, value):
     """Nor is its section, which has no other key."""
     config = {**CONFIG, "fedct": {"steps": 2}}
     section, _, leaf = key.rpartition(".")
     own = {**config.get(section, {}), leaf: value}
     old = {**config, **({section: own} if section else own)}
     (tmp_path / "config.json").write_text(json.dumps(old))
-    if is_same:
-        with open_workdir(tmp_path, config):
-            pass
-        return
-    line = f'config.{key} is "{value}" there, absent now'
-    with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
+    with open_workdir(tmp_path, config):
         pass
 
 
-@pytest.mark.parametrize("rows", ["shared", "by_repeat"])
-def test_a_key_that_came_has_the_value_of_the_runs_before_it(tmp_path, rows):
+def test_a_key_that_came_has_the_value_of_the_runs_before_it(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    config = {**CONFIG, "dataset": {**CONFIG["dataset"], "test_rows": rows}}
-    if rows == "shared":
-        with open_workdir(tmp_path, config):
-            assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
-        return
-    line = 'config.dataset.test_rows is "shared" there, "by_repeat" now'
-    with pytest.raises(Unresumable, match=line), open_workdir(tmp_path, config):
-        pass
-
-
-def test_limits_of_a_network_make_no_other_experiment(tmp_path):
-    """A config.json from before they existed, and one with others, are the same experiment's."""
-    limits = {**CONFIG, "deployment": {"deadline": 5.0}}
-    with open_workdir(tmp_path / "w", CONFIG) as files:
-        assert not is_finished(files.path, limits)
-    with open_workdir(tmp_path / "w", limits):
-        pass
-    with open_workdir(tmp_path / "w", {**CONFIG, "deployment": {"deadline": 9.0}}) as files:
-        files.finish({"algorithms": {}})
-    assert is_finished(tmp_path / "w", CONFIG)
+    config = {**CONFIG, "dataset": {**CONFIG["dataset"], "test_rows": "shared"}}
+    with open_workdir(tmp_path, config):
+        assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
 
 
 @pytest.mark.parametrize("mark", [None, "0-00000000"])

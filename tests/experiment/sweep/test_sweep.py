@@ -7,17 +7,15 @@ import signal
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_sweeps import fake_command, launch, read_csv, run, write_config
 
-from jaxfed.errors import UsageError
 from jaxfed.experiment.store.records import read_sweep
 from jaxfed.experiment.store.workdir import IN_A_SWEEP
-from jaxfed.experiment.sweep import sweep, sweep_plan
+from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.host.interruption import Interrupted
 
 
@@ -75,26 +73,6 @@ def test_sweep_may_take_the_variant(config, signature, variant, expected):
     body = f"def sweep({signature}):\n    add(**{{'dataset.root': 'is ' + variant}})\n"
     plan = sweep_plan.plan(config(body) + variant)
     assert plan.points[0].overrides == {"dataset.root": f"is {expected}"}
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("", "defines no sweep"),
-        ("def sweep(add): pass\n", "adds no point"),
-        ("def sweep(add):\n    add(seed=1)\n    add(seed=1)\n", "seed=1 twice"),
-        ("def sweep(add):\n    add(seed=1)\n    add(**{'seed': '1'})\n", "seed=1 twice"),
-        ("def sweep(add): add(sede=1)\n", "sweep point sede=1: config.sede: unknown key"),
-        ("def sweep(add): add(seed='x')\n", "config.seed=x: must be an integer"),
-        ("def sweep(add): add(**{'xclp.num_bits': 63})\n", "sweep point xclp.num_bits=63: "),
-        ("def sweep(add): add(seed=None)\n", "config.seed=None: must be an integer"),
-    ],
-)
-def test_a_wrong_sweep_is_one_line(config, body, message):
-    with pytest.raises(UsageError) as error:
-        sweep_plan.plan(config(body))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -177,58 +155,11 @@ def test_finished_points_are_skipped(config, tmp_path):
     assert not any(point.failure for point in read_sweep(directory).points)
 
 
-def test_a_point_of_another_config_is_refused(config, tmp_path):
-    directory = tmp_path / "out"
-    path = config(THREE)
-    run(
-        sweep_plan.plan(path),
-        directory,
-        fake_command(dict.fromkeys(["seed=1", "seed=2", "seed=3"], 1)),
-    )
-    edited = config(THREE)
-    Path(edited).write_text(Path(edited).read_text().replace('"digits"', '"breast_cancer"'))
-    with pytest.raises(
-        UsageError, match=r"seed=1: made by another config: config\.dataset\.name"
-    ) as caught:
-        sweep.unfinished(sweep_plan.plan(edited), directory)
-    assert "overwrite" not in str(caught.value)  # which a sweep has not
-
-
 def test_points_know_that_they_are_of_a_sweep(config, tmp_path):
     code = f"import os, sys; sys.exit({IN_A_SWEEP!r} not in os.environ)"
     failed, _ = run(sweep_plan.plan(config(THREE)), tmp_path / "out", python_command(code), jobs=3)
     assert failed == []
     assert IN_A_SWEEP not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("other", "message"), [(["seed=9"], "overrides is"), ("variant", "variant is")]
-)
-def test_a_directory_holds_one_sweep(config, tmp_path, other, message):
-    path, directory = config(THREE), tmp_path / "out"
-    for _ in range(2):  # the same one again
-        with sweep.claim(sweep_plan.plan(path), directory):
-            pass
-    changed = (
-        sweep_plan.plan(path + ":smoke") if other == "variant" else sweep_plan.plan(path, other)
-    )
-    with (
-        pytest.raises(UsageError, match=f"holds another sweep: {message}"),
-        sweep.claim(changed, directory),
-    ):
-        pass
-
-
-def test_one_sweep_at_a_time(config, tmp_path):
-    plan, directory = sweep_plan.plan(config(THREE)), tmp_path / "out"
-    with (
-        sweep.claim(plan, directory),
-        pytest.raises(UsageError, match="another sweep is running here"),
-        sweep.claim(plan, directory),
-    ):
-        pass
-    with sweep.claim(plan, directory):
-        pass
 
 
 def test_a_point_whose_summary_is_cut_off_is_not_finished(config, tmp_path):
@@ -240,16 +171,6 @@ def test_a_point_whose_summary_is_cut_off_is_not_finished(config, tmp_path):
     failed, heard = run(plan, directory, fake_command(accuracies))
     assert (failed, heard.starts) == ([], ["seed=2"])
     assert len(read_csv(directory)) == 3
-
-
-def test_a_foreign_directory_is_refused(config, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with (
-        pytest.raises(UsageError, match=r"no workdir of launch\.sweep"),
-        sweep.claim(sweep_plan.plan(config(THREE)), tmp_path),
-    ):
-        pass
-    assert not (tmp_path / "sweep.json").exists()
 
 
 MEET = """
@@ -327,25 +248,6 @@ def test_dry_run_prints_commands_and_makes_nothing(config, tmp_path):
     assert "num_repeats" not in once.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workdir=x"], "--config=ml_collections_configs/NAME.py is missing"),
-        (["--config=CONFIG"], "--workdir=DIR is missing"),
-        (["--config=CONFIG", "--workdir=DIR"], "defines no sweep(add)"),
-        (["--config=CONFIG", "--workdir=DIR", "--jobs=0"], "--jobs=0: use integers from 1"),
-    ],
-)
-def test_mistakes_exit_with_2(config, tmp_path, arguments, message):
-    path = config("")
-    texts = [a.replace("CONFIG", path).replace("DIR", str(tmp_path / "out")) for a in arguments]
-    done = launch(*texts)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_finished_point_whose_methods_went_wrong_stays_a_failure(config, tmp_path):
     path, directory = config(THREE), tmp_path / "out"
     plan = sweep_plan.plan(path)
@@ -376,8 +278,6 @@ def test_points_are_told_by_their_values(config):
     )
     (point,) = sweep_plan.plan(path, ["xclp.row_sums=masked"]).points
     assert point.title == "xclp.hamming=phe,xclp.presence=('1@hamming',)"
-    with pytest.raises(UsageError, match=r"^sweep point xclp\.presence=\('1@nowhere',\): config"):
-        sweep_plan.plan(config("def sweep(add): add(**{'xclp.presence': ('1@nowhere',)})\n"))
 
 
 # A method that does nothing, and one whose rounds fail, which nothing can be said against before.

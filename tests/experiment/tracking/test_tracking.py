@@ -174,22 +174,6 @@ def test_a_damaged_journal_is_named(experiment):
     experiment.run("w")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["tensorbord"], r"^trackers='tensorbord': no such tracker, did you mean 'tensorboard'\?$"),
-        (["tensorboard,"], "^trackers='': no such tracker"),
-        ("wandb", "^trackers='wandb': use a list of names and trackers$"),
-        ([Recorder], "is a class; give an object of it$"),
-        ([object()], "has no method start, log, finish$"),
-        ([Recorder(), Recorder()], "^trackers='Recorder': is given twice$"),
-    ],
-)
-def test_mistakes(given, message):
-    with pytest.raises(UsageError, match=message):
-        trackers.chosen(given, "trackers")
-
-
 @pytest.mark.parametrize("found", [None, ModuleSpec("wandb", None)], ids=["nothing", "a folder"])
 def test_a_library_that_is_missing(found, experiment, monkeypatch):
     """./wandb, which offline runs leave, looks like a package without files."""

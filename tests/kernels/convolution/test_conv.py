@@ -82,24 +82,6 @@ def test_clients_with_kernels_of_their_own_need_no_convolution(groups):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"feature_group_count": 2},
-        {"rhs_dilation": (2, 2)},
-        {"lhs_dilation": (2, 1)},
-        {"dimension_numbers": ("NCHW", "OIHW", "NCHW")},
-    ],
-)
-def test_what_is_not_offered_is_refused(given):
-    images = np.zeros((2, 4, 4, 4), np.float32)
-    kernel = np.zeros(
-        (4, 2, 4, 4) if "dimension_numbers" not in given else (4, 4, 3, 3), np.float32
-    )
-    with pytest.raises(NotImplementedError, match="matmul_conv takes"):
-        matmul_conv(images, kernel, (1, 1), "SAME", **given)
-
-
-@pytest.mark.parametrize(
     ("count", "size", "even"), [(50, 4, 5), (50, 12, 10), (50, 80, 50), (7, 3, 3), (6, 0, 1)]
 )
 @pytest.mark.sample(2)

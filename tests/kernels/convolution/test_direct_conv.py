@@ -99,9 +99,3 @@ def test_all_else_is_left_to_the_products(window_strides, padding, dtype, groups
         rtol=tolerance,
         atol=tolerance,
     )
-
-
-def test_what_is_not_offered_is_refused():
-    x, kernel = _operands(2, (6, 6), (3, 3), 8, 8)
-    with pytest.raises(NotImplementedError, match="matmul_conv takes"):
-        direct_conv(x, kernel, (1, 1), "SAME", rhs_dilation=(2, 2))

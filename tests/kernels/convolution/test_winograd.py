@@ -91,12 +91,6 @@ def test_clients_with_kernels_of_their_own_need_no_convolution(any_size):
     assert_clients_need_no_convolution(winograd_conv, *_operands(clients=(3,)), atol=1e-2)
 
 
-def test_what_is_not_offered_is_refused():
-    images, kernel = _operands()
-    with pytest.raises(NotImplementedError, match="matmul_conv takes"):
-        winograd_conv(images, kernel, (1, 1), "SAME", rhs_dilation=(2, 2))
-
-
 @pytest.mark.parametrize(
     ("core_bytes", "few_pairs", "convolutions"), [(2**30, 35, 0), (0, 35, 1), (0, 34, 0)]
 )

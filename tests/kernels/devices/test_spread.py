@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import (
     AXIS,
@@ -124,18 +123,10 @@ def test_of_all_devices_the_largest_counts():
     )
 
 
-@pytest.mark.parametrize("num_devices", [-1, jax.device_count() + 1])
-def test_devices_that_are_not_there_are_named(num_devices):
-    with pytest.raises(UsageError, match=f"num_devices={num_devices}: use 0 .all. and 1 to"):
-        points_mesh(num_devices)
-
-
 def test_of_several_processes_each_has_a_part(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     number = jax.device_count()
     assert points_mesh().size == points_mesh(number).size == number
-    with pytest.raises(UsageError, match=rf"num_devices=1: use 0 .all. and {number} to {number}"):
-        points_mesh(1)
 
 
 # ---- nearest neighbors ----

@@ -1,11 +1,9 @@
 """Solving from a guess: the same solution, fewer steps, and nothing that only the guess had."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_kernels as reference
 
-from jaxfed.errors import UsageError
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import normalized_graph
 
@@ -63,17 +61,3 @@ def test_a_guess_of_the_part_along_the_leading_eigenvector_costs_nothing():
     along = np.where(np.arange(N) < 60, np.asarray(graph.root_degrees), 0)[:, None]
     _, info = propagate(graph, y, ALPHA, start=z + 5 * along, tolerance=1e-4)
     assert info.steps.max() == 0
-
-
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        (jnp.zeros((N, 2)), r"start must be like y, \(90, 3\), got \(90, 2\)"),
-        (jnp.zeros((N - 1, 3)), "start must be .* n = 90"),
-        (jnp.zeros((N, 3), complex), "start must be real"),
-    ],
-)
-def test_guesses_that_do_not_fit(start, message):
-    graph, y, _ = system(3)
-    with pytest.raises(UsageError, match=message):
-        propagate(graph, y, ALPHA, start=start)

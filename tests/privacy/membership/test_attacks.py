@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy.membership import evidence, lira, rmia, single_model
 from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
 from jaxfed.privacy.membership.rmia import Evidence
@@ -67,8 +66,6 @@ def test_difficulty_is_a_mean_over_references_without_the_example():
     # Of right and wrong alone a right answer counts by how rare it is.
     wrong = np.asarray([[1, 0], [1, 0], [1, 1]])
     assert difficulty_scores(np.zeros(2), wrong).tolist() == pytest.approx([1, 1 / 3])
-    with pytest.raises(UsageError, match="no reference model was trained without it"):
-        difficulty_scores(loss, others, np.ones((4, 6), bool))
 
 
 def test_scores_are_a_guess_where_membership_changes_nothing():
@@ -105,8 +102,6 @@ def test_thresholds_of_losses_and_of_norms():
     np.testing.assert_array_equal(
         single_model.gradient_norm_scores(jnp.asarray(loss)), -np.float32(loss)
     )
-    with pytest.raises(UsageError, match="below 0"):
-        single_model.gradient_norm_scores(np.array([1.0, -0.1]))
 
 
 @pytest.mark.parametrize("models_of", ["one", "several"])
@@ -120,10 +115,6 @@ def test_population_scores_are_shares(models_of):
         axis=-1,
     )
     np.testing.assert_allclose(single_model.population_scores(loss, others), share)
-    with pytest.raises(UsageError, match="use"):
-        single_model.population_scores(loss, others[..., :0])
-    with pytest.raises(UsageError, match="use"):
-        single_model.population_scores(loss, np.zeros((2, 25)))
 
 
 def test_population_and_loss_have_the_same_area_where_the_population_tells_all_apart():
@@ -276,32 +267,3 @@ def test_log_odds_of_logits():
     sure[:, 0] = 60, 90  # both have probability 1 in a float
     first, second = evidence.log_odds_of_logits(sure, np.zeros(2, int))
     assert second - first == pytest.approx(30)
-
-
-PHI, IS_IN, OTHERS = models(num_references=4, num_examples=6, num_population=5)
-TARGET = Evidence(probability(PHI[0]), probability(PHI[1:]), IS_IN[1:])
-POPULATION = Evidence(probability(OTHERS[0]), probability(OTHERS[1:]))
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: reference_scores(PHI[0], PHI[1:], IS_IN), r"references \[4, 6\] and .* \[5, 6\]"),
-        (
-            lambda: lira.offline(PHI[0], PHI[1:], np.ones((4, 6))),
-            "example 0: no .* trained without",
-        ),
-        (lambda: lira.online(PHI[0], PHI[1:], np.zeros((4, 6))), "example 0: no .* trained on"),
-        (lambda: lira.offline(PHI[0], PHI[1:2]), "1 reference of a kind"),
-        (lambda: rmia.offline(TARGET, POPULATION, a=1.1), r"a=1\.1"),
-        (lambda: rmia.online(POPULATION, POPULATION), "is_in=None"),
-        (lambda: rmia.tuned_a(POPULATION, POPULATION), "tuning needs 3 or more, and is_in"),
-        (
-            lambda: rmia.offline(TARGET, POPULATION._replace(target=np.ones((2, 5)))),
-            r"of a population \[2, 5\]",
-        ),
-    ],
-)
-def test_values_that_are_refused(call, told):
-    with pytest.raises(UsageError, match=told):
-        call()

@@ -8,7 +8,6 @@ import pytest
 from invoking import called
 from small_workdirs import make_run
 
-from jaxfed.errors import UsageError
 from jaxfed.privacy.label_sensitivity import stability_bound
 from jaxfed.reports.documents.bounds import Wanted, of_run, write_bounds
 from jaxfed.reports.figures.bound_figures import (
@@ -99,37 +98,6 @@ def test_sizes_and_changes_of_a_run(tmp_path):
     dots = figure.axes[0].lines[-1]
     np.testing.assert_array_equal(dots.get_xdata(), [1, 2])  # no logarithm of what did not change
     np.testing.assert_array_equal(dots.get_ydata(), [1, 0.25])
-
-
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        ({"clients": (2,)}, r"^--clients=2: use integers from 3 on"),
-        ({"rates": (0.0,)}, r"^--rates=0.0: use"),
-        ({"public": (0,)}, r"^--public=0: use"),
-        ({"deltas": (0.7,)}, r"^--deltas=0.7: use"),
-        ({"rates": (1.0,) * 5}, r"--rates: 5 numbers; use 1 to 4"),
-        ({"clients": tuple(range(3, 14))}, r"--clients: 11 numbers; use 1 to 10"),
-        ({"estimate": -1}, r"--estimate=-1: use integers from 0 on"),
-    ],
-)
-def test_numbers_out_of_range_write_nothing(tmp_path, wanted, told):
-    with pytest.raises(UsageError, match=told):
-        write_bounds(tmp_path / "b", SMALL._replace(**wanted))
-    assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.parametrize("voters", [None, 2])
-def test_runs_without_a_consensus_of_three(tmp_path, voters):
-    path = tmp_path / "r"
-    if voters is None:
-        make_run(path)
-    else:
-        fedct_run(path, voters)
-    with pytest.raises(UsageError, match=r"Proposition 1 needs 3 or more clients"):
-        of_run(path, SMALL)
-    with pytest.raises(UsageError, match=r"no config.json"):
-        of_run(tmp_path, SMALL)
 
 
 def test_the_command(tmp_path):

@@ -8,7 +8,6 @@ from event_files import read, steps
 from invoking import called
 from small_workdirs import make_run, make_sweep
 
-from jaxfed.errors import UsageError
 from jaxfed.experiment.tracking import tracker
 from jaxfed.reports.documents.event_files import write_event_files
 from launch import report
@@ -22,14 +21,6 @@ def reported(*arguments):
     """Exit status and standard error of launch.report."""
     done = called(report.main, *arguments)
     return done.returncode, done.stderr
-
-
-def test_without_tensorboard_one_line_says_what_to_install(tmp_path, monkeypatch):
-    make_run(tmp_path / "one")
-    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"^--tensorboard='tensorboard': .*; pip install tensor"):
-        write_event_files([tmp_path], tmp_path / "tb")
-    assert not (tmp_path / "tb").exists()
 
 
 @pytest.mark.slow

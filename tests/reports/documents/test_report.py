@@ -3,7 +3,6 @@
 import re
 from html.parser import HTMLParser
 
-import pytest
 from invoking import called
 from small_workdirs import ACCURACIES, PER_CLIENT, make_run, make_sweep
 
@@ -118,23 +117,3 @@ def test_launch_report(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert str(tmp_path / "here" / "report.html") in done.stdout
     assert (tmp_path / "here" / "report.html").is_file()
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give a workdir"),
-        (["no/such/place"], "no such directory: no/such/place"),
-        (["RUN", "--config.seed=1"], "a report has no config"),
-        (["RUN", "--out=FILE"], "--out="),
-    ],
-)
-def test_launch_report_mistakes_exit_with_2(tmp_path, arguments, message):
-    make_run(tmp_path / "one")
-    (tmp_path / "file").touch()
-    texts = {"RUN": str(tmp_path / "one"), "--out=FILE": f"--out={tmp_path / 'file'}"}
-    done = launch(*[texts.get(argument, argument) for argument in arguments])
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1

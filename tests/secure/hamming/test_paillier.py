@@ -82,11 +82,6 @@ def test_points_are_encrypted_once_for_all_partners():
     assert sent[0] == sent[1]
 
 
-def test_keys_too_short_for_a_distance_are_refused():
-    with pytest.raises(UsageError, match="key_bits=8: too few for a distance of 256 bits"):
-        Packing(256, 8)
-
-
 @pytest.mark.parametrize(("num_bits", "limit"), [(4096, 32), (1024, 11)])
 def test_bytes_a_pair_at_full_size(num_bits, limit):
     """The targets at 500 x 500 points, and 140 times less than the paper's protocol moves."""

@@ -13,8 +13,6 @@ from threat_model import table
 
 from jaxfed import xclp
 from jaxfed.errors import ProtocolError, UsageError
-from jaxfed.secure import largest_value
-from jaxfed.secure.influence import columns as influence_columns
 from jaxfed.secure.influence import transfer
 from jaxfed.secure.primitives.blocks import ranges
 from jaxfed.secure.primitives.correlation_hash import CorrelationHash
@@ -251,30 +249,6 @@ def test_contributions_that_might_wrap_are_refused(blocks):
 
 
 # --- lies ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "payload", [b"\0" * 3, np.array([1, 1], "<u4").tobytes(), np.array([0, 5], "<u4").tobytes()]
-)
-def test_positions_that_cannot_be_are_refused(payload):
-    session = Session(1)
-    session.endpoints[0].send(SERVER, "positions", payload)
-    with pytest.raises(ProtocolError, match="position"):
-        influence_columns.received_positions(session.endpoints[SERVER], 0, 5)
-
-
-@pytest.mark.parametrize("payload", [b"\0" * 12, np.array([1, np.nan, 0, 0], "<f4").tobytes()])
-def test_columns_that_cannot_be_are_refused(payload):
-    session = Session(1)
-    session.endpoints[SERVER].send(0, "influence_columns", payload)
-    with pytest.raises(ProtocolError, match="columns"):
-        influence_columns.received_columns(session.endpoints[0], (2, 2))
-
-
-@pytest.mark.parametrize("payload", [b"", np.float32(1.5).tobytes(), np.float32(np.nan).tobytes()])
-def test_confidences_that_cannot_be_are_refused(payload):
-    with pytest.raises(ProtocolError, match="confidence"):
-        largest_value.parsed(payload)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from scipy import stats
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure import cross_steps
 from jaxfed.secure.primitives import projection
 from jaxfed.secure.session.endpoint import SERVER
@@ -106,8 +106,3 @@ def test_the_default_repeats_bit_for_bit(monkeypatch):
     np.testing.assert_array_equal(planes, same)
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.scores, b.scores)
-
-
-def test_without_a_protocol_there_is_no_group_secret():
-    with pytest.raises(UsageError, match="group_secret"):
-        xclp.Parameters(num_classes=2, projection="group_secret", row_sums="masked")

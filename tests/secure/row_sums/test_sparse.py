@@ -11,7 +11,7 @@ from row_sums_parties import exact, matrices
 from scipy import stats
 from server_owned_sums import recorded_uploads
 
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means, cross_steps, vote_sums
 from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.row_sums import server_sums, sparse
@@ -174,21 +174,6 @@ def test_complete_graph_has_the_messages_of_today(mask_partners):
         volumes.append(dict(session.channel.volumes))
         assert session.graph is None
     assert volumes[0] == volumes[1]
-
-
-def test_too_few_partners_are_refused_before_anybody_is_asked():
-    with pytest.raises(UsageError, match=r"^mask_partners=8: too few, or odd, for 24 clients"):
-        Session(24, mask_partners=8)
-    values, rows = matrices([1] * 24)
-    session = Session(24)
-    for wrong in ({"resilient": True}, {"resilient": True, "signed": True}, {}):
-        with pytest.raises(UsageError, match="mask_partners=8"):
-            cross_steps.sums_of_rows(
-                session, dict(enumerate(values)), rows, mask_partners=8, **wrong
-            )
-    assert not any(route.kind.startswith("start") for route in session.channel.volumes)
-    with pytest.raises(UsageError, match="is_resilient=True"):
-        vote_sums.vote_histogram(sparse_session(24), marks_of(24), is_resilient=False)
 
 
 def test_a_sum_is_given_up_where_too_many_leave(caplog):

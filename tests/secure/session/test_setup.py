@@ -15,7 +15,7 @@ from session_parties import (
     state,
 )
 
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
@@ -25,21 +25,6 @@ from jaxfed.secure.session.key_agreement import KeyPair, derived_key
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.sealed_link import Link
 from jaxfed.secure.session.setup import ClientSetup, ServerSetup, agree
-
-SMALL_ORDER = [  # u-coordinates below 2^255 - 19 of points of an order that divides 8
-    0,
-    1,
-    2**255 - 20,
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-]
-
-
-@pytest.mark.parametrize("u", SMALL_ORDER)
-def test_public_keys_of_small_order_are_refused(u):
-    """The shared secret would be zero whatever the private key is."""
-    with pytest.raises(ProtocolError, match="small order"):
-        KeyPair().agreed(u.to_bytes(32, "little"))
 
 
 def test_keys_are_agreed_on_when_they_are_used(monkeypatch):
@@ -54,31 +39,9 @@ def test_keys_are_agreed_on_when_they_are_used(monkeypatch):
     assert len(agreed) == 2 * 19 + 1
 
 
-@pytest.mark.parametrize(
-    "public",
-    [
-        b"",
-        bytes(31),
-        b"\1" * 33,
-        (2**255 - 19).to_bytes(32, "little"),
-        (2**255 - 19 + 9).to_bytes(32, "little"),
-        (2**255 + 9).to_bytes(32, "little"),  # 9 with the bit that X25519 ignores
-        b"\xff" * 32,
-    ],
-)
-def test_what_is_no_public_key_is_refused(public):
-    with pytest.raises(ProtocolError, match="public key"):
-        KeyPair().agreed(public)
-
-
 @pytest.mark.parametrize("clients", [[0], [0, 1], [2, 0, 7]])
 def test_everybody_reaches_everybody_after_setup(clients):
     all_talk(agree(clients, Channel()))
-
-
-def test_parties_of_another_number_of_clients():
-    with pytest.raises(UsageError, match="num_clients=0"):
-        Session(0)
 
 
 def test_sessions_are_fresh():

@@ -8,7 +8,6 @@ from jaxfed.algorithms.xclp import late_points, xclp
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 
 KEY = jax.random.key(5)
@@ -112,11 +111,6 @@ def test_protocols_label_late_points_as_in_the_clear(federation):
     _, before = labeled(clients, **protocols)
     sums = (own["communication"]["download"]["sums"] for own in (metrics, before))
     assert next(sums) - next(sums) == 8 * 3 * sum(int(own.sum()) for own in is_late)
-
-
-def test_refusals():
-    with pytest.raises(UsageError, match=r"late_fraction=1.5: use numbers from 0 to 1"):
-        xclp(**SETTINGS, late_fraction=1.5)
 
 
 def test_the_shipped_variant():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from secure_labels import digits, disagreement
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.kernels.devices.padding import padded_length
 from jaxfed.secure.primitives import paillier
@@ -240,15 +239,6 @@ def test_later_systems_that_are_given_up_are_told_of():
         result = result_of(**switches)
     with pytest.warns(RuntimeWarning, match="label propagation stopped"):
         later_of(result, **switches)
-
-
-def test_newcomers_are_refused():
-    result, (first, *_) = result_of(**MASKED), data()[2]
-    with pytest.raises(UsageError, match=r"4 clients, of which 3 took part.*have no keys") as error:
-        later_of(result, [first] * 4, **MASKED)
-    assert "\n" not in str(error.value)
-    with pytest.raises(UsageError, match="vectors have 3 entries; use 64"):
-        later_of(result, [first[:, :3]], **MASKED)
 
 
 # --- who sees what -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import reference_kernels as reference
 from dense_xclp import dense_algorithm_1
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
 from jaxfed.kernels import knn, lsh
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later, propagate_labels
@@ -219,22 +218,6 @@ def test_noise_on_bits_is_on_later_ones_too(monkeypatch):
     monkeypatch.setattr(randomized_response, "randomize_bits", lambda bits, *_: bits)
     (bare,) = noisy.label([vectors[0]])
     assert np.abs(later.scores - bare.scores).max() > 1e-3 * bare.scores.max()
-
-
-@pytest.mark.parametrize(
-    ("later", "message"),
-    [
-        ([np.ones((2, 3))], r"vectors have 3 entries; use 16"),
-        ([np.full((2, 16), np.nan)], r"client 0: examples have values that are nan"),
-        ([], r"one client at least"),
-        (None, r"vectors are a NoneType: use lists"),
-    ],
-)
-def test_what_cannot_be_labeled_later(later, message):
-    vectors, labels, _ = clustered_clients([12, 12])
-    found = propagate_labels(vectors, labels, num_classes=3, num_bits=256, num_neighbors=4)
-    with pytest.raises(UsageError, match=message):
-        found.label(later)
 
 
 @pytest.mark.parametrize(("num_points", "k"), [(1, 3), (40, 5), (300, 12)])

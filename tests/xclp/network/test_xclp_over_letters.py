@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.errors import ProtocolError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.secure.influence import columns
@@ -18,7 +18,7 @@ from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.xclp import Parameters, cross_client_label_propagation
 from jaxfed.xclp.network import sides
 from jaxfed.xclp.network.roles import LabelingClient
-from jaxfed.xclp.network.server_side import check_network, labeled_by_clients
+from jaxfed.xclp.network.server_side import labeled_by_clients
 
 RNG = np.random.default_rng(3)
 SIZES, DIM, NUM_CLASSES = (9, 1, 6), 5, 3
@@ -128,29 +128,6 @@ def test_the_server_receives_no_codes_features_or_labels():
     assert network.seeds[0] not in received
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("hamming", "ot"),
-        ("row_sums", "plaintext"),
-        ("influence", "labels"),
-        ("select", ("num_neighbors",)),
-        ("confidence", "calibrated"),
-        ("bit_epsilon", 1.0),
-        ("label_epsilon", 1.0),
-        ("presence", ("1@hamming",)),
-        ("compared_clients", 8),
-        ("mask_partners", 8),
-    ],
-)
-def test_what_does_not_run_says_so(key, value):
-    row_sums = "masked_resilient" if key == "mask_partners" else "masked"
-    settings = {"num_classes": NUM_CLASSES, "row_sums": row_sums, **SECURE, key: value}
-    with pytest.raises(UsageError, match=rf"xclp\.{key}=.*does not run on a network"):
-        check_network(Parameters(**settings))
-    check_network(parameters())
-
-
 @pytest.mark.parametrize("labels", [(0, 0), (0, 1)])
 def test_columns_that_overflow_where_two_labels_are_equal(monkeypatch, labels):
     """Whether a client fails would tell the server which of its labels are equal."""
@@ -200,15 +177,3 @@ def test_a_state_serves_one_session_on_the_same_examples():
     ended, _ = sides.answered(p, "end", own, empty, cohort)
     assert (ended["once"], ended["seed"], ended["past"]) == (False, b"", b"")
     assert np.frombuffer(ended["label"], np.int32).tolist() == [-1] * SIZES[0]
-
-
-def test_malformed_sessions_are_refused():
-    for text in ("", "[]", '{"address":0}', '{"address":-1,"seed":1,"round":1}'):
-        with pytest.raises(ProtocolError, match="malformed terms of a session"):
-            sides.answered(
-                parameters(),
-                "join",
-                sides.NO_STATE,
-                {**request(), "terms": text},
-                of_client(VECTORS[0], LABELS[0]),
-            )

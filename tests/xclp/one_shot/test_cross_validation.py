@@ -5,17 +5,14 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm, settings_to_try
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.federation.method import method
 from jaxfed.kernels import knn
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.one_shot.cross_validation import cross_validated, folds, recovered
@@ -287,24 +284,6 @@ def test_auto_is_a_variant_of_every_config():
         for section in (config.xclp, config.per_client_lp, config.pooled_lp):
             assert section.select[0::2] == ("alpha", "client_prior")
             assert (section.label_matrix, section.alpha) == ("class_balanced", 0.95)
-    with pytest.raises(UsageError, match="exclude each other; keep one of them"):
-        file.load(f"{DIGITS},auto")
-
-
-def test_a_method_of_several_rounds_is_not_cross_validated(monkeypatch):
-    @method(takes=("num_classes",))
-    def mine(*, num_classes, rate=0.1):
-        return transductive(lambda *step: None)._replace(one_shot=False)
-
-    monkeypatch.setitem(ALGORITHMS, "mine", mine)
-    config = small("xclp")
-    with config.unlocked():
-        config.algorithm, config.mine = "mine", ConfigDict({"rate": 0.1})
-        config.selection.candidates.mine = ConfigDict({"rate": (0.3,)})
-    check.check(config)
-    message = r"config\.selection\.candidates\.mine: 'mine' needs more than one round"
-    with pytest.raises(UsageError, match=message):
-        make_algorithm(config, "mine", Simulation(config).federation(0))
 
 
 def test_what_leave_one_out_chooses_is_not_cross_validated():
@@ -318,67 +297,3 @@ def test_what_leave_one_out_chooses_is_not_cross_validated():
     _, metrics = method.round(method.init(KEY, federation), federation.cohort(), KEY)
     prior = {"client_prior", "client_prior_labels"}
     assert metrics["selected"].keys() == {"alpha", "num_neighbors"} | prior
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (
-            "selection.settings=best",
-            "config.selection.settings='best': choose one of 'given', 'cross_",
-        ),
-        ("selection.folds=1", "config.selection.folds=1: use integers from 2 on"),
-        (
-            "selection.measure=hits",
-            "config.selection.measure='hits': choose one of 'accuracy', 'bal",
-        ),
-        (
-            "selection.candidates.xclp.num_bits=(0.5,)",
-            "config.selection.candidates.xclp.num_bits=0.5: use integers",
-        ),
-        (
-            "selection.candidates.xclp.num_bits=(33,)",
-            "config.selection.candidates.xclp.num_bits=33: use multiples of 32",
-        ),
-        (
-            "selection.candidates.client_knn.num_neighbors=0",
-            "config.selection.candidates.client_knn.num_neighbors=0: use integers from 1 on",
-        ),
-        ("xclp.alpha=2", "config.xclp.alpha=2.0: use numbers"),
-        (
-            "algorithm=network,baselines=",
-            "selection.candidates has no values for",
-        ),
-    ],
-)
-def test_mistakes_are_a_line(override, message):
-    overrides = override.split(",baselines")
-    config = file.load(DIGITS, [overrides[0], *(["baselines="] if len(overrides) > 1 else [])])
-    with pytest.raises(UsageError) as error:
-        check.check(config)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("setting", "values", "message"),
-    [
-        ("xclp.aplha", (0.5,), "no method has a key xclp.aplha, did you mean 'xclp.alpha'?"),
-        ("training.momentum", (0.5,), "no method has a key training.momentum"),
-        ("fedprox.mu", (0.1,), "'fedprox' trains a model"),
-        ("xclp.hamming", ("ot",), "hamming is no number or switch"),
-        ("xclp.alpha", 0.5, "alpha=0.5: use a list of numbers"),
-    ],
-)
-def test_candidates_that_are_none(setting, values, message):
-    config = file.load(DIGITS)
-    config.unlock()
-    config.fedprox = {"mu": 0.1}
-    name, _, key = setting.partition(".")
-    if name not in config.selection.candidates:
-        config.selection.candidates[name] = {}
-    with config.selection.candidates[name].ignore_type():
-        config.selection.candidates[name][key] = values
-    with pytest.raises(UsageError, match="config.selection.candidates." + setting) as error:
-        check.check(config)
-    assert message in str(error.value)

@@ -11,13 +11,9 @@ from dense_xclp import dense_algorithm_1
 from secure_labels import digits
 
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.secure.influence import left_out
 from jaxfed.secure.row_sums import server_sums
 from jaxfed.secure.session.channel import Presence
-from jaxfed.secure.session.endpoint import SERVER
-from jaxfed.secure.session.parties import Session
 from jaxfed.xclp import (
     Parameters,
     Propagation,
@@ -439,56 +435,12 @@ def test_nothing_is_solved_twice_and_nothing_is_taken_for_something_else():
     assert len(asked) == len(expected)
 
 
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        (("beta",), "xclp.select='beta'"),
-        (("alpha", "alpha:0.5"), r"xclp.select='alpha:0.5': use each of .* once"),
-        (("alpha:high",), "use floats as values of alpha, such as 0.5"),
-        (("alpha:1.5",), "the value 1.5 of alpha is out of range; use numbers from 0.01"),
-        (
-            ("label_matrix:centered",),
-            "'centered' of label_matrix is out of range; choose one of 'plain'",
-        ),
-        (("client_prior:0.5",), r"use 'client_prior' alone; leave-one-out estimates it"),
-        (("num_bits:100",), "the value 100 of num_bits is out of range; use multiples of 32"),
-        ("alpha", "xclp.select='alpha': use a list"),
-        (None, "xclp.select=None: use a list"),
-    ],
-)
-def test_what_cannot_be_chosen_is_refused(entries, message):
-    with pytest.raises(UsageError, match=message) as error:
-        Parameters(2, select=entries)
-    assert "\n" not in str(error.value)
-
-
 def test_alpha_may_be_left_to_leave_one_out():
     p = Parameters(2, alpha="auto", select=("label_matrix:class_balanced",))
     assert (p.alpha, p.select) == (0.99, ("alpha", "label_matrix:class_balanced"))
     own = Parameters(2, alpha="auto", select=["alpha:0.5:0.9"])
     assert (own.alpha, own.select) == (0.99, ("alpha:0.5:0.9",))
     assert {s.num_neighbors for s in settings_of(p)} == {p.num_neighbors}
-
-
-def test_propagation_alone_has_no_codes_to_choose():
-    with pytest.raises(UsageError, match="num_bits"):
-        Propagation(2, select=("num_bits",))
-
-
-def test_messages_that_cannot_be_are_refused(monkeypatch):
-    session = Session(1)
-    two = np.ones(2, np.float32)
-    with pytest.raises(ProtocolError, match="not finite"):
-        left_out.sent_diagonals(session, {0: two * np.nan})
-    send = session.endpoints[SERVER].send
-    session.endpoints[SERVER].send(0, "diagonals", two[:1].astype("<f4").tobytes())
-    with pytest.raises(ProtocolError, match="4 bytes each"):
-        left_out.received_diagonals(session.endpoints[0], 2)
-    with pytest.raises(ProtocolError, match="below 3"):
-        left_out.send_setting(session, 3, 3)
-    monkeypatch.setattr(session.endpoints[SERVER], "send", lambda *sent: send(*sent[:2], bytes(8)))
-    with pytest.raises(ProtocolError, match="of 4 bytes"):
-        left_out.send_setting(session, 0, 3)
 
 
 def balanced(hit, labels):

@@ -10,7 +10,6 @@ from secure_labels import digits, disagreement
 
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.departures import DroppedOut
@@ -137,44 +136,3 @@ def test_shares_are_of_the_cohort_and_drawn_from_the_seed():
     assert len(gone(["50%@hamming", "50%@sums"], 2**200)) == 20
     assert len(gone(["12.5%@hamming", "3@sums"], 0) - {3}) == round(2.5)
     assert gone(["7@sums", "99@sums"], 0) == {7}
-
-
-BAD = {
-    "a string": "1@sums",
-    "a number": (3,),
-    "no stage": ("3",),
-    "an unknown stage": ("3@lunch",),
-    "a negative client": ("-1@sums",),
-    "more than all": ("101%@sums",),
-    "other digits": ("\u0663@sums",),
-}
-
-
-def test_a_client_that_does_not_exist_cannot_leave():
-    vectors = [np.random.default_rng(client).random((6, 3)) for client in range(4)]
-    given = {"num_classes": 2, "num_bits": 64, "num_neighbors": 2, "row_sums": "masked"}
-    with pytest.raises(UsageError, match=r"xclp\.presence: client 9: at most 3 of 4 clients"):
-        xclp.propagate_labels(vectors, 4 * [np.arange(6) % 2], presence=("9@row_sums",), **given)
-
-
-@pytest.mark.parametrize("presence", BAD.values(), ids=BAD)
-def test_what_is_no_departure_is_refused(presence):
-    with pytest.raises(UsageError, match=r"xclp\.presence=.*use ") as error:
-        dataclasses.replace(PARAMETERS, **PROTOCOLS, presence=presence)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("stage", "settings"),
-    [
-        ("setup", {}),
-        ("hamming", {"row_sums": "masked"}),
-        ("influence", {"hamming": "masked"}),
-        ("row_sums", {"hamming": "masked"}),
-        ("sums", {"hamming": "masked"}),
-        ("confidence", PROTOCOLS),
-    ],
-)
-def test_a_stage_that_the_run_does_not_have_is_refused(stage, settings):
-    with pytest.raises(UsageError, match=f"stage {stage!r} needs"):
-        dataclasses.replace(PARAMETERS, **settings, presence=(f"1@{stage}",))

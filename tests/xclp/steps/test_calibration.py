@@ -8,7 +8,6 @@ import pytest
 from secure_labels import digits
 
 from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
-from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.primitives.fixed_point import FixedPoint
@@ -203,10 +202,3 @@ def test_label_propagation_beside_it(method):
     assert np.all((confidence == 0) | (confidence > 0.1))
     assert not np.allclose(confidence, found["entropy"].confidence)
     assert ("calibration" in metrics) == (method is pooled_lp)
-
-
-def test_refusals():
-    with pytest.raises(UsageError, match=r"xclp.confidence='sure': choose one of 'entropy', 'cal"):
-        Parameters(num_classes=2, confidence="sure")
-    with pytest.raises(UsageError, match=r"relative_confidence=True: .*; set confidence='ent"):
-        Parameters(num_classes=2, confidence="calibrated", relative_confidence=True)

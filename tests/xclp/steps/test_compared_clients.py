@@ -11,7 +11,6 @@ import reference_kernels as reference
 from secure_labels import digits, disagreement
 
 from jaxfed import xclp
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution import HERE
@@ -334,24 +333,3 @@ def test_later_points_are_compared_with_all_clients():
         for more in ({}, {"hamming": "masked", "row_sums": "masked", "influence": "columns"})
     )
     assert disagreement(secure, plain, 6) <= 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"compared_clients": 1}, r"^xclp\.compared_clients=1: use multiples of 4, 0 is all$"),
-        ({"compared_clients": -4}, r"^xclp\.compared_clients=-4: use multiples of 4, 0 is all$"),
-        ({"compared_clients": 4.5}, r"^xclp\.compared_clients=4\.5: use multiples of 4"),
-        (
-            {"compared_by": "best"},
-            r"^xclp\.compared_by='best': choose one of 'random', 'neighbors'",
-        ),
-        (
-            {"neighbors": "approximate"},
-            r"^xclp\.compared_clients=4: neighbors='approximate' compares .* set neighbors='exact'",
-        ),
-    ],
-)
-def test_bad_values_are_refused_in_one_line(settings, line):
-    with pytest.raises(UsageError, match=line):
-        dataclasses.replace(P, **settings)

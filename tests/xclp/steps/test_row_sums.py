@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.errors import UsageError
 from jaxfed.xclp import propagate_labels
-from jaxfed.xclp.settings.parameters import Parameters
 
 # Transfers of labels would take longer than all else.
 SETTINGS = {"num_classes": 3, "num_bits": 64, "num_neighbors": 3, "alpha": 0.9} | {
@@ -46,13 +44,3 @@ def test_clients_that_leave():
     among_all = labels(row_sums="masked_resilient", presence=("3@row_sums", "9@sums"))
     for ours, theirs in zip(found, among_all, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_too_few_partners_are_refused():
-    with pytest.raises(
-        UsageError, match=r"^xclp.mask_partners=4: too few, or odd, for 12 clients.*use 6"
-    ):
-        labels(row_sums="masked_resilient", mask_partners=4)
-    line = r"^xclp.mask_partners=8: row_sums='masked' has no partners to choose; set row_sums="
-    with pytest.raises(UsageError, match=line):
-        Parameters(num_classes=3, row_sums="masked", mask_partners=8)

@@ -1,0 +1,706 @@
+"""What readers, partitions, packed folders and encoders refuse."""
+
+import gzip
+import json
+import os
+import sys
+from functools import cache, partial
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import refusals
+from hf_files import class_label, described, image_table, png, save_to_disk, write_parquet
+from PIL import Image
+
+from jaxfed.data import (
+    Classes,
+    Dirichlet,
+    DirichletMixture,
+    Labels,
+    Natural,
+    Sizes,
+    Subclasses,
+    Table,
+    class_counts,
+    load,
+    pack,
+    partition,
+)
+from jaxfed.data.dataset import Dataset
+from jaxfed.data.encoding import RowEncoding, encoder_from, encoder_of
+from jaxfed.data.readers.array_encoder import ArrayEncoder
+from jaxfed.federation.clients import Federation
+from jaxfed.host.storage import file_checksum
+
+IDS, TENS = np.arange(100) % 4, np.repeat(np.arange(10), 10)
+
+
+def split(scheme=None, *values, y=TENS, **given):
+    """Four clients of 100 examples of ten classes."""
+
+    def call():
+        made = scheme(*values) if isinstance(scheme, type) else scheme
+        others = {} if scheme is None else {"scheme": made}
+        partition(y, **{"num_clients": 4} | others | given)
+
+    return call
+
+
+def dealt(**labels):
+    return lambda: split(labels=Labels(**labels))()
+
+
+KNOWN = np.where(np.arange(100) < 30, np.arange(100) % 3, -1)
+PARTITIONS = {
+    "...scheme='dirichlet': use ... Dirichlet()": split("dirichlet"),
+    "...num_clients=0": split(num_clients=0),
+    "...num_clients=None": split(num_clients=None),
+    "...num_clients=2.5": split(num_clients=2.5),
+    "...Dirichlet.alpha=0": partial(Dirichlet, 0),
+    "...Dirichlet.alpha=inf": partial(Dirichlet, np.inf),
+    "...Labels.number=101: use 0 to 100": dealt(number=101),
+    "...Labels.number=31: use 0 to 30": split(y=KNOWN, labels=Labels(number=31)),
+    "...number=2.5": dealt(number=2.5),
+    "...at most one": dealt(number=1, fraction=0.1),
+    "...Labels.fraction=1.5...0 to 1": dealt(fraction=1.5),
+    "...Labels.per_class=3: 12 labels of class 0 in all, which has 10 examples; use a smaller": (
+        dealt(per_class=3)
+    ),
+    "...integers": dealt(per_class=[1, 2, 3]),
+    "...integers  half": dealt(per_class=2.5),
+    "...per_class=-1": dealt(per_class=-1),
+    "...clients=5: use 0 to 4": dealt(clients=5),
+    "...Labels.clients=9: use 0 to 4": split(
+        Natural, IDS, num_clients=None, labels=Labels(clients=9)
+    ),
+    "...Classes.per_client=2...8 of 10": split(Classes, 2),
+    "...Classes.per_client=11: use 1 to 10": split(Classes, 11),
+    "...Natural.client_id: missing": split(Natural),
+    "...have 4 client ids": split(Natural, IDS, num_clients=5),
+    "...ids do not match": split(Natural, IDS[1:]),
+    "...num_clients=0  natural": split(Natural, IDS, num_clients=0),
+    "...104 examples, there are 100; use at most 25": split(sizes=Sizes(min_size=26)),
+    "...Sizes.parameter=inf": partial(Sizes, "dirichlet", np.inf),
+    "...Sizes.quantity='uniform'...'equal'": partial(Sizes, "uniform"),
+    "...shares from 0 on": split(Table, np.full((2, 10), np.nan)),
+    "...equally long rows": split(Table, [[1.0], [1.0, 2.0]]),
+    "...9 shares for 10 classes": split(Table, np.ones((2, 9))),
+    "...DirichletMixture.alpha_rest=0.0: ...numbers above 0": partial(
+        DirichletMixture, alpha_rest=0.0
+    ),
+    "...share=1.1: ...0 to 1": partial(DirichletMixture, share=1.1),
+    "...Subclasses.subclass: missing": split(Subclasses),
+    "...num_clients=None  subclasses": split(Subclasses, TENS, num_clients=None),
+    "...do not match": split(Subclasses, np.arange(99)),
+    "...0 has examples of several classes": split(Subclasses, np.arange(100) // 20),
+    "...num_clients=4: a class has 5 subclasses... from 5 on": split(
+        Subclasses, np.arange(100) // 2
+    ),
+    "...quantity='equal': Subclasses fixes the client of each example; use 'default'": split(
+        Subclasses, TENS, sizes=Sizes("equal")
+    ),
+    "...skew='labeled': Natural fixes the client of each": split(Natural, IDS, skew="labeled"),
+    "...skew='independent': Natural fixes the client": split(Natural, IDS, skew="independent"),
+    "...'both', 'labeled', 'unlabeled', 'independent'": split(skew="none"),
+    "partition.labels=0.5: use Labels(...)": split(labels=0.5),
+    "partition.sizes=[50, 50]: use Sizes": split(sizes=[50, 50]),
+    "partition.seed='a': use integers from 0 on": split(seed="a"),
+    "...new_y are lists of unequal lengths": split(new_y=[[0], [0, 1]]),
+    "...y: class -2; use ... from 0 on, or -1 for an unknown": split(y=KNOWN - 1),
+    "...new_y: class -1; use classes from 0 on": split(y=KNOWN[:30], new_y=KNOWN),
+    "...y: float64 of shape [2]; use integers [n]": lambda: class_counts(
+        [0.5, 1.0], [np.arange(2)], 10
+    ),
+}
+
+
+def csv(text, name="a.csv", **options):
+    def call():
+        content = text if isinstance(text, bytes) else text.encode()
+        Path(name).write_bytes(content)
+        load(name, **options)
+
+    return call
+
+
+def lines(*rows, **options):
+    return csv("\n".join(rows) + "\n", **options)
+
+
+FRACTIONS = tuple(f"{row},{1.37 * row}" for row in range(1, 50))
+SQUARES = tuple(f"{row},{row**2}" for row in range(50))
+NAMES, F = tuple(f"name{row},{row % 2}" for row in range(101)), "f,label"
+TABLES = {
+    "label_key: ...out of acid, sugar, quality": lines("acid,sugar,quality", "1,2,3", "2,3,4"),
+    "label_key='z': no such column in ...; the columns are q, f": lines(
+        "q,f", "1,2", "2,3", label_key="z"
+    ),
+    "...columns are Outcome, f, did you mean 'Outcome'": lines(
+        "Outcome,f", "1,2", "2,3", label_key="outcome"
+    ),
+    "client_key='z': no such column in ...; the columns are label, f": lines(
+        "label,f", "1,2", "2,3", client_key="z"
+    ),
+    "client_key='file': no such column in ...; the columns are": lines(F, "1,a", client_key="file"),
+    "...is the label's column": lines("label,f", "1,2", "2,3", client_key="label"),
+    "...is the label's column  drop": lines(F, "1,a", "2,b", drop=["label"]),
+    "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
+    "...column 2 has no name in the header; name it": lines("f,,label", "0,1,2", "0,1,3"),
+    "...'n' occurs twice in the first line": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
+    "...none of its 2 training examples has a label": lines(F, "1,", "2,"),
+    "...'label': each row with a label is of class 'yes'; two": lines(F, "1,yes", "2,yes", "3,"),
+    "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
+    "...'name' has 101 different texts; up to 100": lines("name,label", *NAMES),
+    "...none of the columns label is a feature": lines("label", "1", "2"),
+    "...1 of 2 examples...nan or infinite...(the first: row 1, feature 'f')": lines(
+        "g,f,label", "1,2,0", "3,inf,1"
+    ),
+    "...1 of 2 examples...nan or infinite  float32": lines(F, "1e99,0", "1,1"),
+    "...'f', line 2: '1,234' is not a number; write numbers with a decimal point": lines(
+        "f;label", "1,234;a", "3,500;b"
+    ),
+    "...'d', line 2: '2024-01-31' is not a": lines("d,label", "2024-01-31,a", "31.01.2024,b"),
+    "...dates as 2024-01-31": lines("d,label", "31.1.2024 12:00,a", "31.1.2024,b"),
+    "...'10%' is not a number; write": lines(F, "10%,a", "3.5 %,b"),
+    "...'0x1F' is not a number; write": lines(F, "0x1F,a", "0x2a,b"),
+    "...'label': labels are a quantity, 1.37 has a fraction": lines(F, *FRACTIONS),
+    "...labels are a quantity, 50 labels are 50 different": lines(F, *SQUARES),
+    "...column 'client', line 3: '' names no client": lines("f,label,client", "1,a,x", "2,b,"),
+    "...line 2 has 3 columns": lines("1,2", "1,2,3"),
+    "...1 lines": lines("1,2"),
+    "...image_size=4: does not apply": lines("1,2", "3,4", image_size=4),
+    "...not a CSV file": csv("1,2\n3,4\n", "a.csv.gz"),
+    "...not a CSV file  half": csv(gzip.compress(b"1,2\n3,4\n" * 99, mtime=0)[:25], "a.csv.gz"),
+    "...not a CSV file in UTF-8 ...iconv -f windows-1252": csv(
+        "f,label\n1,weiß\n2,rot\n".encode("windows-1252")
+    ),
+}
+
+
+def beside(*rows, good=("f,g,label", "1,2,a", "3,4,b"), folders=("s",), **options):
+    """Tables of one name, `b.csv` with these rows."""
+
+    def call():
+        for folder in folders:
+            Path(folder).mkdir()
+            for name, own in (("a", good), ("b", rows or good)):
+                Path(folder, f"{name}.csv").write_text("\n".join(own) + "\n")
+        load("*/*.csv", **options)
+
+    return call
+
+
+SITES = {
+    "...b.csv: column 'h' is not in ...a.csv; all": beside("f,h,label", "1,2,a"),
+    "...b.csv: column '5' is not in ...a.csv": beside("f,g,label,5", "1,2,a,5", "3,4,b,5"),
+    "...b.csv: no column 'g', ...a.csv has it": beside("f,label", "1,a"),
+    "...b.csv: column 'g' stands where ...a.csv has 'f'": beside("g,f,label", "1,2,a"),
+    "...b.csv: column '1' is not in ...a.csv": beside("1,2,a"),
+    "...b.csv: no column 'f', ...a.csv has it": beside(""),
+    "...b.csv: line 2 has 2 columns, the first 3": beside("f,g,label", "1,2"),
+    "...b.csv: column 'g', line 3: 'x' is not a number": beside("f,g,label", "1,2,a", "1,x,a"),
+    "client_key='file': .../a.csv and .../a.csv have one n": beside(
+        folders=("n", "s"), client_key="file"
+    ),
+    "data set 'sights/*.csv': no such files (": lambda: load("sights/*.csv"),
+}
+
+
+def one_array():
+    with Path("a.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    load("a.npz")
+
+
+def arrays(drop=(), client_key=None, **change):
+    def call():
+        given = {"x": np.ones((3, 2)), "y": np.arange(3), **change}
+        np.savez("a.npz", **{name: value for name, value in given.items() if name not in drop})
+        load("a.npz", client_key=client_key)
+
+    return call
+
+
+TESTED = {"x_test": np.ones((2, 2)), "y_test": np.array([0, 1])}
+UNREAD = ("X", "x_holdout", "Unlabeled_X", "images", "testing", "label_test", "xtest")
+ARRAYS = {
+    **{
+        f"...array {n} is not read; leave it out, or": arrays(**{n: np.ones((3, 2))})
+        for n in UNREAD
+    },
+    "...y has type": arrays(y=np.array(1)),
+    "...labels are a quantity, ... is no integer": arrays(y=np.array([0.5, 1, 2])),
+    "...labels are a quantity, ... is no integer  inf": arrays(y=np.array([np.inf, 1, 2])),
+    "...y has shape (3, 2)": arrays(y=np.ones((3, 2), int)),
+    "...none of its 3 training examples has a label": arrays(y=np.full(3, -1)),
+    "...1 test examples have no label": arrays(**TESTED | {"y_test": np.array([0, -1])}),
+    "...a validation example has no label": arrays(
+        **TESTED, x_val=np.ones((2, 2)), y_val=np.array([0, -1])
+    ),
+    "...x_validation is float...[3] where x is float...[2]": arrays(
+        **TESTED, x_val=np.ones((2, 3)), y_val=np.array([0, 1])
+    ),
+    "...x has type": arrays(x=np.array(["a", "b", "c"])),
+    "...x_test has type": arrays(x_test=np.array(["a"]), y_test=np.array([0])),
+    "...3 of 3 examples": arrays(x=np.full((3, 2), np.nan)),
+    "...3 of 3 examples  float32": arrays(x=np.full((3, 2), 1e300)),
+    "...have no features": arrays(x=np.ones((3, 0))),
+    "...class_names has type <U1 and shape ()": arrays(class_names=np.array("a")),
+    "...class_names has shape": arrays(class_names=np.array([["a", "b"]])),
+    "...two classes are named 'cat'": arrays(y=[0, 1, 1], class_names=["cat", "cat"]),
+    "...labels 0..4294967296 are not all numbers of the 2 classes": arrays(
+        y=np.array([0, 1, 2**32]), class_names=np.array(["a", "b"])
+    ),
+    "...client_id has type": arrays(client_id=np.array(3)),
+    "...client_id has shape": arrays(client_id=np.ones((3, 1), int)),
+    "...3 examples but subclasses of shape": arrays(subclass=[5]),
+    "...holds Python objects; ...astype(str)": arrays(y=np.array(["a", "b", "c"], object)),
+    "...x_test without y_test; ... test_labels_of": arrays(x_test=np.ones(3), test_labels_of=[1]),
+    "...y_test without x_test; ... test_labels_of": arrays(y_test=np.arange(3), test_labels_of=[1]),
+    "...has arrays a; use the names x and y": arrays(drop="xy", a=np.zeros(2)),
+    "...not an .npz file of plain arrays (it is no zip archive": csv("no archive", "a.npz"),
+    "...not an .npz file of plain arrays (it holds one array": one_array,
+    "client_key='place': no array place in ...; there are x, y": arrays(client_key="place"),
+    "...training examples are uint8, test examples float32; bytes": arrays(
+        x=np.ones((3, 2), np.uint8), x_test=np.ones((3, 2)) / 255, y_test=np.arange(3)
+    ),
+}
+
+
+def parquet(columns, **options):
+    return lambda: load(write_parquet(Path("a.parquet"), columns), **options)
+
+
+def listed(*rows, kind=None):
+    return parquet({"v": pa.array(list(rows), kind), "label": list("xyx")[: len(rows)]})
+
+
+def pictures(second, **more):
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    images = pa.array([{"bytes": png(1), "path": "1.png"}, second], kind)
+    return parquet({"image": images, "label": ["x", "y"], **more})
+
+
+def two_files(second):
+    def call():
+        write_parquet(Path("s/0.parquet"), {"f": [1, 2], "label": [0, 1]})
+        write_parquet(Path("s/1.parquet"), second)
+        load("s")
+
+    return call
+
+
+def saved(name, content):
+    """A folder of `datasets` in which a file has other content, or none."""
+
+    def call():
+        table = pa.table({"f": [0, 1, 2], "label": [0, 1, 0]})
+        folder = save_to_disk(Path("set"), described(table, {"label": class_label("cat", "dog")}))
+        file = folder / name
+        file.unlink() if content is None else file.write_bytes(content)
+        load(folder)
+
+    return call
+
+
+def cut_parquet():
+    place = write_parquet(Path("a.parquet"), {"f": [1, 2], "label": [0, 1]})
+    place.write_bytes(place.read_bytes()[:-9])
+    load(place)
+
+
+def without_pyarrow():
+    place = write_parquet(Path("a.parquet"), {"f": [1, 2], "label": [0, 1]})
+    with mock.patch.dict(sys.modules, pyarrow=None):
+        load(place)
+
+
+def damaged_offset():
+    texts = {"kind": [f"text{row % 2}" for row in range(16)], "label": list("xy") * 8}
+    folder = save_to_disk(Path("set"), pa.table(texts).combine_chunks())
+    (file,) = folder.glob("*.arrow")
+    right, wrong = (np.array([0, 5, end], np.int32).tobytes() for end in (10, 2**20))
+    content = file.read_bytes()
+    assert right in content  # offsets of the first batch's two texts
+    file.write_bytes(content.replace(right, wrong, 1))
+    load(folder)
+
+
+NESTED, STREAM = pa.list_(pa.list_(pa.float32())), "data-00000-of-00001.arrow"
+ARROW = {
+    "label_key: no column of ...a.parquet is named label, class": parquet({"f": [1, 2]}),
+    "label_key='quality': no such column in ...a.parquet; ... did you mean 'Quality'": parquet(
+        {"Quality": [1, 2], "label": [0, 1]}, label_key="quality"
+    ),
+    "...'label': each row with a label is of class 'x'; two classes": parquet(
+        {"f": [1, 2], "label": ["x", None]}
+    ),
+    "...none of its 2 training examples has": parquet({"f": [1, 2], "label": [None, None]}),
+    "...has neither integers nor names": parquet({"f": [1, 2], "label": [[1], [2]]}),
+    "...a.parquet: column 'client', row 1: '' names no client": parquet(
+        {"f": [1, 2], "label": [0, 1], "client": ["n", None]}
+    ),
+    "...a.parquet: column 'image', row 1: cannot be read as an image": pictures(
+        {"bytes": png(1)[:40], "path": "2.png"}
+    ),
+    "...'image', row 1: holds no image, only its path 'x/2.png'; write the images' bytes": pictures(
+        {"bytes": None, "path": "x/2.png"}
+    ),
+    "...'image', row 1: holds no image; write": pictures(None),
+    "...each of the columns 'image', 'more' is a whole example; leave all but one out": pictures(
+        {"bytes": png(1), "path": ""}, more=[[[1]], [[2]]]
+    ),
+    "...'v', row 2: a list of another shape than the first, [2]; all need one": listed(
+        [1, 2], [3, 4], [5]
+    ),
+    "...'v', row 2: a list of another shape than the first, [1, 2]": listed(
+        [[1, 2]], None, [[3, 4], [5, 6]], kind=NESTED
+    ),
+    "...'v', row 2: a list of another shape than the first, [1, 2]  inside": listed(
+        [[1, 2]], None, [[3]], kind=NESTED
+    ),
+    "...row 2: a value is missing": listed([[1]], [[2]], None, kind=NESTED),
+    "...row 1: a value is missing": listed([[1]], [[None]], kind=NESTED),
+    "...have no features": listed([[], []], [[], []], kind=NESTED),
+    "...no list of this column has entries": listed(None, None, kind=NESTED),
+    "...'v' of type list<...string> cannot be a feature": listed(["a"], ["b"]),
+    "...'s' of type struct<a: int64> cannot be a feature; leave it out (dataset.drop)": parquet(
+        {"s": [{"a": 1}, {"a": 2}], "label": [0, 1]}
+    ),
+    "...image_size=4: does not apply": parquet({"f": [1, 2], "label": [0, 1]}, image_size=4),
+    "...a.parquet: 0 rows; use a table": parquet(pa.table({"f": [1], "label": [0]}).slice(1)),
+    "...two columns are named 'f'": parquet(
+        pa.table([[1, 2], [3, 4], [0, 1]], names=["f", "f", "label"])
+    ),
+    "...a.parquet: column 'f', row 1: 'x' is not a number, others": parquet(
+        {"f": ["1", "x"], "label": [0, 1]}
+    ),
+    "...a.parquet: no description of its columns": parquet(
+        pa.table({"f": [1, 2], "label": [0, 1]}).replace_schema_metadata({"huggingface": "[1]"})
+    ),
+    "...labels 0..2 are not all numbers of the 2 classes": parquet(
+        described(pa.table({"f": [1, 2], "label": [0, 2]}), {"label": class_label("x", "y")})
+    ),
+    "...1.parquet: column 'f' has type string, in ...0.parquet": two_files(
+        {"f": ["1", "2"], "label": [0, 1]}
+    ),
+    "...1.parquet: column 'g' is not in ...0.parquet; all files": two_files(
+        {"g": [1, 2], "label": [0, 1]}
+    ),
+    "...a.parquet: not a Parquet file, or damaged (": cut_parquet,
+    "...00001.arrow: not an Arrow stream, or damaged (": saved(STREAM, b"ARROW1 and something"),
+    "...00001.arrow: not an Arrow stream, or damaged (...No such": saved(STREAM, None),
+    "...state.json: names no files": saved("state.json", b"{}"),
+    "....arrow: not an Arrow stream, or damaged (  offset": damaged_offset,
+    "...a.parquet: reading it needs pyarrow; pip install pyarrow": without_pyarrow,
+}
+
+TABLE = "size;color;id;note;client;label\n1.5;red;7;a;x;no\nNA; green ;8;b;x;yes\n"
+TABLE += "-2e3;?;9;c;y;no\n0.1;red;10;a;y;yes\n"
+
+
+def encoder(dataset):
+    """The data set's encoder, written and read."""
+    return encoder_from(json.loads(json.dumps(encoder_of(dataset).described())))
+
+
+def cells(row=None, **change):
+    def call():
+        Path("t.csv").write_text(TABLE)
+        own = encoder(load("t.csv", drop=("note",)))
+        own({"size": 1, "color": "red"} | change if row is None else row)
+
+    return call
+
+
+def without_color(row):
+    return cells({"size": 1, **row})
+
+
+def gap():
+    Path("t.csv").write_text(TABLE)
+    RowEncoding(encoder(load("t.csv", drop=("note",))))({"size": None, "color": "red"})
+
+
+def vector(value):
+    def call():
+        lists = pa.array([[0.1, 2], None, [5, None]], pa.list_(pa.float32()))
+        table = write_parquet(Path("a.parquet"), {"v": lists, "label": ["x", "y", "x"]})
+        encoder(load(table))([{"v": [0.1, 2]}, {"v": value}])
+
+    return call
+
+
+def rows(shape, dtype, given):
+    x = np.arange(2 * np.prod(shape)).reshape(2, *shape).astype(dtype)
+    y = np.array([0, 1], np.int32)
+    data = Dataset("a", x, y, x[:0], y[:0], 2, ("0", "1"))
+    return lambda: encoder(data)(given)
+
+
+def image(given):
+    def call():
+        table = write_parquet(Path("a.parquet"), image_table([3, 5], [1, 0], size=(5, 4)))
+        encoder(load(table))(given)
+
+    return call
+
+
+def folder_image(given):
+    def call():
+        for name in ("cat", "dog"):
+            Path("f", name).mkdir(parents=True)
+            Image.new("RGB", (8, 9)).save(f"f/{name}/0.png")
+        with mock.patch.dict(os.environ, JAXFED_CACHE="cache"):
+            encoder(load("f"))(given)
+
+    return call
+
+
+SMALL = ArrayEncoder((2, 2, 1), is_bytes=True, of_shares=True)
+ENCODED = {
+    "...row 0: column 'size' has 'big'; give a finite number": cells(size="big"),
+    "...has 'inf'; give a finite number": cells(size="inf"),
+    "...has '1e+300'; give a finite number": cells(size=1e300),
+    "...has '1,5'; give a finite number": cells(size="1,5"),
+    "...has 'rot', which is not in ...choose one of '?', 'green'": cells(color="rot"),
+    "...did you mean 'green'": cells(color="gren"),
+    "...lacks column 'color' (there is 'colour'); give None": without_color({"colour": "red"}),
+    "...'sice' is no column of the training data": cells(sice=2),
+    "...row 0 has 3 cells; give 6 ...or leave out 'label'": cells(["1;red;3"]),
+    "...row 0 is 3; give a dict": cells([3]),
+    "...rows are a int; give a dict": cells(3),
+    "...rows are a bytes": cells(b"1;red"),
+    "...row 0: column 'size' has no value, and had one in every": gap,
+    "...row 1: column 'v' has a list of 1; give a list of 2 numbers": vector([1]),
+    "...has a list of 3; give a list of 2 numbers": vector(np.zeros(3)),
+    "...has '1,2'; give a list of 2 numbers": vector("1,2"),
+    "...has 7; give a list of 2 numbers": vector(7),
+    "...row 1: column 'v' has 'x'; give a finite number": vector([1, "x"]),
+    "...row 1: column 'v' has 'inf'; give a finite number": vector([np.inf, 1]),
+    "...rows have shape [2, 4]; give an array of numbers": rows((3,), float, np.zeros((2, 4))),
+    "...nan or infinite": rows((3,), float, [[1, 2, np.nan]]),
+    "...rows are lists of unequal lengths": rows((3,), float, [[1, 2], [1]]),
+    "...rows have shape []; give an array of numbers": rows((3,), float, "1,2,3"),
+    "...an array of uint8 ...: some examples are uint8 and": rows(
+        (2, 2, 1), np.uint8, np.zeros((1, 2, 2))
+    ),
+    "...values 256 to 256": rows((2, 2, 1), np.uint8, np.full((1, 2, 2), 256)),
+    "...values 0 to 510": lambda: SMALL(2 * np.array([[0, 7, 254, 255]]) / 255),
+    "...an image of bytes: holds no image, only its path 'x'": image({"path": "x"}),
+    "...no_such.png: cannot be read as an image": folder_image("no_such.png"),
+    "...an image of bytes: cannot be read as an image": folder_image(b"x"),
+    "...rows are a int; give a path, a PIL image": folder_image(3),
+    "...rows have shape [3, 3]": folder_image([np.zeros((3, 3), np.uint8)]),
+    "...a PIL image: mode 'I;16' has more than 8 bits": folder_image(Image.new("I;16", (8, 8))),
+}
+
+RNG = np.random.default_rng(0)
+
+
+def pair(count, labeled=1.0):
+    x, y = RNG.integers(0, 255, (count, 3, 2)).astype(np.uint8), RNG.integers(0, 4, count)
+    return x, np.where(RNG.random(count) < labeled, y, -1)
+
+
+CLIENTS = [pair(count, 0.5) for count in (5, 0, 9, 1, 4)]
+NEW, TEST = [pair(count) for count in (2, 0, 0, 3, 1)], pair(6)
+
+
+@cache
+def data_set(**changes):
+    (x, y), (x_test, y_test) = pair(20, 0.7), pair(6)
+    given = {"name": "made", "x": x, "y": y.astype(np.int32), "x_test": x_test, "num_classes": 4}
+    given |= {"y_test": y_test.astype(np.int32), "class_names": tuple("abcd")}
+    clients = {"client_id": np.arange(20, dtype=np.int32), "client_id_test": np.zeros(6, np.int32)}
+    return Dataset(**given | clients | changes)
+
+
+def packed(clients=CLIENTS, **given):
+    def call():
+        try:
+            with mock.patch("jaxfed.data.packing._AT_ONCE", 1):
+                pack(clients, "p", **given)
+        finally:
+            assert os.listdir() == []
+
+    return call
+
+
+def more(*pairs):
+    return [*CLIENTS, *pairs]
+
+
+PACKED = {
+    "...one client is needed at least": packed([]),
+    "...uint8": packed([(np.zeros((2, 3, 2)), [0, 1])], test=TEST),
+    "...float32 and some float64": packed([(np.zeros((2, 1), t), [0, 1]) for t in ("f4", "f8")]),
+    "...clients[5] is ndarray; use a pair": packed(more(pair(3)[0])),
+    "pack: clients[5]: labels are a quantity": packed(more((pair(2)[0], [0.5, 1]))),
+    "pack: clients[0]: examples have values that are": packed([(np.full((2, 1), np.nan), [0, 1])]),
+    "...clients[5]: ... same shape": packed(more((pair(2)[0][:, :2], np.arange(2)))),
+    "...of the same shape as all others": packed(more((pair(2)[0][:, :2], [0, 1]))),
+    "...labels of shape (2,), ... 3 examples": packed(more((pair(3)[0], np.arange(2)))),
+    "pack: clients[0]: label 3 is not a class; use 0 to 2": packed(num_classes=3),
+    "...5 clients and 3 of their new points": packed(new=NEW[:3]),
+    "...every example of the server needs its label": packed(server=pair(9, 0.0)),
+    "...every public example needs": packed(public=TEST[0], public_labeled=True),
+    "pack: `public` are lists of unequal lengths; use an": packed(public=[[1.0], [2.0, 3.0]]),
+    "pack: `clients` is of type int; use a list of pairs": packed(3),
+    "pack: clients[0] is ndarray; use a pair": packed(np.zeros((4, 2))),
+    "pack: `new` is of type int; use a list of pairs": packed(new=3),
+    "...leave out test": packed(data_set(), test=TEST),
+    "...leave out num_classes": packed(data_set(), num_classes=9),
+    "...names no clients; load it with client_key": packed(data_set(client_id=None)),
+}
+
+
+def opened(damage=lambda folder: None, reading=Federation.open_packed, **given):
+    def call():
+        folder = pack(CLIENTS, "p", **given or {"test": TEST})
+        damage(folder)
+        reading(folder)
+
+    return call
+
+
+def edited(change):
+    def edit(folder):
+        header = json.loads((folder / "packed.json").read_text())
+        change(header)
+        (folder / "packed.json").write_text(json.dumps(header))
+
+    return opened(edit)
+
+
+def cut(name):
+    return opened(lambda folder: os.truncate(folder / name, (folder / name).stat().st_size - 1))
+
+
+def flip(folder):
+    content = bytearray((folder / "y.npy").read_bytes())
+    content[-1] ^= 1
+    (folder / "y.npy").write_bytes(content)
+
+
+def flatten(folder):
+    np.save(folder / "x.npy", np.load(folder / "x.npy").reshape(-1, 6))
+
+
+def hostile(labels, shape=None):
+    """Other labels, or their shape by their header, with a checksum that fits."""
+
+    def write(folder):
+        file = folder / "y.npy"
+        np.save(file, labels, allow_pickle=True)
+        if shape:
+            given = f"({len(labels)},), }}"
+            said = f"({shape},), }}".ljust(len(given) + 14)
+            content = file.read_bytes().replace(given.encode() + b" " * 14, said.encode())
+            file.write_bytes(content)
+        header = json.loads((folder / "packed.json").read_text())
+        header["files"]["y.npy"] = file_checksum(file)
+        (folder / "packed.json").write_text(json.dumps(header))
+
+    return opened(write)
+
+
+FOLDERS = {
+    "...no such folder": lambda: Federation.open_packed("p"),
+    "...no packed.json in it": opened(lambda folder: (folder / "packed.json").unlink()),
+    "...packed.json is no header": cut("packed.json"),
+    "...packed.json is no header  list": opened(lambda f: (f / "packed.json").write_text("[]")),
+    "...format 2, and this version ... reads 1": edited(lambda header: header.update(format=2)),
+    "...cannot be read": edited(lambda header: header.pop("rows")),
+    "...do not fit together": edited(lambda header: header["rows"].update(own=3)),
+    "...do not fit together  classes": edited(lambda header: header.update(num_classes=2)),
+    "...do not fit together  shape": opened(flatten),
+    "...names other files": edited(lambda header: header["files"].update({"../y.npy": "1"})),
+    "...x.npy has bytes ..., and was written with": cut("x.npy"),
+    "...y.npy has size and checksum": cut("y.npy"),
+    "...y.npy has size and checksum  bit": opened(flip),
+    "...counts.npy is missing": opened(lambda folder: (folder / "counts.npy").unlink()),
+    "...an array of Python objects": hostile(np.array([print], object)),
+    "...bytes for int32 [1000000000000000]": hostile(np.zeros(9, np.int32), 10**15),
+    "...a config draws these ...open_packed": opened(reading=load, server=TEST),
+    "...a config draws these ...open_packed  new": opened(reading=load, new=NEW, test=TEST),
+}
+
+X, Y = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
+
+
+def whole(**change):
+    good = {"name": "a", "x": X, "y": Y, "x_test": X[:0], "y_test": Y[:0]}
+    return lambda: Dataset(**{**good, "num_classes": 1, "class_names": ("0",), **change})
+
+
+def clients(x, y=(0, 1), *others, **given):
+    return lambda: Federation.from_clients([(x, y), *others], **given)
+
+
+def from_root(name, **environment):
+    def call():
+        Path("empty").mkdir()
+        Path("broken/class").mkdir(parents=True)
+        Path("broken/class/a.png").write_bytes(b"no image")
+        Path("a.xlsx").write_bytes(b"PK")
+        Path("dangling/class").mkdir(parents=True)
+        Path("dangling/class/a.png").symlink_to("nowhere")
+        with mock.patch.dict(os.environ, {"JAXFED_CACHE": "cache", **environment}):
+            load(name, root=None if environment else ".")
+
+    return call
+
+
+BYTES = X.astype(np.uint8)
+LOADED = {
+    "...one label an example": whole(y=Y[:1]),
+    "...labels 1..1": whole(y=Y + 1),
+    "...labels -2..-2 are not all in -1..0": whole(y=Y - 2),
+    "...none of its 2 training examples has a label": whole(y=Y - 1),
+    "...labels -1..-1 are not all in 0..0": whole(x_test=X, y_test=Y - 1),
+    "...shape": whole(x_test=np.zeros((0, 4))),
+    "...one id an example": whole(client_id=Y[:1]),
+    "...no training examples": whole(x=X[:0], y=Y[:0]),
+    "...x_test is of type NoneType; use an array, with 0 rows where": whole(x_test=None),
+    "...x is of type list; use an array": whole(x=X.tolist()),
+    "...y is float64; use int32": whole(y=Y.astype(float)),
+    "...2 class names for 1 classes; use one a class": whole(class_names=("0", "1")),
+    "from_clients: ...float32 and some uint8": clients(X, [0, 1], (BYTES, [0, 1])),
+    "from_clients: ...float32 and some uint8  public": clients(X, public=BYTES),
+    "from_clients: ...some examples are uint8 and some": clients(BYTES, server=(X, [0, 1])),
+    "from_clients: ...examples are a masked array; fill in": clients(np.ma.masked_array(X, X == 0)),
+    "from_clients: ...examples of type datetime64": clients(X.astype("datetime64[s]")),
+    "from_clients: ...examples of type <U": clients(X.astype(str)),
+    "from_clients: ...nan or infinite in float32": clients((X + 1) * np.float64(1e39)),
+    "from_clients: ...label 'a' is a name; number the classes from 0": clients(X, ["a", "b"]),
+    "from_clients: ...labels are a quantity, 0.5": clients(X, [0.5, 1]),
+    "from_clients: ...labels of type datetime64": clients(X, np.array([0, 1], "datetime64[D]")),
+    "...did you mean 'digits'": from_root("digit"),
+    "...dataset_info.json...JAXFED_DATA...download_and_prepare": from_root("no_such_set"),
+    "...name one": from_root(""),
+    "...no such folder": from_root("./none"),
+    "...no such file": from_root("./none.npz"),
+    "...a.xlsx': a file must end in ....csv...save a spreadsheet as .csv": from_root("./a.xlsx"),
+    "...no images": from_root("./empty"),
+    "...cannot be read as an image": from_root("./broken"),
+    "...dangling/class/a.png: cannot be read": from_root("./dangling"),
+    "image_size=0: use": lambda: load(".", image_size=0),
+    "$JAXFED_DATA='nowhere': no such folder": from_root("fashion_mnist", JAXFED_DATA="nowhere"),
+    "...'fashion_mnist' not found; looked for": from_root("fashion_mnist", JAXFED_DATA="empty"),
+    "root='nowhere': no such folder; ...'fashion_mnist'": lambda: load(
+        "fashion_mnist", root="nowhere"
+    ),
+    "label_key='a': does not apply to data set 'digits'": lambda: load("digits", label_key="a"),
+    "client_key='a': does not apply to data set 'digits'": lambda: load("digits", client_key="a"),
+}
+
+test_partitions = refusals.table(PARTITIONS)
+test_tables = refusals.table(TABLES | SITES)
+test_arrays = refusals.table(ARRAYS)
+test_arrow = refusals.table(ARROW)
+test_encoders = refusals.table(ENCODED)
+test_packed_folders = refusals.table(PACKED | FOLDERS)
+test_loaded = refusals.table(LOADED)

@@ -1,0 +1,565 @@
+"""What experiments refuse: settings, workdirs, sweeps, audits, trackers; by launchers, with status 2."""
+
+import json
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import refusals
+from flax import nnx
+from invoking import DIGITS
+from small_sweeps import fake_command, write_config
+from small_sweeps import run as run_sweep
+from small_tracking import Recorder
+
+import jaxfed
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import file
+from jaxfed.config.checks.check import check
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.experiment.costs.answer_costs import answer_costs
+from jaxfed.experiment.costs.costs import method_costs
+from jaxfed.experiment.run.simulate import simulate
+from jaxfed.experiment.store import compilation_cache
+from jaxfed.experiment.store.workdir import open_workdir
+from jaxfed.experiment.sweep import sweep, sweep_plan
+from jaxfed.experiment.tracking import tracker as trackers
+from jaxfed.host import storage
+from jaxfed.reports.documents.report import build
+from launch import audit, costs, run
+from launch import sweep as sweep_launcher
+
+launched = partial(refusals.launched, run.main)
+
+
+def of(config, *settings):
+    """launch.run of a config with these settings."""
+    return launched(f"--config={config}", "--workdir=W", *(f"--config.{text}" for text in settings))
+
+
+def in_8_gb(config, *settings):
+    def call():
+        there = "jaxfed.federation.execution.memory.available_bytes"
+        with mock.patch(there, return_value=8 * 10**9):
+            of(config, *settings)()
+
+    return call
+
+
+TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
+PROTOTYPES = "ml_collections_configs/protofssl.py"
+SERVER = "ml_collections_configs/labels_at_server.py"
+SUMS = ["protofssl.prototypes=global", "protofssl.prototype_sums=masked"]
+HUGE, LONG, CACHE = 10**20, "a" * 300, "execution.compilation_cache"
+AUGMENTED = "training.augmentation="
+LINES = {
+    "--config=ml_collections_configs/NAME.py is missing": launched(),
+    "--workdir=DIR is missing": launched(f"--config={DIGITS}"),
+    "Unknown command line flag 'confg'. Did you mean: config": launched("--confg=x", "--workdir=W"),
+    "extra: no such argument": launched(f"--config={DIGITS}", "--workdir=W", "extra"),
+    "...'rounds'; a setting of the config is --config.KEY": launched(
+        f"--config={DIGITS}", "--workdir=W", "--rounds=3"
+    ),
+    "...overwrite": launched(f"--config={DIGITS}", "--workdir=W", "--overwrite=maybe"),
+    "--config=nowhere.py: no such file": of("nowhere.py"),
+    "--config='aaa": of(LONG),
+    "--config='aaa  file": of(f"{LONG}.py:smoke"),
+    "...did you mean 'smoke'?": of(f"{DIGITS}:smkoe"),
+    "...exclude each other": of(f"{TRAINED[:-6]}:fedmatch,scaffold"),
+    "...exclude each other  alone": of(f"{TRAINED[:-6]}:labeled_only,fully_supervised"),
+    "...exclude each other  prototypes": of(f"{PROTOTYPES}:global,masked_global"),
+    "...did you mean 'seed'?": of(DIGITS, "sed=3"),
+    "config.seed=a: must be": of(DIGITS, "seed=a"),
+    "config.seed=: must be": of(DIGITS, "seed"),
+    "config.rounds=0": of(DIGITS, "rounds=0"),
+    "config.dataset.name: data": of(DIGITS, "dataset.name=./nothing"),
+    "config.dataset.name='aaa": of(DIGITS, f"dataset.name={LONG}"),
+    "...File name too long": of(DIGITS, f"dataset.name=./{LONG}"),
+    "config.dataset.root='aaa": of(DIGITS, "dataset.name=cifar10", f"dataset.root={LONG}"),
+    "config.dataset.name='~nobody": of(DIGITS, "dataset.name=~nobody-of-this-name/x.npz"),
+    "config.training.initial_model='aaa": of(TRAINED, f"training.initial_model={LONG}"),
+    "config.federation.dirichlet_alpha=2...: nothing reads it with federation.partition='iid'": of(
+        DIGITS, "federation.dirichlet_alpha=2"
+    ),
+    "...9999": of(DIGITS, "federation.num_labeled=9999"),
+    "--workdir=pyproject.toml/w": launched(f"--config={DIGITS}", "--workdir=pyproject.toml/w"),
+    "...pyproject.toml...is no workdir of launch.run": launched(
+        f"--config={DIGITS}", "--workdir=pyproject.toml"
+    ),
+    "...tests...is no workdir of launch.run": launched(
+        f"--config={DIGITS}", "--workdir=tests", "--overwrite"
+    ),
+    "...File name too long  workdir": launched(f"--config={DIGITS}", f"--workdir=runs/{LONG}"),
+    f"config.{CACHE}='': use 'auto', 'off' or a folder": of(DIGITS, f"{CACHE}="),
+    f"config.{CACHE}='{LONG}': File name too long": of(DIGITS, f"{CACHE}={LONG}"),
+    f"config.{CACHE}='~nobody": of(DIGITS, f"{CACHE}=~nobody-of-this-name/x"),
+    f"config.{CACHE}='pyproject.toml/x': cannot write in pyproject.toml: Not a directory": of(
+        DIGITS, f"{CACHE}=pyproject.toml/x"
+    ),
+    "...no client has a label": of(DIGITS, "federation.labeled_fraction=0"),
+    "...no client has a label  left": of(
+        DIGITS, "federation.num_labeled_clients=1", "federation.left_out_client=0"
+    ),
+    "config.dataset.test_fraction=1e-09: no example out of 1797": of(
+        DIGITS, "dataset.test_fraction=1e-9"
+    ),
+    "config.dataset.validation_fraction=1e-09: no ex": of(
+        TRAINED, "dataset.validation_fraction=1e-9"
+    ),
+    "config.dataset.validation_measure='auroc': the validation examples are of one class": of(
+        TRAINED, "dataset.validation_fraction=0.001", "dataset.validation_measure=auroc"
+    ),
+    "config.federation.test='central': 'per_client_lp' labels clients' points, so only": of(
+        TRAINED, "baselines=per_client_lp"
+    ),
+    "config.xclp.similarity_power=inf": of(DIGITS, "xclp.similarity_power=inf"),
+    "config.pooled_lp.similarity_power=inf": of(DIGITS, "pooled_lp.similarity_power=inf"),
+    "config.xclp.alpha=2.0": of(TRAINED, "xclp.alpha=2"),
+    "config.per_client_lp.alpha=2.0": of(DIGITS, "per_client_lp.alpha=2"),
+    "config.fedprox.pseudo_label='all'": of(
+        TRAINED.replace("smoke", "fedprox,smoke"), "fedprox.pseudo_label=all"
+    ),
+    "config.dataset.image_size=8": of(DIGITS, "dataset.image_size=8"),
+    "config.dataset.label_key='a'": of(DIGITS, "dataset.label_key=a"),
+    "config.training.augmentation='cutout:-3': cutout takes": of(TRAINED, f"{AUGMENTED}cutout:-3"),
+    "...from 0 to": of(TRAINED, f"{AUGMENTED}translate:{HUGE}"),
+    "...use NAME": of(TRAINED, f"{AUGMENTED}(1,2)"),
+    "config.training.strong_augmentation": of(DIGITS, "training.strong_augmentation=cutout:-3"),
+    "config.training.augmentation=('flip',): changes images": of(
+        TRAINED, "preprocessing.kind=identity", f"{AUGMENTED}flip"
+    ),
+    "...shape [64]; for other examples use (), and methods that do not compare two views": of(
+        TRAINED,
+        *("preprocessing.kind=identity", "baselines=fixmatch", "training.strong_augmentation=flip"),
+    ),
+    "config.baselines": of(TRAINED.replace("smoke", "scaffold,smoke"), "baselines=([1],)"),
+    "config.federation.table": of(DIGITS, "federation.table=((1,),(1,2))"),
+    "config.federation.table  text": of(DIGITS, "federation.table=(('a',),)"),
+    "config.federation.table  numbers": of(DIGITS, "federation.table=(1,2)"),
+    "config.federation.table  below 0": of(DIGITS, "federation.table=((1,-1),)"),
+    "config.federation.table  empty": of(DIGITS, "federation.table=((0,0),)"),
+    "config.training.class_weights": of(TRAINED, "training.class_weights=([1],)"),
+    f"config.federation.num_clients={HUGE}": of(DIGITS, f"federation.num_clients={HUGE}"),
+    f"config.xclp.num_neighbors={HUGE}": of(DIGITS, f"xclp.num_neighbors={HUGE}"),
+    f"config.num_repeats={HUGE}": of(DIGITS, f"num_repeats={HUGE}"),
+    f"config.training.local_steps={HUGE}": of(TRAINED, f"training.local_steps={HUGE}"),
+    f"...hidden=({HUGE},) the parameters": of(TRAINED, f"model.hidden=({HUGE},)"),
+    "...the parameters alone would take 301 GB of memory, there are 8 GB": in_8_gb(
+        TRAINED, "model.hidden=(1000000000,)"
+    ),
+    "config.execution.memory_limit='10 kB': labeling of 1,797": of(
+        DIGITS, "execution.memory_limit=10 kB"
+    ),
+    "config.execution.memory_limit=10000: training in a round": of(
+        TRAINED, "execution.memory_limit=10000"
+    ),
+    "...at most 1797": of(DIGITS, "federation.num_clients=2000"),
+    "...hyperplanes would take 550 GB": in_8_gb(DIGITS, "xclp.num_bits=2147483616"),
+    "config.training.epochs=2000000000": of(TRAINED, "training.epochs=2000000000"),
+    "config.protofssl.support=3: at most 2: no client has more than 3 labels": of(
+        PROTOTYPES, "protofssl.support=3"
+    ),
+    "config.protofssl.min_labels=4: at most 3: no client": of(PROTOTYPES, "protofssl.min_labels=4"),
+    "config.protofssl.num_helpers=1: with prototype_sums='masked' a mean is": of(
+        PROTOTYPES, *SUMS, "protofssl.num_helpers=1"
+    ),
+    "config.cohort_size=1: with config.protofssl.prototype_sums='masked' a round has 2 clients": of(
+        PROTOTYPES, *SUMS, "cohort_size=1"
+    ),
+    "config.fedrgd.num_groups=4: at most the 3 clients of a": of(
+        SERVER, "cohort_size=3", "fedrgd.num_groups=4"
+    ),
+    "...model: has no layer before its last one": of(PROTOTYPES, "model.hidden=()"),
+    "config.protofssl.mu=inf: use": of(PROTOTYPES, "protofssl.mu=inf"),
+    "config.protofssl.unlabeled_query=1000000000: so many examples a step would take 256 GB": in_8_gb(
+        PROTOTYPES, "protofssl.unlabeled_query=1000000000"
+    ),
+}
+
+X = np.random.default_rng(0).standard_normal((90, 4)).astype(np.float32)
+PAIR = (X[:2], [0, 1])
+TWO = [(X[:30], np.arange(30) % 3), (X[30:60], np.arange(30) % 3)]
+KNN = ALGORITHMS["client_knn"](num_classes=3)
+
+
+def clients(*given, **options):
+    return partial(jaxfed.Federation.from_clients, given, **options)
+
+
+FEDERATION = clients(*TWO, num_classes=3)()
+
+
+def linear(width=4, outputs=3):
+    return jaxfed.from_flax(lambda rngs: nnx.Linear(width, outputs, rngs=rngs), (width,))
+
+
+def fedavg(model=None, **given):
+    labels = {"pseudo_label": "network"} if given else {}
+    training = jaxfed.Training(linear() if model is None else model, **given)
+    return jaxfed.algorithms.fedavg(training=training, **labels)
+
+
+def simulated(method=KNN, federation=FEDERATION, **options):
+    return lambda: simulate(method() if method is fedavg else method, federation, **options)
+
+
+def timed(name="", **options):
+    """Two seconds and more an update; a method that is private has a guarantee about its draws."""
+    clock = {name: options.pop(name) for name in [*options] if name != "asynchrony"}
+    sizes = ((X[:n], np.arange(n) % 2) for n in range(2, 6))
+    federation = jaxfed.Federation.from_clients(list(sizes), num_classes=3)
+
+    def call():
+        method = getattr(jaxfed.algorithms, name)(training=jaxfed.Training(linear()))
+        clocked = jaxfed.Clock(seconds_per_example=1.0, **clock)
+        simulate(method, federation, rounds=2, cohort_size=2, clock=clocked, **options)
+
+    return call
+
+
+def predicted(method, x):
+    return lambda: simulate(method(), FEDERATION).predict(x)
+
+
+SIMULATED = {
+    "...0 clients": clients(),
+    "...of type object; numbers ...x.astype(float)": clients((X[:2].astype(object), [0, 1])),
+    "...labels of shape (2,), int64, for 3 examples": clients((X[:3], [0, 1])),
+    "...labels are a quantity, 1.5": clients((X[:2], [0.0, 1.5])),
+    "...nan or infinite": clients((X[:2] * np.nan, [0, 1])),
+    "...clients[1]: examples are an array [2, 3]": clients(PAIR, (X[:2, :3], [0, 1])),
+    "...clients[0]: label 5 is not a class": clients((X[:2], [0, 5]), num_classes=3),
+    "...label -2 is not a class": clients((X[:2], [0, -2])),
+    "...1 clients and 0 of their new points": clients(PAIR, new=[]),
+    "...rounds=0": simulated(rounds=0),
+    "...rounds=1.5": simulated(rounds=1.5),
+    "...cohort_size=3; use 1 to 2, and 0 for all": simulated(cohort_size=3),
+    "...cohort_size=-1": simulated(cohort_size=-1),
+    "...seed=-1; use integers from 0": simulated(seed=-1),
+    "...evaluate_every=-1; use integers from 1 on": simulated(evaluate_every=-1),
+    "...on_round='print'; use a function": simulated(on_round="print"),
+    "...sampling='unifrom'; choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
+    "...algorithm is a str; use a FederatedAlgorithm": simulated("fedavg"),
+    "...federation is a list; use a Federation": simulated(KNN, TWO),
+    "...clock is a float; use Clock": simulated(clock=0.1),
+    "...asynchrony is a int; use Asynchrony": simulated(asynchrony=10),
+    "...Training: model is a Linear; from_flax": lambda: fedavg(nnx.Linear(4, 3, rngs=nnx.Rngs(0))),
+    "...has 1 outputs and the clients have 3": lambda: simulated(fedavg(linear(4, 1)))(),
+    "...does not take examples of (4,): ": lambda: simulated(fedavg(linear(5)))(),
+    "rounds=3: ... Training.labeled_only_rounds=3": lambda: simulated(
+        fedavg(labeled_only_rounds=3), rounds=3
+    )(),
+    "...evaluate_every=2: there are no validation examp": simulated(fedavg, evaluate_every=2),
+    "...evaluate_test=True: there are no test": simulated(fedavg, evaluate_test=True),
+    "...nobody has a label, ..., or server=(x, y)": simulated(
+        KNN, clients((X[:2], [-1, -1]), test=PAIR, num_classes=3)()
+    ),
+    "predict: examples of type <U1; numbers are needed": predicted(fedavg, np.array([["a"] * 4])),
+    "...labels the points that its clients hold": predicted(
+        lambda: ALGORITHMS["xclp"](num_classes=3, num_bits=64), X
+    ),
+    "simulate.clock: the privacy guarantee of dp_fedavg counts on cohorts that are drawn from": timed(
+        "dp_fedavg", availability="diurnal"
+    ),
+    "simulate.clock: ... of dp_fedavg_records": timed("dp_fedavg_records", over_selection=2.0),
+    "simulate.clock: ...; use availability='always'": timed("dp_fedavg", deadline=4.0),
+    "simulate.asynchrony=Asynchrony(concurrency=3...this method's server averages more than": timed(
+        "dp_fedavg", asynchrony=jaxfed.Asynchrony(3)
+    ),
+}
+
+CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
+SWEEP = "def sweep(add): add"
+THREE = "def sweep(add):\n    for seed in (1, 2, 3): add(seed=seed)\n"
+
+
+def another(first=CONFIG, **changes):
+    """A workdir of a config that is opened for another one."""
+
+    def call():
+        with open_workdir(Path("w"), first):
+            pass
+        try:
+            with open_workdir(Path("w"), CONFIG | changes):
+                pass
+        finally:
+            assert json.loads(Path("w/config.json").read_text()) == first
+
+    return call
+
+
+def checked(before, after, content=None):
+    def call():
+        with open_workdir(Path("w"), CONFIG) as workdir:
+            workdir.check_data(before)
+            if content is not None:
+                Path("w/data.json").write_text(content)
+            workdir.check_data(after)
+
+    return call
+
+
+def late():
+    """Another process takes the empty directory, and ends, between our first look and our lock."""
+    lock = storage.lock
+
+    def taken(path):
+        Path("config.json").write_text(json.dumps({**CONFIG, "alpha": 0.9}))
+        return lock(path)
+
+    with mock.patch.object(storage, "lock", taken), open_workdir(Path(), CONFIG):
+        pass
+
+
+def twice(**how):
+    def call():
+        with open_workdir(Path("w"), CONFIG), open_workdir(Path("w"), CONFIG, **how):
+            pass
+
+    return call
+
+
+def report_of(name="", text=""):
+    def call():
+        Path("w").mkdir()
+        if name:
+            (Path("w") / name).write_text(text)
+        build(["w"])
+
+    return call
+
+
+def programs(mode, above=0o700):
+    def call():
+        place = Path("programs")
+        place.mkdir()
+        place.chmod(mode)
+        Path().chmod(above)
+        compilation_cache.folder(str(place.resolve()))
+
+    return call
+
+
+DATA = {"y": "int32[40] 1"}
+WORKDIRS = {
+    "...made by another config: config.alpha is 0.5 there, 0.9 now": another(alpha=0.9),
+    '...config.dataset.name is "digits" there, "mnist"': another(dataset={"name": "mnist"}),
+    "...config.beta is absent there, 1 now": another(beta=1),
+    "...config.alpha is 0.5 there, null now": another(alpha=None),
+    "...config.alpha is 0.5 there, 0.9 now; config.a_follower is absent there": another(
+        alpha=0.9, a_follower=0.9
+    ),
+    "...config.d is absent there, 3 now; and 2 more": another(
+        **{key: number for number, key in enumerate("abcdef")}
+    ),
+    "...0.5 there, 0.9 now; and 2 more": another(
+        CONFIG | {"follower": 0.5, "paper_table": ""},
+        **{"alpha": 0.9, "follower": 0.9, "paper_table": "x/1"},
+    ),
+    '...config.paper_table is "" there, "x/1" now': another(
+        CONFIG | {"paper_table": ""}, paper_table="x/1"
+    ),
+    '...config.fedct.decode is "votes" there, absent now': another(
+        CONFIG | {"fedct": {"steps": 2, "decode": "votes"}}, fedct={"steps": 2}
+    ),
+    '...config.labeled_share is "nearest" there, absent': another(
+        CONFIG | {"labeled_share": "nearest"}
+    ),
+    '...config.dataset.test_rows is "shared" there, "by_repeat" now': another(
+        dataset={"name": "digits", "test_rows": "by_repeat"}
+    ),
+    "...config.alpha is 0.9 there": late,
+    "...y is 2-0 there, None now": checked({"x": "1-0", "y": "2-0"}, {"x": "1-0"}),
+    "...data.json is damaged": checked(DATA, DATA, "null"),
+    "...data.json is damaged  list": checked(DATA, DATA, "[]"),
+    "...data.json is damaged  cut": checked(DATA, DATA, '{"y": "int32[40]'),
+    "...data.json is damaged  zeros": checked(DATA, DATA, "\0" * 40),
+    "...another process is running here": twice(),
+    "...another process is running here  overwrite": twice(overwrite=True),
+    "...w...  missing": lambda: build(["w"]),
+    "...w...  empty": report_of(),
+    "...w...  broken": report_of("config.json", "{\n!"),
+    "...w...  list": report_of("config.json", "[]"),
+    "...w...  foreign": report_of("sweep.json", "{}"),
+    f"config.{CACHE}=...: everybody can write in ...; chmod o-w": programs(0o777),
+    "...everybody can write in ...  above": programs(0o700, 0o777),
+}
+
+
+def planned(body, *given, **how):
+    return lambda: sweep_plan.plan(write_config(Path(), body), *given, **how)
+
+
+def grid(*values):
+    return planned("", grid=values)
+
+
+def claimed_twice():
+    plan = sweep_plan.plan(write_config(Path(), THREE))
+    with sweep.claim(plan, Path("out")), sweep.claim(plan, Path("out")):
+        pass
+
+
+def another_sweep(variant="", overrides=()):
+    def call():
+        path = write_config(Path(), THREE)
+        with sweep.claim(sweep_plan.plan(path), Path("out")):
+            pass
+        with sweep.claim(sweep_plan.plan(path + variant, overrides), Path("out")):
+            pass
+
+    return call
+
+
+def foreign_folder():
+    plan = sweep_plan.plan(write_config(Path(), THREE))
+    with sweep.claim(plan, Path()):
+        pass
+
+
+def edited_config():
+    path = Path(write_config(Path(), THREE))
+    plan = sweep_plan.plan(str(path))
+    run_sweep(plan, Path("out"), fake_command(dict.fromkeys(["seed=1", "seed=2", "seed=3"], 1)))
+    path.write_text(path.read_text().replace('"digits"', '"breast_cancer"'))
+    sweep.unfinished(sweep_plan.plan(str(path)), Path("out"))
+
+
+def sweeping(*arguments):
+    def call():
+        path = str(Path(write_config(Path(), "")).resolve())
+        given = (argument.replace("CONFIG", path) for argument in arguments)
+        refusals.launched(sweep_launcher.main, *given)()
+
+    return call
+
+
+SWEEPS = {
+    "...defines no sweep": planned(""),
+    "...adds no point": planned("def sweep(add): pass\n"),
+    "...seed=1 twice": planned("def sweep(add):\n    add(seed=1)\n    add(seed=1)\n"),
+    "...seed=1 twice  text": planned("def sweep(add):\n    add(seed=1)\n    add(seed='1')\n"),
+    "sweep point sede=1: config.sede: unknown key": planned(f"{SWEEP}(sede=1)\n"),
+    "...config.seed=x: must be an integer": planned(f"{SWEEP}(seed='x')\n"),
+    "...config.seed=None: must be an integer": planned(f"{SWEEP}(seed=None)\n"),
+    "sweep point xclp.num_bits=63: ": planned(f"{SWEEP}(**{{'xclp.num_bits': 63}})\n"),
+    "sweep point xclp.presence=('1@nowhere',): config": planned(
+        f"{SWEEP}(**{{'xclp.presence': ('1@nowhere',)}})\n"
+    ),
+    "--sweep.xclp.alpha: values are missing": grid("xclp.alpha="),
+    "--sweep.xclp.alpha: values are missing  =": grid("xclp.alpha"),
+    "--sweep.seed: is given twice": grid("seed=1", "seed=2"),
+    "...sweep adds the point seed=1 twice": grid("seed=1,1"),
+    "sweep point sede=1: config.sede: unknown": grid("sede=1,2"),
+    "...config.xclp.alpha=high: must be a number": grid("xclp.alpha=0.5,high"),
+    "...config.seed=: must be an integer": grid("seed=1,"),
+    "...seed=1: made by another config: config.dataset.name": edited_config,
+    "...holds another sweep: overrides is": another_sweep(overrides=["seed=9"]),
+    "...holds another sweep: variant is": another_sweep(":smoke"),
+    "...another sweep is running here": claimed_twice,
+    "...no workdir of launch.sweep": foreign_folder,
+    "--config=ml_collections_configs/NAME.py is missing": sweeping("--workdir=x"),
+    "--workdir=DIR is missing": sweeping("--config=CONFIG"),
+    "...defines no sweep(add)": sweeping("--config=CONFIG", "--workdir=W"),
+    "--jobs=0: use integers from 1": sweeping("--config=CONFIG", "--workdir=W", "--jobs=0"),
+}
+
+AUDIT = "--config=ml_collections_configs/audit.py:smoke"
+CONFIGS = Path("ml_collections_configs").resolve()
+
+
+def audited(*settings, config=AUDIT):
+    settings = (f"--config.{text}" for text in settings)
+    return refusals.launched(audit.main, config, "--workdir=W", *settings)
+
+
+def costing(*arguments):
+    return refusals.launched(costs.main, *arguments)
+
+
+def configured(name, *settings):
+    return file.load(str(CONFIGS / name), settings)
+
+
+def tracked(given):
+    return partial(trackers.chosen, given, "trackers")
+
+
+def dealt(name, **changes):
+    def call():
+        config = configured(name).unlock()
+        config.update_from_flattened_dict(changes)
+        Simulation(config).warn()
+
+    return call
+
+
+def option_of_another_network():
+    config = configured("fedavg_xclp.py:smoke").unlock()
+    config.model.depth = 3
+    check(config)
+
+
+AUDITS = {
+    "config.audit.rounds=(1, 3): use rounds from 1 to": audited("audit.rounds=1,3"),
+    "...audit.rounds=...integers from 1 on": audited("audit.rounds=0"),
+    "...audit.shadows=3: use 0 for none, or integers from 4": audited("audit.shadows=3"),
+    "...audit.population=0: use integers from 1 on": audited("audit.population=0"),
+    "config.audit.shadow: unknown key": audited("audit.shadow=3"),
+    "config.audit.population=100000:": audited("audit.population=100000"),
+    "config.audit.members=0 (all): clients have 3 labeled examples to attack in repeat 1, and an audit "
+    "needs 4; use more members of a client or more labeled": audited("federation.num_labeled=3"),
+    "...audit.members=3: clients of round 1 have 3 labeled examples ... other config.audit.rounds": audited(
+        *("cohort_size=1", "audit.members=3", "rounds=2", "audit.rounds=1,2")
+    ),
+    "config.federation.test='clients': an audit asks about examples": audited(
+        config="--config=ml_collections_configs/xclp_digits.py:smoke"
+    ),
+    "config.fedavg.training.concurrency: an audit knows messages of synchronous": audited(
+        *("baselines=()", "algorithm=fedavg", "clock.seconds_per_example=0.01"),
+        "fedavg.training.concurrency=5",
+    ),
+    "...config=ml_collections_configs/NAME.py is missing": costing(),
+    "more: no such argument": costing(f"--config={PROTOTYPES}", "more"),
+    "config.fedct.steps=3: 'fedct' is not": costing(
+        f"--config={PROTOTYPES}", "--config.fedct.steps=3"
+    ),
+    "config.algorithm='xclp': 'xclp' labels": costing(
+        f"--config={PROTOTYPES}", "--config.algorithm=xclp"
+    ),
+    "...labeled and unlabeled examples": lambda: next(
+        method_costs(configured("protofssl.py", "federation.num_labeled_clients=1", "baselines=()"))
+    ),
+    "...public_size": lambda: answer_costs(
+        configured("fedct.py", "dataset.name=digits", "federation.public_size=0")
+    ),
+    "trackers='tensorbord': no such tracker, did you mean 'tensorboard'?": tracked(["tensorbord"]),
+    "trackers='': no such tracker": tracked(["tensorboard,"]),
+    "trackers='wandb': use a list of names and trackers": tracked("wandb"),
+    "...is a class; give an object of it": tracked([Recorder]),
+    "...has no method start, log, finish": tracked([object()]),
+    "trackers='Recorder': is given twice": tracked([Recorder(), Recorder()]),
+    "...train_size=1798: digits has 1797": dealt("xclp_digits.py", **{"dataset.train_size": 1798}),
+    "...5000": dealt("xclp_digits.py", **{"federation.num_labeled": 5000}),
+    "...breast_cancer has float32 from 0 to 4254": dealt(
+        "xclp_digits.py", **{"preprocessing.kind": "pretrained", "dataset.name": "breast_cancer"}
+    ),
+    "config.model.depth: unknown key of mlp": option_of_another_network,
+    "config.training.batches='triple'": lambda: check(
+        configured("fedavg_xclp.py", "training.batches=triple")
+    ),
+    "config.model.name='mlpp'": lambda: check(configured("fedavg_xclp.py", "model.name=mlpp")),
+    "config.execution.precision='float8'": lambda: check(
+        configured("fedavg_xclp.py", "execution.precision=float8")
+    ),
+    "...no such folder": lambda: check(
+        configured("fedavg_xclp.py:smoke", "training.initial_model=nowhere/x")
+    ),
+}
+
+test_lines_of_a_run = refusals.table(LINES)
+test_simulated = refusals.table(SIMULATED)
+test_workdirs = refusals.table(WORKDIRS)
+test_sweeps = refusals.table(SWEEPS)
+test_audits_costs_and_trackers = refusals.table(AUDITS)

@@ -1,0 +1,138 @@
+"""What paths, checkpoints and files of settings may not be."""
+
+import socket
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import refusals
+
+import jaxfed
+from jaxfed.data import load
+from jaxfed.experiment.store.records import find
+from jaxfed.host import safe_files
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.host.location import file_to_write, folder_to_write, location
+from jaxfed.host.parallel import rendezvous
+from jaxfed.models.pretrained import find_weights
+from jaxfed.reports.documents.report import write_report
+
+
+@contextmanager
+def files():
+    """An empty file, an empty folder, and a home with both."""
+    Path("file").touch()
+    Path("empty").mkdir()
+    with mock.patch.dict("os.environ", HOME=str(Path.cwd())):
+        yield
+
+
+def with_files(call, *given):
+    def called():
+        with files():
+            call(*given)
+
+    return called
+
+
+def at(text):
+    return partial(location, text, "--workdir")
+
+
+LONG = "a" * 300
+PATHS = {
+    "--workdir: is of type int; give a path, as text": at(3),
+    "--workdir: is of type bytes; give a path, as text": at(b"a"),
+    "name_or_path: is of type NoneType; give a path": partial(load, None),
+    "workdir: is of type list; give a path": partial(jaxfed.open, ["a", "b"]),
+    "file: is of type int; give a path": partial(jaxfed.load_predictor, 3),
+    "--workdir=...home directory": at("~nobody-of-this-name"),
+    "--workdir=...File name too long": at(LONG),
+    "--workdir=...File name too long  in all": at("a/" * 3000),
+    "--workdir=...null": at("a\0b"),
+    "--workdir=...is not UTF-8": at("a\udcff"),
+    "--out=...file': cannot write in ...file: Not a directory": with_files(
+        folder_to_write, Path("file"), "--out"
+    ),
+    "--out=...file/x': cannot write in ...file: Not a directory": with_files(
+        folder_to_write, Path("file/x"), "--out"
+    ),
+    "--out='.': cannot write in .: Is a directory": with_files(file_to_write, ".", "--out"),
+    "--out=...cannot write in file: Not a": with_files(file_to_write, "file/x.json", "--out"),
+    "--out='/proc/x/y.json': cannot write in /proc: ": partial(
+        file_to_write, "/proc/x/y.json", "--out"
+    ),
+    "...no run or sweep under /...empty": with_files(find, ["~/empty"]),
+    "...no run or sweep under /...empty  report": with_files(write_report, ["~/empty"], "~/out"),
+    f"WORKDIR='{LONG}': File name too long": partial(write_report, [LONG]),
+    f"--out='{LONG}': File name too long": with_files(write_report, ["~/empty"], LONG),
+    f"config.preprocessing.weights='{LONG}": partial(find_weights, "efficientnet_lite0", LONG),
+    "root='/...none': no such folder": with_files(partial(load, root="~/none"), "cifar10"),
+}
+
+
+def saved(state=(), steps=(1,)):
+    made = Checkpoints(Path("c"))
+    for step in steps:
+        made.save(step, state, {"step": step})
+    return made
+
+
+def damaged(content=None):
+    def call():
+        made = saved(np.arange(100))
+        (file,) = made.path.iterdir()
+        file.write_bytes(file.read_bytes()[:-30] if content is None else content)
+        made.to_resume()
+
+    return call
+
+
+CHECKPOINTS = {
+    "...1.npz: is not ...: it holds a and lacks b": lambda: (
+        saved({"a": np.ones(2)}).latest().state({"b": np.ones(2)})
+    ),
+    "damaged checkpoint: ...1.npz: ...no older one": damaged(),
+    "damaged checkpoint: ...1.npz: ...no older one  empty": damaged(b""),
+    "damaged checkpoint: ...1.npz: ...no older one  foreign": damaged(b"no archive"),
+    "...1.npz: never; there is no older one": lambda: saved(steps=(1, 2)).latest(lambda p: "never"),
+}
+
+
+def taken():
+    with socket.create_server(("localhost", 0)) as server:
+        rendezvous.meet("localhost", server.getsockname()[1], 2, 0)
+
+
+PORTS = {
+    "--coordinator=localhost:...: the port is in use": taken,
+    "--coordinator=no.such.host.invalid:9: the host is not": partial(
+        rendezvous.meet, "no.such.host.invalid", 9, 2, 1
+    ),
+}
+
+
+class Inner(NamedTuple):
+    numbers: tuple[int, ...] = ()
+    pair: tuple[int, float] = (1, 2.0)
+    more: "Inner | None" = None
+
+
+def typed(value):
+    return partial(safe_files.typed, Inner, value, "x")
+
+
+TYPES = {
+    "...x.numbers[1] is of type bool": typed({"numbers": [1, True]}),
+    "...x.numbers is of type str": typed({"numbers": "12"}),
+    "...argument 2 is shorter": typed({"pair": [1]}),
+    "...x.pair[1] is of type str": typed({"pair": [1, "2"]}),
+    "...x.more has mare, which nothing reads": typed({"more": {"mare": 1}}),
+    "...x is of type list": typed([]),
+}
+
+test_refused = refusals.table(PATHS | CHECKPOINTS | PORTS)
+test_types_are_those_of_annotations = refusals.table(TYPES, ValueError)

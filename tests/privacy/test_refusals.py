@@ -1,0 +1,106 @@
+"""What noise, accountants and attacks refuse."""
+
+import math
+import sys
+from functools import partial
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import refusals
+
+from jaxfed import xclp
+from jaxfed.privacy import composition, label_release, prototype_inversion, sampled_gaussian
+from jaxfed.privacy import label_sensitivity as sensitivity
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy import xor_mechanism as xor
+from jaxfed.privacy.gaussian import delta_of, epsilon_of, mean_sensitivity
+from jaxfed.privacy.membership import lira, rmia, single_model
+from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
+from jaxfed.privacy.membership.rmia import Evidence
+from jaxfed.privacy.membership.roc import area_under_curve, tpr_at_fpr
+from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, noise_multiplier_of
+
+PHI, OTHERS = np.random.default_rng(0).normal(size=(2, 5, 6))
+TARGET = Evidence(PHI[0], PHI[1:], np.arange(4)[:, None] % 2 == np.arange(6) % 2)
+POPULATION = Evidence(OTHERS[0], OTHERS[1:])
+TWO_OF_FOUR = np.arange(4) < 2
+MEMBERSHIP = {
+    "...no reference model was trained without it": partial(
+        difficulty_scores, np.zeros((2, 6)), np.zeros((4, 6)), np.ones((4, 6), bool)
+    ),
+    "...below 0": partial(single_model.gradient_norm_scores, np.array([1.0, -0.1])),
+    "...use": partial(single_model.population_scores, np.zeros(60), np.zeros(0)),
+    "...: use": partial(single_model.population_scores, np.zeros((3, 60)), np.zeros((2, 25))),
+    "...references [4, 6] and ... [5, 6]": partial(reference_scores, *PHI[:1], PHI[1:], PHI > 0),
+    "...example 0: no ... trained without": partial(lira.offline, PHI[0], PHI[1:], np.ones((4, 6))),
+    "...example 0: no ... trained on": partial(lira.online, PHI[0], PHI[1:], np.zeros((4, 6))),
+    "...1 reference of a kind": partial(lira.offline, PHI[0], PHI[1:2]),
+    "...a=1.1": partial(rmia.offline, TARGET, POPULATION, a=1.1),
+    "...is_in=None": partial(rmia.online, POPULATION, POPULATION),
+    "...tuning needs 3 or more, and is_in": partial(rmia.tuned_a, POPULATION, POPULATION),
+    "...of a population [2, 6]": lambda: rmia.offline(
+        TARGET, POPULATION._replace(target=OTHERS[:2])
+    ),
+    "...members [3]: use": partial(tpr_at_fpr, np.zeros(4), np.ones(3, bool), 0.1),
+    "...some are members": partial(tpr_at_fpr, np.zeros(4), np.ones(4, bool), 0.1),
+    "...one is not a number": partial(tpr_at_fpr, np.full(4, np.nan), TWO_OF_FOUR, 0.1),
+    "...1 members, 3 others": partial(area_under_curve, np.zeros(4), np.arange(4) < 1),
+    "...rate=1.1": partial(tpr_at_fpr, np.zeros(4), TWO_OF_FOUR, 1.1),
+}
+
+invert = partial(prototype_inversion.inverted, lambda x: x.reshape(len(x), -1))
+decoded, X = prototype_inversion.decoded, np.ones((2, 1))
+bound, estimate = sensitivity.stability_bound, partial(sensitivity.estimate, lambda x, y: y)
+
+
+def without_dp_accounting():
+    with mock.patch.dict(sys.modules, dp_accounting=None):
+        sampled_gaussian.check_installed(EVERYTHING)
+        sampled_gaussian.check_installed(Poisson(0.5))
+
+
+NOISE = {
+    "...epsilon=-1.0: use": partial(delta_of, -1.0, 1.0, 1.0),
+    "sensitivity=1.0, sigma=0.0, releases=1: use": partial(delta_of, 1.0, 1.0, 0.0),
+    "sensitivity=-1.0, sigma=1.0": partial(delta_of, 1.0, -1.0, 1.0),
+    "...releases=0: use": partial(delta_of, 1.0, 1.0, 1.0, releases=0),
+    "...delta=0.0: use": partial(epsilon_of, 0.0, 1.0, 1.0),
+    "mean_sensitivity(norm=1.0, count=0): use": partial(mean_sensitivity, 1.0, 0),
+    "...rows=0": partial(label_release.row_epsilon, 1.0, 0),
+    "...epsilon=-1.0": partial(composition.basic, -1.0, 2),
+    "...delta=0.0": partial(composition.approximate, 1.0, 2, 0.0),
+    "...num_public=0": partial(sensitivity.trivial_rows, 0),
+    "rate=1.1, delta=0.1: use": partial(bound, 10, 1.1, 0.1),
+    "...delta=0.6": partial(bound, 10, 0.1, 0.6),
+    "...1 examples": partial(estimate, X[:1], np.ones(1)),
+    "...num_neighbors=0": partial(estimate, X, np.ones(2), num_neighbors=0),
+    "...36...: use ": partial(invert, jnp.zeros(36), (6, 6, 1), jax.random.key(0)),
+    "...0 steps: use [n, D]": lambda: invert(
+        jnp.zeros((1, 36)), (6, 6, 1), jax.random.key(0), steps=0
+    ),
+    "...4...: use ": partial(decoded, np.zeros((1, 3)), np.zeros((2, 4)), np.zeros((2, 6, 6, 1))),
+    "...epsilon=0.0": partial(rr.flip_probability, 0.0),
+    "...epsilon=nan": partial(rr.flip_probability, math.nan),
+    "...num_classes=1": partial(rr.answer_probabilities, 1.0, 1),
+    "...epsilon=-1.0:": partial(rr.answer_probabilities, -1.0, 2),
+    "xclp.bit_epsilon=-0.5": partial(xclp.Parameters, num_classes=2, bit_epsilon=-0.5),
+    "xclp.label_epsilon=inf": partial(xclp.Parameters, num_classes=2, label_epsilon=math.inf),
+    "xclp.seed=-1": partial(xclp.Parameters, num_classes=2, seed=-1),
+    "...delta=1.0": partial(sampled_gaussian.epsilon_of, 1.0, 1.0, 1, EVERYTHING),
+    "...noise_multiplier=0.0": partial(sampled_gaussian.epsilon_of, 1e-5, 0.0, 1, Poisson(0.1)),
+    "epsilon=0.0, releases=1: use": partial(noise_multiplier_of, 0.0, 1e-5, 1, EVERYTHING),
+    "...releases=0": partial(noise_multiplier_of, 1.0, 1e-5, 0, EVERYTHING),
+    "...target_epsilon=1e-09: no noise": partial(noise_multiplier_of, 1e-9, 1e-12, 99, EVERYTHING),
+    "...pip install -r requirements-privacy.txt": without_dp_accounting,
+    "...epsilon=0.0: use": partial(xor.flip_probability, 0.0, 1, 2),
+    "...epsilon=inf: use": partial(xor.flip_probability, math.inf, 1, 2),
+    "...sensitivity=0": partial(xor.flip_probability, 1.0, 0, 2),
+    "...epsilon=0.0: use finite": partial(xor.bit_epsilon, 0.0, 1, 2),
+    "...epsilon=inf: use finite": partial(xor.bit_epsilon, math.inf, 1, 2),
+    "...sensitivity=-1": partial(xor.bit_epsilon, -1.0, -1, 2),
+    "...num_classes=0": partial(xor.bit_epsilon, 1.0, 1, 0),
+}
+
+test_refused = refusals.table(MEMBERSHIP | NOISE)

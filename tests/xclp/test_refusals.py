@@ -1,0 +1,328 @@
+"""What XCLP refuses: inputs, parameters, protocols that do not go together, later points."""
+
+from functools import cache, partial
+from pathlib import Path
+from unittest import mock
+
+import jax.numpy as jnp
+import numpy as np
+import refusals
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.xclp import xclp
+from jaxfed.config import file
+from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.checks import check
+from jaxfed.config.data.simulation import Simulation
+from jaxfed.errors import ProtocolError
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.execution.settings import Execution
+from jaxfed.federation.method import method
+from jaxfed.host.parallel import processes
+from jaxfed.secure.influence import left_out
+from jaxfed.secure.session.endpoint import SERVER
+from jaxfed.secure.session.parties import Session
+from jaxfed.xclp import Parameters, Propagation, label_later, propagate_labels
+from jaxfed.xclp import cross_client_label_propagation as labeled
+from jaxfed.xclp.network import sides
+from jaxfed.xclp.network.server_side import check_network
+from jaxfed.xclp.one_shot.transduction import transductive
+
+X, Y = np.zeros((2, 3), np.float32), np.array([0, -1])
+
+
+def of(vectors, labels=(Y,), **given):
+    return lambda: propagate_labels(vectors, labels, **{"num_classes": 2} | given)
+
+
+one = partial(of, [X])
+INPUTS = {
+    "...client 0...(1,)": one([np.array([0])]),
+    "...1 clients' vectors": one([]),
+    "...0 clients": of([], []),
+    "...client 1": of([X, np.zeros((2, 4))], [Y] * 2),
+    "...client 0: examples have values that are nan": of([X + np.nan]),
+    "...infinite in float32": of([X + np.float64(1e300)]),
+    "...client 0: examples of type <U32": of([X.astype(str)]),
+    "...examples of type complex": of([X + 1j]),
+    "...client 0: examples are an array []": of([1.0], [0]),
+    "...an array [3]; use [n, ": of([X[0]]),
+    "...array [2, 2, 3]; use [n, d]": of([np.zeros((2, 2, 3))]),
+    "...an array [2, 0]; use [n": of([X[:, :0]]),
+    "...vectors are a NoneType: use lists": of(None, None),
+    "...labels are a list_iterator: use": one(iter([Y])),
+    "...vectors are a dict: use lists of one array": of({"a": X}),
+    "...client 0: label 3 is not a class; use 0 to 1": one([np.array([0, 3])]),
+    "...label -2 is not a class": one([np.array([0, -2])]),
+    "...client 1: examples are lists of unequal": of([X, [[1.0, 2.0], [3.0]]], [Y, [0, 1]]),
+    "...client 0: labels are lists of unequal lengths": one([[[0], 1]]),
+    "...labels are a quantity, 0.4": one([np.array([0.0, 0.4])]),
+    "xclp: execution='fast': use a ...Execution": one(execution="fast"),
+    "execution.workers=-1: use integers from 0": lambda: Execution(workers=-1),
+    "execution.num_devices=None: use integers": lambda: Execution(num_devices=None),
+    "...num_devices=5: use": lambda: Execution(num_devices=5).mesh,
+    "xclp.num_classes: is missing; give the number of cl": lambda: propagate_labels([X], [Y]),
+    "xclp.presence: client 9: at most 3 of 4 clients": of(
+        [np.ones((6, 3))] * 4,
+        [np.arange(6) % 2] * 4,
+        **{"num_bits": 64, "row_sums": "masked", "presence": ("9@row_sums",)},
+    ),
+    "xclp.mask_partners=4: too few, or odd, for 12 clients...use 6": of(
+        [X] * 12,
+        [Y] * 12,
+        **{"influence": "columns", "row_sums": "masked_resilient", "mask_partners": 4},
+    ),
+}
+
+
+def p(**given):
+    return lambda: Parameters(**{"num_classes": 2} | given)
+
+
+def chosen(*entries):
+    return lambda: Parameters(2, select=entries)
+
+
+def leaves(*presence, **given):
+    return lambda: Parameters(2, presence=presence, **given)
+
+
+MASKED = {"hamming": "masked", "row_sums": "masked"}
+PARAMETERS = {
+    "xclp.alpha=1.0": p(alpha=1.0),
+    "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999": p(alpha=0.999999999999),
+    "xclp.alpha=1e-30": p(alpha=1e-30),
+    "xclp.alpha='best'": p(alpha="best"),
+    "xclp.similarity_power=1e+30": p(similarity_power=1e30),
+    "xclp.tolerance=0.999999": p(tolerance=0.999999),
+    "xclp.client_prior=1e+30": p(client_prior=1e30),
+    "xclp.client_prior=None": p(client_prior=None),
+    "xclp.num_bits=64.0: use multiples of 32": p(num_bits=64.0),
+    "xclp.num_bits=100: use multiples of 32": p(num_bits=100),
+    "xclp.num_neighbors=0": p(num_neighbors=0),
+    "xclp.hamming='magic'...'plaintext'": p(hamming="magic"),
+    "xclp.row_sums='magic'...'plaintext'": p(row_sums="magic"),
+    "xclp.neighbors='some'...'exact', 'approximate'": p(neighbors="some"),
+    "xclp.neighbors='approximate'...masked": p(neighbors="approximate", hamming="masked"),
+    "xclp.confidence='sure': choose one of 'entropy', 'cal": p(confidence="sure"),
+    "...relative_confidence=True: ...; set confidence='ent": p(
+        confidence="calibrated", relative_confidence=True
+    ),
+    "xclp.mask_partners=8: row_sums='masked' has no partners to choose; set row_sums=": p(
+        row_sums="masked", mask_partners=8
+    ),
+    "xclp.compared_clients=1: use multiples of 4, 0 is all": p(compared_clients=1),
+    "xclp.compared_clients=-4: use multiples of 4, 0 is all": p(compared_clients=-4),
+    "xclp.compared_by='best': choose one of 'random', 'nei": p(compared_by="best"),
+    "xclp.compared_clients=4: neighbors='approximate' compares ... set neighbors='exact'": p(
+        compared_clients=4, neighbors="approximate"
+    ),
+    "...late_fraction=1.5: use numbers from 0 to 1": lambda: xclp(num_classes=2, late_fraction=1.5),
+    "xclp.alpha=0.49: leave-one-out is not exact": p(alpha=0.49, confidence="calibrated"),
+    "xclp.alpha=0.49: leave-one-out is not exact  select": p(alpha=0.49, select=("label_matrix",)),
+    "xclp.select=...is not exact in float32": chosen("alpha:0.5:0.49"),
+    "xclp.select='beta'": chosen("beta"),
+    "xclp.select='alpha:0.5': use each of ... once": chosen("alpha", "alpha:0.5"),
+    "...use floats as values of alpha, such as 0.5": chosen("alpha:high"),
+    "...the value 1.5 of alpha is out of range; use numbers from 0.01": chosen("alpha:1.5"),
+    "...'centered' of label_matrix is out of range; choose": chosen("label_matrix:centered"),
+    "...use 'client_prior' alone; leave-one-out estimates it": chosen("client_prior:0.5"),
+    "...the value 100 of num_bits is out of range; use mult": chosen("num_bits:100"),
+    "xclp.select='alpha': use a list": p(select="alpha"),
+    "xclp.select=None: use a list": p(select=None),
+    "...num_bits": lambda: Propagation(2, select=("num_bits",)),
+    "xclp.presence=...use ": leaves(*"1@sums", **MASKED),
+    "xclp.presence=...use   a number": leaves(3, **MASKED),
+    "xclp.presence=...use   no stage": leaves("3", **MASKED),
+    "xclp.presence=...use   an unknown stage": leaves("3@lunch", **MASKED),
+    "xclp.presence=...use   a negative client": leaves("-1@sums", **MASKED),
+    "xclp.presence=...use   more than all": leaves("101%@sums", **MASKED),
+    "xclp.presence=...use   other digits": leaves("\u0663@sums", **MASKED),
+    "...stage 'setup' needs": leaves("1@setup"),
+    "...stage 'hamming' needs": leaves("1@hamming", row_sums="masked"),
+    "...stage 'influence' needs": leaves("1@influence", hamming="masked"),
+    "...stage 'row_sums' needs": leaves("1@row_sums", hamming="masked"),
+    "...stage 'sums' needs": leaves("1@sums", hamming="masked"),
+    "...stage 'confidence' needs": leaves("1@confidence", **MASKED),
+}
+
+NETWORKED = MASKED | {"influence": "columns", "num_bits": 64, "num_neighbors": 4}
+NO_NETWORK = {
+    **{"hamming": "ot", "row_sums": "plaintext", "influence": "labels", "bit_epsilon": 1.0},
+    **{"select": ("num_neighbors",), "confidence": "calibrated", "label_epsilon": 1.0},
+    **{"presence": ("1@hamming",), "compared_clients": 8, "mask_partners": 8},
+}
+
+
+def on_a_network(key, value):
+    row_sums = {"row_sums": "masked_resilient"} if key == "mask_partners" else {}
+    return lambda: check_network(
+        Parameters(**{"num_classes": 3} | NETWORKED | row_sums | {key: value})
+    )
+
+
+def in_processes(**noise):
+    def call():
+        with mock.patch.object(processes, "are_several", return_value=True):
+            labeled([X], [Y], Parameters(2, **noise))
+
+    return call
+
+
+SEVERAL = {
+    f"xclp.{key}=...does not run on a network": on_a_network(key, value)
+    for key, value in NO_NETWORK.items()
+} | {
+    "...allowed in a run of one process": in_processes(bit_epsilon=2.0),
+    "...allowed in a run of one process  labels": in_processes(label_epsilon=2.0),
+}
+
+RNG = np.random.default_rng(0)
+VECTORS, LABELS = [RNG.normal(size=(6, 4)).astype(np.float32)] * 3, [np.arange(6) % 3] * 3
+SMALL = {"num_classes": 3, "num_bits": 64, "num_neighbors": 3}
+GOOD = np.ones((2, 4), np.float32)
+
+
+@cache
+def found(**given):
+    return propagate_labels(VECTORS, LABELS, **SMALL, **given)
+
+
+def added(later, labels=None, **given):
+    return lambda: found(**given).with_later(later, labels)
+
+
+def later(vectors):
+    return lambda: found().label(vectors)
+
+
+@cache
+def result():
+    return labeled(VECTORS, LABELS, Parameters(**SMALL, **MASKED, influence="columns"))
+
+
+def labeled_later(vectors):
+    return label_later(result(), vectors, Parameters(**SMALL, **MASKED, influence="columns"))
+
+
+def beyond_memory():
+    grown = propagate_labels(VECTORS, LABELS, **SMALL)
+    grown._execution = Execution(memory_limit="1 KiB")
+    grown.with_later([GOOD])
+
+
+LATER = {
+    "...vectors of 3 entries; use 4": added([np.ones((2, 3))]),
+    "...client 0: examples have values that are nan": added([np.full((2, 4), np.nan)]),
+    "...one client at least": added([]),
+    "...client 0: label 3 is not a class": added([GOOD], [np.array([0, 3])]),
+    "...client 0: labels of shape (1,)": added([GOOD], [np.array([0])]),
+    "...xclp.row_sums='masked' has no step ...`label`": added([GOOD], **MASKED),
+    "...compared_clients=4 compares drawn pairs": lambda: propagate_labels(
+        VECTORS[:1] * 6, LABELS[:1] * 6, **SMALL, compared_clients=4
+    ).with_later([GOOD]),
+    "...2 more points of a labeling": beyond_memory,
+    "...vectors have 3 entries; use 4": later([np.ones((2, 3))]),
+    "...client 0: examples have values that are nan  label": later([np.full((2, 4), np.nan)]),
+    "...one client at least  label": later([]),
+    "...vectors are a NoneType: use lists  label": later(None),
+    "...4 clients, of which 3 took part...have no keys": lambda: labeled_later([GOOD] * 4),
+    "...vectors have 3 entries; use 4  masked": lambda: labeled_later([GOOD[:, :3]]),
+}
+
+DIGITS = str(Path("ml_collections_configs/xclp_digits.py").resolve())
+
+
+def configured(*overrides):
+    return lambda: check.check(file.load(f"{DIGITS}:tuned", overrides))
+
+
+def candidates(setting, values):
+    def call():
+        config = file.load(f"{DIGITS}:tuned")
+        config.unlock()
+        config.fedprox = {"mu": 0.1}
+        name, _, key = setting.partition(".")
+        if name not in config.selection.candidates:
+            config.selection.candidates[name] = {}
+        with config.selection.candidates[name].ignore_type():
+            config.selection.candidates[name][key] = values
+        check.check(config)
+
+    return call
+
+
+def several_rounds():
+    @method(takes=("num_classes",))
+    def mine(*, num_classes, rate=0.1):
+        return transductive(lambda *step: None)._replace(one_shot=False)
+
+    with mock.patch.dict(ALGORITHMS, mine=mine):
+        config = file.load(f"{DIGITS}:tuned", ["dataset.train_size=200", "baselines="])
+        with config.unlocked():
+            config.algorithm, config.mine = "mine", ConfigDict({"rate": 0.1})
+            config.selection.candidates.mine = ConfigDict({"rate": (0.3,)})
+        check.check(config)
+        make_algorithm(config, "mine", Simulation(config).federation(0))
+
+
+FOLDS = "config.selection.candidates."
+CONFIGS = {
+    "config.selection.settings='best': choose one of": configured("selection.settings=best"),
+    "config.selection.folds=1: use integers from 2 on": configured("selection.folds=1"),
+    "config.selection.measure='hits': choose one of": configured("selection.measure=hits"),
+    f"{FOLDS}xclp.num_bits=33: use mul": configured("selection.candidates.xclp.num_bits=(33,)"),
+    f"{FOLDS}client_knn.num_neighbors=0: use integers from 1 on": configured(
+        "selection.candidates.client_knn.num_neighbors=0"
+    ),
+    "config.xclp.alpha=2.0: use numbers": configured("xclp.alpha=2"),
+    "...selection.candidates has no values for": configured("algorithm=network", "baselines="),
+    f"{FOLDS}xclp.aplha...did you mean 'xclp.alpha'?": candidates("xclp.aplha", (0.5,)),
+    f"{FOLDS}training.momentum...no method has a key": candidates("training.momentum", (0.5,)),
+    f"{FOLDS}fedprox.mu...'fedprox' trains a model": candidates("fedprox.mu", (0.1,)),
+    f"{FOLDS}xclp.hamming...hamming is no number": candidates("xclp.hamming", ("ot",)),
+    f"{FOLDS}xclp.alpha...use a list of numbers": candidates("xclp.alpha", 0.5),
+    f"{FOLDS}mine: 'mine' needs more than one round": several_rounds,
+    "...exclude each other; keep one of them": lambda: file.load(f"{DIGITS}:tuned,auto"),
+}
+
+
+def diagonal(received):
+    session = Session(1)
+    session.endpoints[SERVER].send(0, "diagonals", np.ones(1, "<f4").tobytes())
+    return left_out.received_diagonals(session.endpoints[0], received)
+
+
+def setting_of_8_bytes():
+    session = Session(1)
+    send = session.endpoints[SERVER].send
+    cut = mock.patch.object(session.endpoints[SERVER], "send", lambda *s: send(*s[:2], bytes(8)))
+    with cut:
+        left_out.send_setting(session, 0, 3)
+
+
+def malformed(terms):
+    cohort = Cohort(np.zeros(1, np.int32), X[None], Y[None], np.ones((1, 2), bool))
+    p = Parameters(num_classes=3, **NETWORKED)
+    return lambda: sides.answered(
+        p, "join", sides.NO_STATE, {"terms": terms, "letter": b""}, cohort
+    )
+
+
+NAN = {0: jnp.full(2, np.nan)}
+MESSAGES = {
+    "...not finite": lambda: left_out.sent_diagonals(Session(1), NAN),
+    "...4 bytes each": lambda: diagonal(2),
+    "...below 3": lambda: left_out.send_setting(Session(1), 3, 3),
+    "...of 4 bytes": setting_of_8_bytes,
+    "...malformed terms of a session": malformed(""),
+    "...malformed terms of a session  no object": malformed("[]"),
+    "...malformed terms of a session  no seed": malformed('{"address":0}'),
+    "...malformed terms of a session  address": malformed('{"address":-1,"seed":1,"round":1}'),
+}
+
+test_refused = refusals.table(INPUTS | PARAMETERS | SEVERAL)
+test_later_points = refusals.table(LATER)
+test_configs = refusals.table(CONFIGS)
+test_messages = refusals.table(MESSAGES, ProtocolError)
