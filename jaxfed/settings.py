@@ -96,11 +96,18 @@ class Le(NamedTuple):
     bound: float
 
 
+class Not(NamedTuple):
+    """The one value that is not allowed."""
+
+    bound: Any
+
+
 _BOUNDS: dict[type, Callable[[Any, Any], bool]] = {
     Gt: operator.gt,
     Ge: operator.ge,
     Lt: operator.lt,
     Le: operator.le,
+    Not: operator.ne,
 }
 
 
@@ -135,11 +142,13 @@ class When(NamedTuple):
 
     Fields:
         key: field of the same class, or "SECTION.KEY" of a config.
-        values: as they are, or one bound such as `Gt(0)`.
+        values: as they are, or one bound such as `Gt(0)` or `Not("iid")`.
+        or_: another condition that is enough.
     """
 
     key: str
     values: tuple[Any, ...]
+    or_: When | None = None
 
     def holds(self, value: Any) -> bool:
         """True if the setting counts with this value of the other."""
@@ -153,7 +162,7 @@ class When(NamedTuple):
         """The values, to be read after "set KEY to"."""
         (first, *_) = self.values
         if type(first) in _BOUNDS:
-            return _ranged("a number", self.values)
+            return _ranged("a value", self.values)
         return " or ".join(map(repr, self.values))
 
     def __str__(self) -> str:
@@ -163,9 +172,9 @@ class When(NamedTuple):
         return _ranged(self.key, self.values) if is_bound else f"{self.key}={self.text}"
 
 
-def when(key: str, *values: Any) -> When:
+def when(key: str, *values: Any, or_: When | None = None) -> When:
     """Return the condition that `key` has one of `values`, or lies within the bound that is given."""
-    return When(key, values)
+    return When(key, values, or_)
 
 
 Positive = Annotated[float, Gt(0)]
@@ -452,6 +461,7 @@ _RANGES: dict[tuple[Any, ...], str] = {
     (Ge,): "from {} on",
     (Lt,): "below {}",
     (Le,): "up to {}",
+    (Not,): "other than {!r}",
     (Gt, Lt): "above {} and below {}",
     (Gt, Le): "above {} and up to {}",
     (Ge, Lt): "from {} to below {}",

@@ -12,7 +12,6 @@ clients of any method have models of their own, as in FedCT, only bytes are prin
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -38,12 +37,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     from jaxfed.config import file as config_file
     from jaxfed.config.checks import check
     from jaxfed.config.checks.unread import check_given
+    from jaxfed.config.overrides import with_overrides
     from jaxfed.experiment.costs.answer_costs import answers_public
     from jaxfed.experiment.run.environment import describe
 
-    config = config_file.load(_CONFIG.value, overrides)
+    base = config_file.read(_CONFIG.value)
+    config = with_overrides(base, overrides)
     check.check(config)
-    check_given(partial(config_file.load, _CONFIG.value), overrides)
+    check_given(base, overrides)
     report = _answers(config) if answers_public(config) else _rounds(config)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from absl import flags
@@ -59,6 +58,7 @@ def conducted(
         from jaxfed.config.checks import check
         from jaxfed.config.checks.unread import check_given
         from jaxfed.config.keys import flatten
+        from jaxfed.config.overrides import with_overrides
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.run.summary import complaints
         from jaxfed.experiment.store import workdir
@@ -80,11 +80,12 @@ def conducted(
 
     with processes.lost_together():
         with processes.together():
-            config = config_file.load(_CONFIG.value, overrides)
+            base = config_file.read(_CONFIG.value)
+            config = with_overrides(base, overrides)
             check.check(config)
             # A sweep has checked all its points together.
             own = [] if IN_A_SWEEP in os.environ else overrides
-            given = check_given(partial(config_file.load, _CONFIG.value), own, audited=audited)
+            given = check_given(base, own, audited=audited)
             settings = config.to_dict()
             place = location(_WORKDIR.value, "--workdir")
             trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}

@@ -16,6 +16,7 @@ import jaxfed
 from jaxfed import data, xclp
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check
+from jaxfed.config.overrides import with_overrides
 from jaxfed.kernels import conjugate_gradient, graph, hamming, knn, lsh
 from jaxfed.learners import LEARNERS, mixed
 
@@ -54,7 +55,7 @@ CALLS = {
         ),
         (own_config(), ["client_prior"]),
     ),
-    "with_overrides": (config_file.with_overrides, (own_config(), ["xclp.alpha=0.5", "seed=3"])),
+    "with_overrides": (with_overrides, (own_config(), ["xclp.alpha=0.5", "seed=3"])),
     "check": (check.check, (config_file.load("xclp_digits:smoke"),)),
     "Federation.from_clients": (
         lambda clients, new, test, public, server: jaxfed.Federation.from_clients(

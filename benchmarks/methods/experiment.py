@@ -57,6 +57,7 @@ from benchmarks.timing.contest import Contest, optional_peer
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.overrides import as_text
 from jaxfed.errors import UsageError
 
 PEERS = {  # name -> its file in `benchmarks.peers`
@@ -206,7 +207,7 @@ def _stand_in(file: Path) -> Path:
 
 def texts(keys: dict[str, Any]) -> list[str]:
     """Return the keys as `KEY=VALUE` texts for a command line."""
-    return [config_file.as_text(key, value) for key, value in keys.items()]
+    return [as_text(key, value) for key, value in keys.items()]
 
 
 def task_of(config: ConfigDict) -> task.Task:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -26,7 +25,9 @@ from jaxfed.api.conduct import conduct, present
 from jaxfed.api.notebook import Stopped
 from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
-from jaxfed.config.checks import check, unread
+from jaxfed.config.checks import check
+from jaxfed.config.checks.unread import check_given
+from jaxfed.config.overrides import as_text, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store import workdir as workdirs
@@ -71,19 +72,17 @@ def run(
                 "path of a data set (arrays go into a file by numpy.savez(FILE, x=..., y=...), or to "
                 "jaxfed.Federation.from_clients)"
             )
-    texts = [config_file.as_text(key.replace("__", "."), value) for key, value in overrides.items()]
-    if isinstance(config, ConfigDict):
-        load: unread.Load = partial(config_file.with_overrides, config)
-    elif isinstance(config, str | os.PathLike):
-        load = partial(config_file.load, os.fspath(config))
-    else:
+    texts = [as_text(key.replace("__", "."), value) for key, value in overrides.items()]
+    if isinstance(config, str | os.PathLike):
+        config = config_file.read(os.fspath(config))
+    elif not isinstance(config, ConfigDict):
         raise UsageError(
             f"jaxfed.run({type(config).__name__}): use FILE.py[:VARIANT], the name of a shipped "
             "config, or a ConfigDict"
         )
-    settings = load(texts)
+    settings = with_overrides(config, texts)
     check.check(settings)
-    given = unread.check_given(load, texts)
+    given = check_given(config, texts)
     receivers = chosen(trackers, "trackers")
     if processes.are_several():
         raise UsageError("jaxfed.run: runs in one process only; several processes run launch.run")

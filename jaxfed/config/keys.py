@@ -1,6 +1,6 @@
 """Dotted keys, such as `xclp.num_bits` for the entry `num_bits` of section `xclp`, and checks of values."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
 
@@ -10,55 +10,8 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.rules import IN_FLOAT32, Rule, beyond_float32, check_values, rules_of
 
 TYPES: dict[type, str] = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
-_OF_FILE = "_values_of_file"  # attribute of a config
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
-
-
-# Keys that configs of earlier versions have, with the value that is now the only one.
-GONE: dict[str, Any] = {
-    "labeled_cohorts": True,
-    "labeled_share": "ceiling",
-    "dp_fedavg.bound": "fixed",
-    "dp_fedavg_records.chunk": 16,
-    "dp_fedavg_records.records": "poisson",
-    "execution.chunk_size": 0,
-    "fedcon.predictor_hidden": 512,
-    "fedct.decode": "unbiased",
-    "fedct.ties": "smallest",
-    "fedct.weights": "one",
-    "fedmatch.psi_scale": 0.2,
-    "fedrgd.self_training": False,
-    "fl2.adaptive": True,
-    "fl2.sharpness_weight": 1.0,
-    "mixmatch.mu": 0.0,
-    "model.code": "semifl",
-    "per_client_lp.self_edges": False,
-    "pooled_lp.self_edges": False,
-    "preprocessing.batch_size": 0,
-    "proxyfl.prior_average": 0.0,
-    "scaffold.option": "II",
-    "twinsight.projection_hidden": 512,
-    "twinsight.projection_size": 128,
-    "twinsight.threshold": 0.95,
-    "twinsight.thresholds": "freematch",
-    "xclp.self_edges": False,
-}
-# Keys that configs of earlier versions lack -> the value of those runs, where it is not the default.
-ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
-# Names of other frameworks -> the key here.
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("clients_per_round", "fraction_fit", "client_fraction", "frac", "participation"),
-        "cohort_size",
-    ),
-    **dict.fromkeys(
-        ("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"
-    ),
-    **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "training.epochs"),
-    **dict.fromkeys(("lr", "local_lr", "client_lr"), "training.learning_rate"),
-    **dict.fromkeys(("num_users", "n_clients", "total_clients"), "federation.num_clients"),
-    **dict.fromkeys(("num_seeds", "seeds", "trials"), "num_repeats"),
-}
+_OF_FILE = "_values_of_file"  # attribute of a config
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,61 +32,6 @@ def remember_values(config: ConfigDict, values: Mapping[str, Any] | None = None)
 def remembered_values(config: ConfigDict) -> Mapping[str, Any] | None:
     """Return the values of the config's file by dotted keys, before anybody changed them, or None."""
     return vars(config).get(_OF_FILE)
-
-
-def unknown_key(key: str, known: Collection[str]) -> UsageError:
-    """Return the error for an unknown key: it is gone, has no section, or a suggestion of known keys."""
-    if key in GONE:
-        wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
-        return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
-    section = key.rpartition(".")[0]
-    sections = {parent for name in known for parent in _parents(name)}
-    for parent in _parents(key):
-        if parent in known:
-            return UsageError(f"unknown key; config.{parent} is no section", key=f"config.{key}")
-        if parent not in sections:
-            top = sorted(name for name in sections if "." not in name)
-            meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
-            return UsageError(f"no such section{meant}", key=f"config.{parent}")
-    dotted = [name for name in known if name.replace(".", "_") == key.replace(".", "_")]
-    meant = did_you_mean(dotted or nearest_keys(key, known))
-    if not meant and section:
-        own = sorted(
-            name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section
-        )
-        meant = f"; the keys of {section} are {', '.join(own)}"
-    return UsageError(f"unknown key{meant}", key=f"config.{key}")
-
-
-def nearest_keys(key: str, known: Collection[str]) -> list[str]:
-    """Return known keys that an unknown one may stand for, by the first rule that finds any.
-
-    0. The key here for a name that other frameworks use.
-    1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
-    2. Keys of any section with the same last word; those of all methods before a method's own.
-    3. The most similar key of its section.
-    4. The most similar key of any section.
-    """
-    section, _, leaf = key.rpartition(".")
-    if _ELSEWHERE.get(leaf) in known:
-        return [_ELSEWHERE[leaf]]
-    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
-    own = [name for name in leaves if name.rpartition(".")[0] == section]
-    found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
-    elsewhere = [name for name in leaves if leaves[name] == leaf]
-    # training.x, and not the METHOD.training.x of every method
-    shared = [name for name in elsewhere if name.count(".") < 2]
-    found = found or shared or elsewhere
-    for names in (own, list(leaves)):
-        close = nearest(leaf, {leaves[name] for name in names})
-        found = found or [name for name in names if leaves[name] in close]
-    return found
-
-
-def _parents(key: str) -> Iterator[str]:
-    """Yield the enclosing sections: `a` and `a.b` for `a.b.c`."""
-    words = key.split(".")
-    return (".".join(words[:count]) for count in range(1, len(words)))
 
 
 def check_value(key: str, value: Any, rule: Rule) -> None:

@@ -10,16 +10,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import check_own, unknown_key
 from jaxfed.config.sections import MIXED
 from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE
 from jaxfed.rules import check_keywords
+from jaxfed.settings import REQUIRED, Setting
 
 _GIVEN = ("training", "num_classes", "execution")  # `build.learner_ingredients` passes them
 
@@ -56,49 +55,19 @@ def keywords_of(name: str) -> dict[str, inspect.Parameter]:
     }
 
 
-def _hands_on(name: str) -> bool:
-    """True if a learner accepts arbitrary keywords."""
-    parameters = inspect.signature(LEARNERS[name]).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+def settings(name: str) -> dict[str, Setting]:
+    """Return keyword -> setting of a learner."""
+    return {
+        key: Setting(type(p.default), REQUIRED if p.default is p.empty else p.default, "")
+        for key, p in keywords_of(name).items()
+    }
 
 
-def own_keys() -> Iterator[str]:
-    """Yield every key of the section except `name` and `names`."""
-    for name in LEARNERS:
-        yield from (f"learner.{name}.{key}" for key in keywords_of(name))
-
-
-def unsaid(key: str) -> Any:
-    """Return the default of a key `learner.NAME.KEY` that the section omits.
-
-    None, for a value of any type, if the learner passes the keyword through unchecked: a keyword of the class
-    named by `estimator`.
-
-    Raises:
-        KeyError: there is no such key.
-    """
-    _, name, leaf = key.split(".")
-    if name in LEARNERS and leaf not in (*keywords_of(name), *_GIVEN) and _hands_on(name):
-        return None
-    default = keywords_of(name)[leaf].default if name in LEARNERS else inspect.Parameter.empty
-    if default is inspect.Parameter.empty:
-        if (name, leaf) == ("estimator", "estimator"):
-            return ""
-        raise KeyError(key)
-    return default
-
-
-def check_learner_key(key: str, value: Any) -> None:
-    """Check that `learner.NAME.KEY` is a keyword of the learner, and its value.
-
-    Raises:
-        UsageError: an unknown key, a value of another type, or one out of range.
-    """
-    name, _, leaf = key.removeprefix("learner.").partition(".")
-    is_known = name in LEARNERS and leaf and (leaf in keywords_of(name) or _hands_on(name))
-    if not is_known or leaf in _GIVEN:
-        raise unknown_key(key, {*own_keys(), "learner.name", "learner.names"})
-    check_own(f"learner.{name}", {leaf: value}, LEARNERS[name])
+def passes_on(name: str, keyword: str) -> bool:
+    """True for a keyword that a learner passes through unchecked, to the class named by `estimator`."""
+    known = inspect.signature(LEARNERS[name]).parameters if name in LEARNERS else {}
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return hands_on and keyword not in (*keywords_of(name), *_GIVEN) and keyword.isidentifier()
 
 
 def check_learner(config: ConfigDict) -> None:

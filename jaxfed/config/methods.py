@@ -221,39 +221,6 @@ def training_key(config: ConfigDict, name: str, key: str) -> str:
     return f"{owner}.training.{key}" if owner else f"training.{key}"
 
 
-def unsaid(config: ConfigDict, key: str) -> Any:
-    """Return the value in effect of a key that a method may have and its section omits.
-
-    None, for a value of any type, if the method needs the keyword and has no default.
-
-    Raises:
-        KeyError: no method has it.
-    """
-    name, *rest = key.split(".")
-    if name == "learner":
-        return learner_section.unsaid(key)
-    if rest == ["algorithm"] and name not in config:
-        return ""  # the override is about to define a variant
-    if name not in ALGORITHMS and name not in variants(config):
-        raise KeyError(key)
-    if rest[:1] == ["training"]:
-        (leaf,) = rest[1:]
-        return with_own_training(config, name).training[leaf]
-    (leaf,) = rest
-    if leaf not in method_settings(factory_of(config, name)):
-        raise KeyError(key)
-    return all_keywords(config, name).get(leaf)
-
-
-def own_keys(config: ConfigDict) -> Iterator[str]:
-    """Yield every key of methods and learners: factories' keywords, and keys of methods' own training."""
-    yield from learner_section.own_keys()
-    for name in (*ALGORITHMS, *variants(config)):
-        if trains(config, name):
-            yield from (f"{name}.training.{key}" for key in config.training)
-        yield from (f"{name}.{word}" for word in method_settings(factory_of(config, name)))
-
-
 def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
     """Make errors about `config.training.KEY`, or that key of its dataclasses, name the key that was set."""
     keys = {

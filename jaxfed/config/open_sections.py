@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.keys import TYPES, check_own, check_value, nearest_keys, unknown_key
+from jaxfed.config.keys import TYPES, check_own, check_value
+from jaxfed.config.overrides import nearest_keys, unknown_key
 from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean

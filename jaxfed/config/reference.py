@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, open_sections
-from jaxfed.config.keys import TYPES, flatten, nearest_keys
+from jaxfed.config.keys import TYPES, flatten
+from jaxfed.config.overrides import nearest_keys
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain

@@ -44,6 +44,7 @@ from jaxfed.settings import (
     Gt,
     Le,
     Lt,
+    Not,
     Note,
     NotNegative,
     OneOf,
@@ -227,7 +228,9 @@ class PreprocessingSection(Section):
         int, Ge(0), Note("0 is all clients"), when("kind", "federated_features")
     ] = 0
     network: Annotated[str, when("kind", "pretrained")] = "efficientnet_lite0"
-    weights: Annotated[str, when("kind", "pretrained")] = ""
+    weights: Annotated[
+        str, when("kind", "pretrained", or_=when("training.initial_model", "pretrained"))
+    ] = ""
     image_size: Annotated[
         int, Ge(0), Note("0 is what the network was trained on"), when("kind", "pretrained")
     ] = 0
@@ -303,7 +306,7 @@ class FederationSection(Section):
     num_labeled: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
     labeled_per_class: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
     num_labeled_clients: Annotated[int, Ge(0), Note("0 is all")] = 0
-    skew: Skew = "both"
+    skew: Annotated[Skew, when("partition", Not("iid"))] = "both"
     labels_at: Literal["clients", "server"] = "clients"
     public_size: Annotated[int, Ge(0), Note("0 is none, or all of public_dataset")] = 0
     public_fraction: Annotated[

@@ -1,4 +1,4 @@
-"""A config from the config.json of a workdir."""
+"""A config from the config.json of a workdir, also of an earlier version."""
 
 from __future__ import annotations
 
@@ -7,8 +7,37 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.keys import ADDED, GONE
-
+# Keys that configs of earlier versions have, with the value that is now the only one.
+GONE: dict[str, Any] = {
+    "labeled_cohorts": True,
+    "labeled_share": "ceiling",
+    "dp_fedavg.bound": "fixed",
+    "dp_fedavg_records.chunk": 16,
+    "dp_fedavg_records.records": "poisson",
+    "execution.chunk_size": 0,
+    "fedcon.predictor_hidden": 512,
+    "fedct.decode": "unbiased",
+    "fedct.ties": "smallest",
+    "fedct.weights": "one",
+    "fedmatch.psi_scale": 0.2,
+    "fedrgd.self_training": False,
+    "fl2.adaptive": True,
+    "fl2.sharpness_weight": 1.0,
+    "mixmatch.mu": 0.0,
+    "model.code": "semifl",
+    "per_client_lp.self_edges": False,
+    "pooled_lp.self_edges": False,
+    "preprocessing.batch_size": 0,
+    "proxyfl.prior_average": 0.0,
+    "scaffold.option": "II",
+    "twinsight.projection_hidden": 512,
+    "twinsight.projection_size": 128,
+    "twinsight.threshold": 0.95,
+    "twinsight.thresholds": "freematch",
+    "xclp.self_edges": False,
+}
+# Keys that configs of earlier versions lack -> the value of those runs, where it is not the default.
+ADDED: dict[str, Any] = {"dataset.test_rows": "shared"}
 _WHOLE = "selection.candidates"  # section without defaults of its own, once a config has it
 
 

@@ -28,10 +28,11 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.overrides import with_overrides
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.method import declared, method_settings
+from jaxfed.federation.method import declared
 from jaxfed.federation.rounds import Played, play
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.host.checkpoint import Checkpoints
@@ -91,14 +92,7 @@ def _made(
         config.cohort_size = 4 if has_rounds else 0
         config.training.labeled_only_rounds = 2
         config.execution.strategy = strategy
-        for text in settings:
-            key, _, value = text.partition("=")
-            section, _, leaf = key.rpartition(".")
-            if section and section not in config:
-                config[section] = ConfigDict()
-            if section and leaf not in config[section]:
-                config[section][leaf] = method_settings(ALGORITHMS[name])[leaf].default
-            config_file.override(config, f"{key}={value}")
+    config = with_overrides(config, settings)
     federation = Simulation(config).federation(SEED)
     # A network with an accuracy of about one half, for the method that needs one.
     guess = np.where(np.arange(len(federation.y)) % 2, federation.y, 0).astype(np.int32)

@@ -9,8 +9,9 @@ from small_workdirs import make_run, make_sweep
 
 import jaxfed
 from jaxfed.config import base, file, stored
-from jaxfed.config.keys import GONE, flatten
+from jaxfed.config.keys import flatten
 from jaxfed.config.reference import entries
+from jaxfed.config.stored import GONE
 
 TRAINED = "fedavg_xclp:smoke"
 FEW = {"algorithm": "fedavg", "baselines": ("per_client_lp",), "xclp__alpha": 0.9, "rounds": 2}

@@ -116,14 +116,14 @@ def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
 )
 def test_keys_without_effect_are_refused(overrides, line):
     with pytest.raises(UsageError, match=line):
-        check_given(lambda given: loaded("baselines=()", *given), overrides)
+        check_given(loaded("baselines=()"), overrides)
     in_effect = [
         TIMED,
         "clock.speed_spread=1",
         "training.concurrency=9",
         "training.staleness_exponent=1",
     ]
-    check_given(lambda given: loaded("baselines=()", *given), in_effect)
+    check_given(loaded("baselines=()"), in_effect)
 
 
 AVERAGING = [

@@ -2,15 +2,16 @@
 
 import pytest
 
-from jaxfed.config import base, file
+from jaxfed.config import base
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.overrides import with_overrides
 from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError
 
 
 def changed(*overrides):
-    config = file.with_overrides(base.get_config(), ["dataset.name=digits", *overrides])
+    config = with_overrides(base.get_config(), ["dataset.name=digits", *overrides])
     check(config)
     return config
 

@@ -70,8 +70,8 @@ LINES = {
     "...exclude each other  alone": of(f"{TRAINED[:-6]}:labeled_only,fully_supervised"),
     "...exclude each other  prototypes": of(f"{PROTOTYPES}:global,masked_global"),
     "...did you mean 'seed'?": of(DIGITS, "sed=3"),
-    "config.seed=a: must be": of(DIGITS, "seed=a"),
-    "config.seed=: must be": of(DIGITS, "seed"),
+    "config.seed=a: use integers": of(DIGITS, "seed=a"),
+    "config.seed=: use integers": of(DIGITS, "seed"),
     "config.rounds=0": of(DIGITS, "rounds=0"),
     "config.dataset.name: data": of(DIGITS, "dataset.name=./nothing"),
     "config.dataset.name='aaa": of(DIGITS, f"dataset.name={LONG}"),
@@ -441,8 +441,8 @@ SWEEPS = {
     "...seed=1 twice": planned("def sweep(add):\n    add(seed=1)\n    add(seed=1)\n"),
     "...seed=1 twice  text": planned("def sweep(add):\n    add(seed=1)\n    add(seed='1')\n"),
     "sweep point sede=1: config.sede: unknown key": planned(f"{SWEEP}(sede=1)\n"),
-    "...config.seed=x: must be an integer": planned(f"{SWEEP}(seed='x')\n"),
-    "...config.seed=None: must be an integer": planned(f"{SWEEP}(seed=None)\n"),
+    "...config.seed=x: use integers": planned(f"{SWEEP}(seed='x')\n"),
+    "...config.seed=None: use integers": planned(f"{SWEEP}(seed=None)\n"),
     "sweep point xclp.num_bits=63: ": planned(f"{SWEEP}(**{{'xclp.num_bits': 63}})\n"),
     "sweep point xclp.presence=('1@nowhere',): config": planned(
         f"{SWEEP}(**{{'xclp.presence': ('1@nowhere',)}})\n"
@@ -452,8 +452,8 @@ SWEEPS = {
     "--sweep.seed: is given twice": grid("seed=1", "seed=2"),
     "...sweep adds the point seed=1 twice": grid("seed=1,1"),
     "sweep point sede=1: config.sede: unknown": grid("sede=1,2"),
-    "...config.xclp.alpha=high: must be a number": grid("xclp.alpha=0.5,high"),
-    "...config.seed=: must be an integer": grid("seed=1,"),
+    "...config.xclp.alpha=high: use numbers": grid("xclp.alpha=0.5,high"),
+    "...config.seed=: use integers": grid("seed=1,"),
     "...seed=1: made by another config: config.dataset.name": edited_config,
     "...holds another sweep: overrides is": another_sweep(overrides=["seed=9"]),
     "...holds another sweep: variant is": another_sweep(":smoke"),
@@ -545,7 +545,7 @@ AUDITS = {
     "...breast_cancer has float32 from 0 to 4254": dealt(
         "xclp_digits.py", **{"preprocessing.kind": "pretrained", "dataset.name": "breast_cancer"}
     ),
-    "config.model.depth: unknown key of mlp": option_of_another_network,
+    "config.model.depth: unknown key": option_of_another_network,
     "config.training.batches='triple'": lambda: check(
         configured("fedavg_xclp.py", "training.batches=triple")
     ),

@@ -17,13 +17,15 @@ from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.data.public_examples import check_public
-from jaxfed.config.keys import flatten, unknown_key
-from jaxfed.config.learner_section import check_learner, check_learner_key
+from jaxfed.config.keys import check_own, flatten
+from jaxfed.config.learner_section import check_learner
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
+from jaxfed.config.overrides import known_keys, setting_of, unknown_key
 from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
-from jaxfed.errors import UsageError, section, suggestion
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.method import check_each
+from jaxfed.learners import LEARNERS
 from jaxfed.models import options_of
 from jaxfed.settings import OneOf, advice, check_value, settings_of
 from jaxfed.training.local.augmentation import compose
@@ -43,21 +45,23 @@ def check(config: ConfigDict) -> None:
     """
     flat = dict(flatten(config.to_dict()))
     _check_is_whole(config)
+    section_of(config, "model")  # its name determines its keys
     variants = methods.variants(config)
     names = [*ALGORITHMS, *variants]
     for name in variants:
         _check_variant(name, config[name].algorithm)
     plugins = plugged_in()
     for key, value in flat.items():
-        if key.startswith("learner.") and key.count(".") > 1:
-            check_learner_key(key, value)
         # The sections of networks and methods are checked by their factories.
-        elif (
-            key not in shared_settings()
-            and not key.startswith((CANDIDATES, "model."))
-            and key.partition(".")[0] not in (*names, *plugins)
+        if not key.startswith(CANDIDATES) and key.partition(".")[0] not in (
+            *names,
+            *plugins,
         ):
-            raise unknown_key(key, {*shared_settings(), *methods.own_keys(config)})
+            if setting_of(config, key) is None:
+                raise unknown_key(key, known_keys(config))
+            owner, _, leaf = key.rpartition(".")
+            if owner.startswith("learner."):
+                check_own(owner, {leaf: value}, LEARNERS[owner.removeprefix("learner.")])
     for name in SECTIONS:
         section_of(config, name)
     for key in ("algorithm", "baselines"):
@@ -73,7 +77,9 @@ def check(config: ConfigDict) -> None:
     for key in flat:
         if key.startswith(CANDIDATES):
             check_candidates(config, key, flat[key])
-    _check_options(config.model.name, config.model)
+    for key, option in options_of(config.model.name).items():
+        if key in config.model:
+            check_value(f"config.model.{key}", config.model[key], option.hint)
     _check_together(config)
     for name in methods.chosen(config):
         check_method(config, name)
@@ -81,17 +87,6 @@ def check(config: ConfigDict) -> None:
     if config.federation.num_clients:
         check_number_of_clients(config, config.federation.num_clients)
     clock.check(config)
-
-
-def _check_options(network: str, section: ConfigDict) -> None:
-    """Check the keys of `config.model` beside the name, which stands in the message."""
-    known = options_of(network)
-    for key, value in section.items():
-        if key != "name" and key not in known:
-            wrong = f"unknown key of {network}{suggestion(key, known)}"
-            raise UsageError(wrong, key=f"config.model.{key}")
-        if key != "name":
-            check_value(f"config.model.{key}", value, known[key].hint)
 
 
 def _check_is_whole(config: ConfigDict) -> None:

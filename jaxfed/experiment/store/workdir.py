@@ -36,8 +36,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxfed.config.keys import ADDED, flatten
-from jaxfed.config.stored import without_gone
+from jaxfed.config.keys import flatten
+from jaxfed.config.stored import ADDED, without_gone
 from jaxfed.errors import BeyondMemory, Unresumable, UsageError
 from jaxfed.experiment.store.manifest import (
     MANIFEST,

@@ -12,9 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +25,7 @@ from jaxfed.config.checks import check
 from jaxfed.config.checks.fingerprint import seen_by
 from jaxfed.config.checks.unread import Given
 from jaxfed.config.keys import flatten
+from jaxfed.config.overrides import as_text, value_of, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import workdir
 from jaxfed.experiment.store.manifest import read_json
@@ -54,7 +53,7 @@ class Point(NamedTuple):
     @property
     def title(self) -> str:
         """The point's values for display; directory names cannot contain all of them."""
-        return _title(config_file.as_text(key, value) for key, value in self.overrides.items())
+        return _title(as_text(key, value) for key, value in self.overrides.items())
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,17 @@ def plan(
             a value that its config does not allow, or sets a key that nothing reads at any point.
     """
     path, variant = config_file.split_variant(config)
-    base = _load(config, overrides)
+    file = config_file.read(config)
+    base = with_overrides(file, overrides)
+    check.check(base)
     points: dict[str, Point] = {}
     first: dict[str, str] = {}
     repeated: dict[str, str] = {}
     seen: dict[str, dict[str, str]] = {}
     given, unread = Given(), dict[str, str]()
     for values in _crossed(grid) if grid else _added(path, variant):
-        point, loaded = _point(config, overrides, values)
-        unread = given.unread(partial(config_file.load, config), [*overrides, *point.texts])
+        point, loaded = _point(file, overrides, values)
+        unread = given.unread(file, [*overrides, *point.texts])
         if point.name in points or point.name in repeated:
             raise UsageError(f"--config={config}: sweep adds the point {point.name} twice")
         experiment = json.dumps(workdir.plain(point.settings), sort_keys=True)
@@ -126,24 +127,14 @@ def plan(
         config,
         tuple(overrides),
         tuple(grid),
-        {key: _own_value(base, key) for key in swept},
-        tuple(_shared(config, overrides, points, seen, directory)),
+        {key: value_of(base, key) for key in swept},
+        tuple(_shared(file, overrides, points, seen, directory)),
         repeated,
     )
 
 
-def _own_value(base: ConfigDict, key: str) -> Any:
-    """Return the config's value of a key; None for a key of some points only, as another network's option."""
-    flat = dict(flatten(base.to_dict()))
-    if key in flat:
-        return flat[key]
-    with suppress(KeyError, ValueError):
-        return methods.unsaid(base, key)
-    return None
-
-
 def _shared(
-    config: str,
+    file: ConfigDict,
     overrides: Sequence[str],
     points: Mapping[str, Point],
     seen: Mapping[str, Mapping[str, str]],
@@ -168,7 +159,7 @@ def _shared(
             if method not in (started[name] or ())
         }
         reused = {method: other for method, other in reused.items() if other != name}
-        yield _without(config, overrides, point, reused) if reused else point
+        yield _without(file, overrides, point, reused) if reused else point
 
 
 def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
@@ -179,15 +170,18 @@ def _started_with(directory: Path | None, point: str) -> tuple[str, ...] | None:
     return (str(there.get("algorithm")), *(there.get("baselines") or ()))
 
 
-def _without(config: str, overrides: Sequence[str], point: Point, reused: dict[str, str]) -> Point:
+def _without(
+    file: ConfigDict, overrides: Sequence[str], point: Point, reused: dict[str, str]
+) -> Point:
     """Return the point without the reused baselines; unchanged if its config is invalid without them."""
     left = tuple(name for name in point.settings["baselines"] if name not in reused)
     texts = (*point.texts, f"baselines={','.join(left) or ()}")
     try:
-        settings = _load(config, [*overrides, *texts]).to_dict()
+        loaded = with_overrides(file, [*overrides, *texts])
+        check.check(loaded)
     except UsageError:  # for example candidate settings that only the baseline has
         return point
-    return point._replace(texts=texts, settings=settings, reused=reused)
+    return point._replace(texts=texts, settings=loaded.to_dict(), reused=reused)
 
 
 def _crossed(grid: Sequence[str]) -> list[dict[str, str]]:
@@ -234,19 +228,14 @@ def _added(path: str, variant: str) -> list[dict[str, Any]]:
     return added
 
 
-def _load(config: str, overrides: Sequence[str]) -> ConfigDict:
-    loaded = config_file.load(config, overrides)
-    check.check(loaded)
-    return loaded
-
-
 def _point(
-    config: str, overrides: Sequence[str], values: Mapping[str, Any]
+    file: ConfigDict, overrides: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[Point, ConfigDict]:
-    texts = tuple(config_file.as_text(key, value) for key, value in values.items())
+    texts = tuple(as_text(key, value) for key, value in values.items())
     name = point_name(texts)
     try:
-        loaded = _load(config, [*overrides, *texts])
+        loaded = with_overrides(file, [*overrides, *texts])
+        check.check(loaded)
     except UsageError as error:
         raise UsageError(f"sweep point {_title(texts)}: {error}") from None
     settings = loaded.to_dict()

@@ -9,7 +9,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -19,6 +18,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.checks import check as config_check
 from jaxfed.config.checks.unread import check_given
 from jaxfed.config.keys import flatten
+from jaxfed.config.overrides import with_overrides
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store import compilation_cache, workdir
@@ -81,11 +81,12 @@ def load(spec: str, overrides: Sequence[str]) -> Experiment:
     if Path(path).is_file():
         spec = f"{Path(path).absolute()}{f':{variant}' * bool(variant)}"
     own = (*overrides, *_OF_A_TRIAL)
-    config = config_file.load(spec, own)
+    base = config_file.read(spec)
+    config = with_overrides(base, own)
     config_check.check(config)
-    check_given(partial(config_file.load, spec), own)
+    check_given(base, own)
     absolute = tuple(_absolute_paths(config))  # the server is another process, in another folder
-    return Experiment(spec, own + absolute, config_file.load(spec, own + absolute))
+    return Experiment(spec, own + absolute, with_overrides(base, own + absolute))
 
 
 def _absolute_paths(config: ConfigDict) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 from benchmarks.on_device.commands import experiments
 from jaxfed.config import file, methods
 from jaxfed.config.checks import check, unread
-from jaxfed.config.checks.unread import COUNTS_WITH, check_given, counting_keys, objection, views_of
+from jaxfed.config.checks.unread import check_given, counting_keys, objection, views_of
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
+from jaxfed.config.overrides import setting_of, with_overrides
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
@@ -27,8 +27,9 @@ LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0
 
 
 def given(spec, *overrides, audited=False):
-    check.check(file.load(spec, overrides))
-    check_given(partial(file.load, spec), overrides, audited=audited)
+    config = file.read(spec)
+    check.check(with_overrides(config, overrides))
+    check_given(config, overrides, audited=audited)
 
 
 @pytest.mark.sample(12)
@@ -171,9 +172,12 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
         assert counting.issuperset(own)
     for key in flat.keys() - counting:
         said = objection(config, views, f"{key}=0")
-        if key in COUNTS_WITH and "no method of this run" not in said:
+        setting = setting_of(config, key)
+        if setting and setting.conditions and "nothing reads it with" in said:
             other = re.search(r"reads it with ([\w.]+)=", said)[1]
-            assert other in COUNTS_WITH[key]
+            section = key.rpartition(".")[0]
+            keys = {one.key for one in setting.conditions}
+            assert other in keys | {f"{section}.{each}".lstrip(".") for each in keys}
         elif "is not among the methods" in said:
             assert key.partition(".")[0] not in ours
         elif key.startswith(("training.", "model.")):

@@ -11,6 +11,7 @@ from jaxfed.config.checks.unread import check_given
 from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.keys import flatten
+from jaxfed.config.overrides import with_overrides
 from jaxfed.errors import UsageError
 
 FEDCT = "fedct.py:decision_tree"
@@ -57,8 +58,7 @@ def test_another_data_set_has_shares_and_not_the_sizes_of_the_configs_own(patien
 
 def test_a_config_object_has_them_as_its_file(patients):
     assert (
-        file.with_overrides(file.load(FEDCT), patients).to_dict()
-        == file.load(FEDCT, patients).to_dict()
+        with_overrides(file.load(FEDCT), patients).to_dict() == file.load(FEDCT, patients).to_dict()
     )
 
 
@@ -66,11 +66,11 @@ def test_a_config_object_has_them_as_its_file(patients):
 def test_what_is_set_in_a_config_object_stays(patients, is_loaded):
     config = file.load(FEDCT) if is_loaded else file.shipped("fedct").get_config()
     config.dataset.train_size, config.federation.public_size = 400, 50
-    changed = file.with_overrides(config, patients)
+    changed = with_overrides(config, patients)
     assert (changed.dataset.train_size, changed.federation.public_size) == (400, 50)
     assert changed.federation.public_fraction == config.federation.public_fraction
     assert changed.dataset.test_size == SIZES_OF_A_SET["dataset.test_size"]
-    again = file.with_overrides(changed, ["dataset.name=others.csv"])
+    again = with_overrides(changed, ["dataset.name=others.csv"])
     assert (again.dataset.train_size, again.federation.public_size) == (400, 50)
 
 
@@ -102,7 +102,7 @@ def test_a_share_of_labels_counts_for_other_data_where_the_config_has_a_number(p
     given = [*patients, "federation.labeled_fraction=0.5", "federation.num_clients=5"]
     given.append("preprocessing.kind=standardized")
     config = file.load("fedavg_xclp.py", given)
-    check_given(lambda texts: file.load("fedavg_xclp.py", texts), given)
+    check_given(file.read("fedavg_xclp.py"), given)
     held = Simulation(config).holdings()
     assert held.labeled == pytest.approx(0.5 * (held.labeled + held.unlabeled - 40), abs=40)
     assert held.validation == 61

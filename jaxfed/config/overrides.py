@@ -1,0 +1,268 @@
+"""Overrides `KEY=VALUE` of single keys of a config, and suggestions for a mistyped key.
+
+    with_overrides(config, ["xclp.alpha=0.9", "fedprox.mu=1", "model.name=cnn"])
+
+KEY is the dotted path of a key that the config has, or that a setting is declared for: a method's keyword,
+`METHOD.training.KEY`, a learner's keyword, an option of the network. VALUE is parsed by
+`ml_collections.config_flags`, as the type of the key's default; tuples may also be written `a,b`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.config import base, learner_section, methods
+from jaxfed.config.keys import flatten, remember_values, remembered_values
+from jaxfed.config.sections import SECTIONS, TrainingSection
+from jaxfed.config.stored import GONE
+from jaxfed.errors import UsageError, did_you_mean, nearest
+from jaxfed.federation.method import method_settings
+from jaxfed.learners import LEARNERS
+from jaxfed.models import MODELS, options_of
+from jaxfed.settings import REQUIRED, Setting, advice, settings_of
+
+# Names of other frameworks -> the key here.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("clients_per_round", "fraction_fit", "client_fraction", "frac", "participation"),
+        "cohort_size",
+    ),
+    **dict.fromkeys(
+        ("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"
+    ),
+    **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "training.epochs"),
+    **dict.fromkeys(("lr", "local_lr", "client_lr"), "training.learning_rate"),
+    **dict.fromkeys(("num_users", "n_clients", "total_clients"), "federation.num_clients"),
+    **dict.fromkeys(("num_seeds", "seeds", "trials"), "num_repeats"),
+}
+
+
+def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    """Return a copy of the config with overrides applied in order, references resolved and keys locked.
+
+    `model.name` and `NAME.algorithm`, which defines a variant of an algorithm, are applied first: they
+    determine which keys exist. Another network replaces the options of the config's own. Another
+    `dataset.name` resets the sizes that the file sets for its data set (`_reset_sizes`), but not those that
+    were set in place after `load` or after a file's `get_config`. A copy of a config does not know its file's
+    values: all its sizes are reset.
+
+    Raises:
+        UsageError: a key is unknown, or a value cannot be parsed as the type of its key.
+    """
+    changed = copy.deepcopy(config)  # with its references, so overrides propagate along them
+    changed.unlock()
+    of_file = remembered_values(config)
+    _reset_sizes(changed, overrides, of_file)
+    for text in sorted(overrides, key=_comes_later):
+        _override(changed, text)
+    resolved = changed.copy_and_resolve_references()
+    resolved.lock()
+    if of_file is not None:
+        remember_values(resolved, of_file)
+    return resolved
+
+
+def as_text(key: str, value: Any) -> str:
+    """Return `KEY=VALUE` in the form that `with_overrides` parses."""
+    if hasattr(value, "tolist"):  # of NumPy
+        value = value.tolist()
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    if isinstance(value, list | tuple):
+        value = tuple(each.tolist() if hasattr(each, "tolist") else each for each in value)
+    return f"{key}={value}"
+
+
+def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
+    """Return key -> setting of what a section may have; "" is the keys outside of sections."""
+    owner, _, inner = section.partition(".")
+    if section in SECTIONS:
+        own = settings_of(SECTIONS[section])
+        network = config.get("model", {}).get("name", "")
+        return {**own, **options_of(network)} if section == "model" and network in MODELS else own
+    if owner == "learner" and inner in LEARNERS:
+        return learner_section.settings(inner)
+    if owner not in (*ALGORITHMS, *methods.variants(config)):
+        return {}
+    if inner:
+        return settings_of(TrainingSection) if inner == "training" else {}
+    return method_settings(methods.factory_of(config, owner))
+
+
+def setting_of(config: ConfigDict, key: str) -> Setting | None:
+    """Return the declaration of a key; None if there is none."""
+    section, _, name = key.rpartition(".")
+    learner = section.removeprefix("learner.")
+    known = settings_in(config, section)
+    if name == "algorithm" and section.isidentifier() and section not in config:
+        return Setting(str, "", "algorithm of the variant that it defines")
+    if learner != section and name not in known and learner_section.passes_on(learner, name):
+        return Setting(Any, None, "keyword of the estimator's class")
+    return known.get(name)
+
+
+def value_of(config: ConfigDict, key: str) -> Any:
+    """Return the value of a key; of a method's key that no section has, the value in effect; else None."""
+    flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
+    if key in flat or setting is None or key.startswith("model."):
+        return flat.get(key)
+    found, (owner, _, name) = setting.default, key.partition(".")
+    if owner in (*ALGORITHMS, *methods.variants(config)):
+        training = methods.with_own_training(config, owner).training
+        seen = {f"training.{each}": value for each, value in training.items()}
+        found = (seen | methods.all_keywords(config, owner)).get(name, found)
+    return None if found is REQUIRED else found
+
+
+def known_keys(config: ConfigDict) -> set[str]:
+    """Return every key that a setting is declared for."""
+    names = (*ALGORITHMS, *methods.variants(config))
+    own = [f"{name}.training" for name in names if methods.trains(config, name)]
+    sections = (*SECTIONS, *(f"learner.{name}" for name in LEARNERS), *names, *own)
+    return {
+        f"{section}.{key}".lstrip(".")
+        for section in sections
+        for key in settings_in(config, section)
+    }
+
+
+def unknown_key(key: str, known: Collection[str]) -> UsageError:
+    """Return the error for an unknown key: it is gone, has no section, or a suggestion of known keys."""
+    if key in GONE:
+        wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
+        return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
+    section = key.rpartition(".")[0]
+    sections = {parent for name in known for parent in _parents(name)}
+    for parent in _parents(key):
+        if parent in known:
+            return UsageError(f"unknown key; config.{parent} is no section", key=f"config.{key}")
+        if parent not in sections:
+            top = sorted(name for name in sections if "." not in name)
+            meant = did_you_mean(nearest(parent, sections)) or f"; sections are {', '.join(top)}"
+            return UsageError(f"no such section{meant}", key=f"config.{parent}")
+    dotted = [name for name in known if name.replace(".", "_") == key.replace(".", "_")]
+    meant = did_you_mean(dotted or nearest_keys(key, known))
+    if not meant and section:
+        own = sorted(
+            name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section
+        )
+        meant = f"; the keys of {section} are {', '.join(own)}"
+    return UsageError(f"unknown key{meant}", key=f"config.{key}")
+
+
+def nearest_keys(key: str, known: Collection[str]) -> list[str]:
+    """Return known keys that an unknown one may stand for, by the first rule that finds any.
+
+    0. The key here for a name that other frameworks use.
+    1. Keys of its section that contain its last word (`alpha`, `dirichlet_alpha`).
+    2. Keys of any section with the same last word; those of all methods before a method's own.
+    3. The most similar key of its section; of any section, if it has none.
+    """
+    section, _, leaf = key.rpartition(".")
+    if _ELSEWHERE.get(leaf) in known:
+        return [_ELSEWHERE[leaf]]
+    leaves = {name: name.rpartition(".")[2] for name in sorted(known)}
+    own = [name for name in leaves if name.rpartition(".")[0] == section]
+    found = [name for name in own if f"_{leaf}_" in f"_{leaves[name]}_"]
+    elsewhere = [name for name in leaves if leaves[name] == leaf]
+    # training.x, and not the METHOD.training.x of every method
+    shared = [name for name in elsewhere if name.count(".") < 2]
+    found = found or shared or elsewhere
+    names = own if section else list(leaves)
+    close = nearest(leaf, {leaves[name] for name in names})
+    return found or [name for name in names if leaves[name] in close]
+
+
+def _parents(key: str) -> Iterator[str]:
+    """Yield the enclosing sections: `a` and `a.b` for `a.b.c`."""
+    words = key.split(".")
+    return (".".join(words[:count]) for count in range(1, len(words)))
+
+
+def _reset_sizes(
+    config: ConfigDict, overrides: Sequence[str], of_file: Mapping[str, Any] | None
+) -> None:
+    """Reset the sizes that the config sets for its data set if an override changes `dataset.name`, in place.
+
+    The new values are `SIZES_OF_A_SET` in `jaxfed.config.base`. Sizes that are not those of the file have
+    been set since, and stay; `of_file` are its values, None if they are not known.
+    """
+    given = dict(text.partition("=")[::2] for text in overrides)
+    name = given.get("dataset.name")
+    if name is None or name == config.get("dataset", {}).get("name"):
+        return
+    there = dict(flatten(config.to_dict()))
+    of_file = there if of_file is None else of_file
+    stay = given.keys() | {key for key, value in there.items() if value != of_file.get(key)}
+    sizes = dict(base.SIZES_OF_A_SET)
+    if there.get("federation.public_size") and "federation.public_size" not in stay:
+        sizes["federation.public_fraction"] = base.PUBLIC_FRACTION
+    for key in there.keys() & sizes.keys() - stay:
+        config.update_from_flattened_dict({key: sizes[key]})
+
+
+def _comes_later(text: str) -> bool:
+    """True if an override is applied after those that determine which keys exist."""
+    return re.match(r"(model\.name|\w+\.algorithm)=", text) is None
+
+
+def _override(config: ConfigDict, text: str) -> None:
+    """Apply one `KEY=VALUE` to the config, in place."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--config.{key}: a value is missing, write --config.{key}=VALUE")
+    flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
+    inside = [name for name in flat if name.startswith(f"{key}.")]
+    if inside or isinstance(flat.get(key), Mapping):
+        own = sorted({name.removeprefix(f"{key}.").partition(".")[0] for name in inside})
+        raise UsageError(f"config.{key} is a section; its keys are {', '.join(own)}")
+    if setting is None and key not in flat:
+        raise unknown_key(key, {*flat, *known_keys(config)})
+    default = flat[key] if setting is None else setting.default
+    new = _parsed(key, value, type(default), setting.hint if setting else type(default))
+    if key == "model.name" and new != flat[key]:
+        config.model = ConfigDict({})
+    *parents, name = key.split(".")
+    section = config
+    for parent in parents:
+        if parent not in section:
+            section[parent] = ConfigDict()
+        section = section[parent]
+    with section.ignore_type():
+        section[name] = new
+
+
+def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
+    """Parse a value as `config_flags` does; a tuple, or a value of no type, as a literal, else as text."""
+    is_literal = kind not in (bool, int, float, str)
+    held = ConfigDict({"value": placeholder(object if is_literal else kind)})
+    if is_literal and kind is not tuple and text.lower() == "none":
+        return None
+    arguments, values = ["", f"--config.value={text}"], flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", held, flag_values=values, lock_config=False, sys_argv=arguments
+        )
+        values(arguments)
+    except flags.Error:
+        raise UsageError(key=f"config.{key}={text}", allowed=advice(hint)) from None
+    except (RecursionError, MemoryError):
+        held.value = text
+    value = held.value
+    if is_literal and isinstance(value, str) and value.startswith(("(", "[")):
+        raise UsageError(
+            "not a list", key=f"config.{key}={text}", allowed="write a,b or ('a', 'b')"
+        )
+    if kind is tuple and isinstance(value, str):
+        value = [entry.strip() for entry in value.split(",") if entry.strip()]
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if kind is tuple and not isinstance(value, tuple) else value
