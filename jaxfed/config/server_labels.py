@@ -1,58 +1,15 @@
-"""`federation.labels_at = "server"`: the draw of the server's labels, and incompatible settings."""
+"""`federation.labels_at = "server"`: methods and settings that do not go with it."""
 
 from __future__ import annotations
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
 from jaxfed.config import methods
-from jaxfed.data import Dataset
-from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import Method
-from jaxfed.random_streams import Stream
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
-
-
-def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
-    """Draw the server's examples from `train`: int64, ascending; empty if labels are at clients.
-
-    They are `labeled_per_class` of each class, else `num_labeled` or `labeled_fraction` in total, stratified.
-
-    Raises:
-        UsageError: more labels are requested than exist, or none.
-    """
-    if wanted.labels_at == "clients":
-        return train[:0]
-    known = train[data.is_labeled[train]]
-    y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
-    if wanted.labeled_per_class:
-        fewest = int(np.bincount(y, minlength=data.num_classes).min())
-        if wanted.labeled_per_class > fewest:
-            raise UsageError(
-                f"the server can have at most {fewest}, all that {data.name} has to train on of one class",
-                key="config.federation.labeled_per_class",
-                value=wanted.labeled_per_class,
-            )
-        of_each = np.full(data.num_classes, wanted.labeled_per_class)
-        return np.sort(known[chosen_of_each(y, of_each, rng)])
-    number = wanted.num_labeled or round(wanted.labeled_fraction * len(known))
-    if not number:
-        raise UsageError(
-            f"with labels_at='server' the server has no label of {len(known)}; one is needed at least",
-            key="config.federation.labeled_fraction",
-            value=wanted.labeled_fraction,
-        )
-    if number > len(known):
-        raise UsageError(
-            f"the server can have at most {len(known)}, all that {data.name} has to train on",
-            key="config.federation.num_labeled",
-            value=number,
-        )
-    return np.sort(known[stratified(y, number, rng)])
-
 
 # In one run, all labels are either at clients or at the server. Most methods can learn from both.
 _ONE_TABLE = (

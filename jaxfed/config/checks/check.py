@@ -16,7 +16,6 @@ from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.client_numbers import check_number_of_clients
-from jaxfed.config.data.public_examples import check_public
 from jaxfed.config.keys import check_own, flatten
 from jaxfed.config.learner_section import check_learner
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
@@ -173,7 +172,6 @@ def _check_together(config: ConfigDict) -> None:
                 )
     _check_last_round(config)
     check_labels_at(config)
-    check_public(config)
     check_views(config)
     check_learner(config)
 

@@ -14,7 +14,7 @@ from jaxfed.config.build.networks import (
     saved_model,
     starts_from_state,
 )
-from jaxfed.config.sections import section_of
+from jaxfed.config.sections import OTHER_PUBLIC, section_of
 from jaxfed.config.server_labels import check_place_of_labels
 from jaxfed.errors import UsageError, suggestion
 from jaxfed.federation.algorithm import check_rounds
@@ -33,6 +33,13 @@ def check_method(config: ConfigDict, name: str) -> None:
     """
     factory = methods.factory_of(config, name)
     _check_known(config, name)
+    if methods.is_public(config, name) and not section_of(config, "federation").has_public:
+        raise UsageError(
+            f"{name!r} has clients learn labels of public examples",
+            key="config.federation.public_size",
+            value=0,
+            allowed=f"use 1 or more, or {OTHER_PUBLIC}",
+        )
     if methods.uses_training(config, name):
         seen = methods.with_own_training(config, name)
         for key in methods.unread_keys(config, name):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.networks import saved_model, starts_from_state
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.clock import check_deadlines
-from jaxfed.config.data.preprocessing import check_kind, warn_of_scales
+from jaxfed.config.data.preprocessing import check_kind, scale_warnings
 from jaxfed.config.data.row_statistics import check_private
 from jaxfed.config.data.sources import differences
 from jaxfed.config.methods import all_keywords, chosen, differently_trained
@@ -19,6 +19,7 @@ from jaxfed.data import SCHEMES, Dataset
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.memory import require
+from jaxfed.host.checkpoint import Checkpoint
 
 
 def check_data(dataset: Dataset, config: ConfigDict) -> None:
@@ -109,86 +110,52 @@ def _check_labels_of_a_class(config: ConfigDict, federation: Federation) -> None
                 raise UsageError(wrong, key=f"config.{name}.{key}", value=given[key])
 
 
-def warn_of(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
-    """Log warnings about data that a run would not use, or not as its user may think.
+def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> Iterator[str]:
+    """Yield a line for all data that a run would not use, or not as its user may think.
 
     `federation` has the clients of the first repeat, with or without examples.
     """
+    name, given, num_clients = dataset.name, config.federation, federation.num_clients
     if len(dataset.validation[1]) and not config.dataset.validation_fraction:
-        logging.warning(
-            "%s: its validation examples are not used; set config.dataset.validation_fraction above 0",
-            dataset.name,
+        yield (
+            f"{name}: its validation examples are not used; set config.dataset.validation_fraction above 0"
         )
-    _warn_of_other_names(dataset, config)
-    _warn_of_test_classes(dataset)
-    _warn_of_empty_clients(dataset, config, federation)
-    warn_of_scales(dataset, config)
-    _warn_of_unused_clients(dataset, config)
-
-
-def _warn_of_other_names(dataset: Dataset, config: ConfigDict) -> None:
-    """Warn if an initial model has learned other classes or features than these data have."""
     for _, seen in differently_trained(config):
-        if not starts_from_state(seen):
-            continue
-        names = saved_model(seen, 0).progress.get("names", {})  # older states have none
-        for kind, ours in dataset.names.items():
-            other = next(differences(zip(names.get(kind, ()), ours, strict=False)), None)
-            if other is not None:
-                logging.warning(
-                    "config.training.initial_model=%r: has learned other %s, number %d is %r there and %r in "
-                    "these data",
-                    seen.training.initial_model,
-                    kind,
-                    *other,
-                )
-                return
-
-
-def _warn_of_test_classes(dataset: Dataset) -> None:
-    """Warn if the test split has classes of its own."""
+        if starts_from_state(seen) and (other := _other_names(dataset, saved_model(seen, 0))):
+            yield f"config.training.initial_model={seen.training.initial_model!r}: {other}"
     is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
     if is_other.any():
         others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
-        logging.warning(
-            "%s: %d of %d test examples count as wrong: no training example is of class %s",
-            dataset.name,
-            np.count_nonzero(is_other),
-            len(dataset.y_test),
-            " or ".join(others[:8]),
+        yield (
+            f"{name}: {np.count_nonzero(is_other)} of {len(dataset.y_test)} test examples count as wrong: no "
+            f"training example is of class {' or '.join(others[:8])}"
         )
-
-
-def _warn_of_empty_clients(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
-    """Warn if clients have neither training examples nor points to label, or are left out for it."""
-    num_clients = federation.num_clients
-    empty = int(np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0))
-    if empty:
-        logging.warning(
-            "%d of %d clients have no examples (config.federation.num_clients, partition)",
-            empty,
-            num_clients,
+    if empty := np.count_nonzero(federation.partition.sizes.sum(axis=0) == 0):
+        yield (
+            f"{empty} of {num_clients} clients have no examples (config.federation.num_clients, partition)"
         )
-    given = config.federation
     if given.partition == "natural" and not given.num_clients and dataset.client_id is not None:
         in_data = len(np.unique(dataset.client_id))
         if in_data > num_clients:
-            logging.warning(
-                "%d of the %d clients in the data are left out: all their examples are public or for tests",
-                in_data - num_clients,
-                in_data,
+            yield (
+                f"{in_data - num_clients} of the {in_data} clients in the data are left out: all their "
+                "examples are public or for tests"
             )
-
-
-def _warn_of_unused_clients(dataset: Dataset, config: ConfigDict) -> None:
-    """Warn if a file names clients, and the partition deals its examples to others."""
-    scheme, names = config.federation.partition, dataset.client_names
-    is_named = names and (config.dataset.client_key or Path(config.dataset.name).suffix)
-    if is_named and scheme != "natural" and scheme not in SCHEMES.from_outside():
-        logging.warning(
-            "config.federation.partition=%r: deals examples to other clients than the %d that %s names; with "
-            "'natural' and config.federation.num_clients=0 it is these",
-            scheme,
-            len(names),
-            dataset.name,
+    yield from scale_warnings(dataset, config)
+    is_named = config.dataset.client_key or Path(config.dataset.name).suffix
+    is_dealt_to_others = given.partition not in ("natural", *SCHEMES.from_outside())
+    if dataset.client_names and is_named and is_dealt_to_others:
+        yield (
+            f"config.federation.partition={given.partition!r}: deals examples to other clients than the "
+            f"{len(dataset.client_names)} that {name} names; with 'natural' and "
+            "config.federation.num_clients=0 it is these"
         )
+
+
+def _other_names(dataset: Dataset, saved: Checkpoint) -> str:
+    """Describe the first class or feature that a saved model calls otherwise; "" if there is none."""
+    names = saved.progress.get("names", {})  # older states have none
+    for kind, ours in dataset.names.items():
+        for place, there, here in differences(zip(names.get(kind, ()), ours, strict=False)):
+            return f"has learned other {kind}, number {place} is {there!r} there and {here!r} in these data"
+    return ""

@@ -12,53 +12,39 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.data import (
-    SCHEMES,
-    Classes,
-    Dataset,
-    Dirichlet,
-    DirichletMixture,
-    Labels,
-    OwnerScheme,
-    Partition,
-    Scheme,
-    Sizes,
-    Table,
-    partition,
-)
+from jaxfed.data import SCHEMES, Dataset, Labels, OwnerScheme, Partition, Scheme, Sizes, partition
 from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError, section
 
-FIELDS: dict[str, tuple[type[Scheme | Sizes | Labels], str]] = {
-    "dirichlet_alpha": (Dirichlet, "alpha"),
-    "dirichlet_alpha_rest": (DirichletMixture, "alpha_rest"),
-    "dirichlet_share": (DirichletMixture, "share"),
-    "classes_per_client": (Classes, "per_client"),
-    "table": (Table, "rows"),
-    "quantity": (Sizes, "quantity"),
-    "quantity_parameter": (Sizes, "parameter"),
-    "min_size": (Sizes, "min_size"),
-    "labeled_fraction": (Labels, "fraction"),
-    "num_labeled": (Labels, "number"),
-    "labeled_per_class": (Labels, "per_class"),
-    "num_labeled_clients": (Labels, "clients"),
+FIELDS = {
+    "dirichlet_alpha": "alpha",
+    "dirichlet_alpha_rest": "alpha_rest",
+    "dirichlet_share": "share",
+    "classes_per_client": "per_client",
+    "table": "rows",
+    "quantity": "quantity",
+    "quantity_parameter": "parameter",
+    "min_size": "min_size",
+    "labeled_fraction": "fraction",
+    "num_labeled": "number",
+    "labeled_per_class": "per_class",
+    "num_labeled_clients": "clients",
 }
-"""Key of `federation` -> the class and the field that define it."""
+"""Key of `federation` -> the field of a scheme, of `Sizes` or of `Labels`."""
 
 _WITH_COLUMN = {
     "client_id": "name the column of a CSV file, or the array of an .npz file, in config.dataset.client_key",
     "subclass": "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
     "subclass",
 }
-_KEYS = {field: key for key, (_, field) in FIELDS.items()}
+_KEYS = {field: key for key, field in FIELDS.items()}
 _KEYS |= {"scheme": "partition", "num_clients": "num_clients", "skew": "skew"}
 
 
 def schemes_with(key: str) -> list[str]:
     """Return the names of jaxfed's own schemes that have this key of `federation` as a field."""
-    _, field = FIELDS[key]
-    outside = SCHEMES.from_outside()
-    return [name for name in SCHEMES if name not in outside and field in _fields(SCHEMES[name])]
+    own = [name for name in SCHEMES if name not in SCHEMES.from_outside()]
+    return [name for name in own if FIELDS[key] in _fields(SCHEMES[name])]
 
 
 def partitioned(
@@ -150,11 +136,7 @@ def _labels(wanted: ConfigDict) -> Labels:
 def _values(wanted: ConfigDict, owner: type) -> dict[str, Any]:
     """Return field -> value of the keys that a scheme or `Sizes` has."""
     own = _fields(owner)
-    return {
-        field: wanted[key]
-        for key, (defined_by, field) in FIELDS.items()
-        if field in own and issubclass(defined_by, Scheme) == issubclass(owner, Scheme)
-    }
+    return {field: wanted[key] for key, field in FIELDS.items() if field in own}
 
 
 def _fields(owner: type) -> frozenset[str]:

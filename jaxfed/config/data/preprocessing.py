@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.views import (
@@ -134,20 +133,17 @@ def check_copies(parts: Parts, config: ConfigDict) -> None:
         require(num_bytes, what, key="config.preprocessing.kind", value=kind)
 
 
-def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
-    """Log a warning if unscaled features lose values, or differ so much that a few dominate distances.
+def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
+    """Yield a line if unscaled features lose values, or differ so much that a few dominate distances.
 
     A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
     are checked, because all entries of an image have the same unit.
     """
     if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
         return
+    name, advice = dataset.name, "config.preprocessing.kind='standardized'"
     if dataset.x.dtype == np.float64:
-        logging.warning(
-            "%s: float32 makes different values of some features equal; "
-            "use config.preprocessing.kind='standardized'",
-            dataset.name,
-        )
+        yield f"{name}: float32 makes different values of some features equal; use {advice}"
     methods = [name for name in chosen(config) if heeds_scales(config, name)]
     if not methods:
         return
@@ -156,15 +152,10 @@ def warn_of_scales(dataset: Dataset, config: ConfigDict) -> None:
     if np.isnan(scales).all() or np.nanmax(scales) <= _LARGEST_RATIO * np.nanmin(scales):
         return
     large, small = np.nanargmax(scales), np.nanargmin(scales)
-    logging.warning(
-        "%s: feature %d goes up to %.3g, feature %d to %.3g; the large ones decide cosines and distances, as "
-        "%s may take: config.preprocessing.kind='standardized' gives all the same weight",
-        dataset.name,
-        large,
-        scales[large],
-        small,
-        scales[small],
-        ", ".join(map(repr, methods)),
+    yield (
+        f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to {scales[small]:.3g}; "
+        "the large ones decide cosines and distances, as "
+        f"{', '.join(map(repr, methods))} may take: {advice} gives all the same weight"
     )
 
 
@@ -172,32 +163,28 @@ def check_kind(dataset: Dataset, config: ConfigDict) -> None:
     """Check that the preprocessing is one for these examples.
 
     Raises:
-        UsageError: it is for images, and these are none, or it asks for too many components.
+        UsageError: images are needed, and these are none; their range is unknown; too few for the components.
     """
-    kind = config.preprocessing.kind
-    if kind == "images" and dataset.x.ndim == 2:
+    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
+    if kind == "images" and x.ndim == 2:
         raise UsageError(
-            f"{dataset.name} has rows of {dataset.x.shape[1]} features, no images",
+            f"{dataset.name} has rows of {x.shape[1]} features, no images",
             key="config.preprocessing.kind",
             value=kind,
             allowed="use 'standardized' for features of different units, or 'identity'",
         )
-    if kind == "pretrained":
-        _check_pretrained(dataset, config)
-
-
-def _check_pretrained(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that examples are images of a known range, and enough for their components."""
-    if dataset.x.dtype != np.uint8 and not 0 <= dataset.x.min() <= dataset.x.max() <= 1:
+    if kind != "pretrained":
+        return
+    if x.dtype != np.uint8 and not 0 <= x.min() <= x.max() <= 1:
         raise UsageError(
             f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
-            f"{dataset.name} has {dataset.x.dtype} from {dataset.x.min():g} to {dataset.x.max():g}"
+            f"{dataset.name} has {x.dtype} from {x.min():g} to {x.max():g}"
         )
-    most = min(NUM_FEATURES, len(dataset.x))
-    if config.preprocessing.components > most:
+    most = min(NUM_FEATURES, len(x))
+    if components > most:
         raise UsageError(
             key="config.preprocessing.components",
-            value=config.preprocessing.components,
+            value=components,
             allowed=f"use integers up to {most}, the smaller of numbers of features and training images",
         )
 

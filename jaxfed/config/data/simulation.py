@@ -3,15 +3,11 @@
     simulation = Simulation(config)              # reads the data set
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
-The subsample of examples (`jaxfed.config.data.subsampling`) depends on `config.seed` alone and is the same in
-every repeat. The test split of a set without one, or with its own undone (`dataset.pooled`), is drawn in each
-repeat, or once (`dataset.test_rows`). The assignment to clients, the choice of labeled examples and the
-validation split depend on the repeat's seed. If the test split differs between repeats, so do the estimates
-from training rows: scales, components, and medians of missing values.
-All draws are stratified: they take the same share of each class, or of each natural client.
-
-Public examples (`jaxfed.config.data.public_examples`) and those of a server with labels are drawn from the
-training examples before the rest is dealt to clients.
+Roles of examples are drawn first (`jaxfed.config.data.roles`): the subsample, and the test split of a set
+without one, by `config.seed` or in each repeat. Validation, the server's, public and clients' examples depend
+on the repeat's seed. If the test split differs between repeats, so do the estimates from training rows:
+scales, components, and medians of missing values. Draws for testing, validation and a server are stratified:
+they take the same share of each class, or of each natural client.
 
 Examples without a label in the data (y = -1) become unlabeled examples of clients. Shares and numbers of
 labeled, test and validation examples refer to the other examples.
@@ -28,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from jaxfed.config.build.weights_files import weights_checksums
 from jaxfed.config.data import row_statistics
-from jaxfed.config.data.feasibility import check_data, check_dealt, warn_of
+from jaxfed.config.data.feasibility import check_data, check_dealt, warnings
 from jaxfed.config.data.federated_features import FeatureTraining, feature_training
 from jaxfed.config.data.holdings import Holdings, holdings
 from jaxfed.config.data.partitioning import partitioned
@@ -44,10 +41,8 @@ from jaxfed.config.data.preprocessing import (
     projection,
     scaling,
 )
-from jaxfed.config.data.public_examples import classes_to_measure_by, drawn_own, drawn_public
+from jaxfed.config.data.roles import drawn_for_test, roles_of, subsampled, test_seed
 from jaxfed.config.data.sources import clients_set, completed_public, public_set
-from jaxfed.config.data.subsampling import drawn_for_test, hold_out, subsampled, test_seed
-from jaxfed.config.server_labels import drawn_for_server
 from jaxfed.data import Dataset, class_counts
 from jaxfed.data.encoding import RowEncoding, encoder_of
 from jaxfed.data.mapped_rows import parts
@@ -55,9 +50,6 @@ from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
-
-GRAPHS = ("labeled+unlabeled", "labeled")
-TESTS = ("clients", "central")
 
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
@@ -110,7 +102,8 @@ class Simulation:
 
     def warn(self) -> None:
         """Log warnings about data that the first repeat leaves unused, or uses otherwise than it may seem."""
-        warn_of(self._dataset, self._config, self.dealt(self._config.seed))
+        for line in warnings(self._dataset, self._config, self.dealt(self._config.seed)):
+            logging.warning("%s", line)
 
     def check_given(self, overrides: Sequence[str]) -> None:
         """Check that these `KEY=VALUE` have an effect with these data; see `jaxfed.config.checks.unread`.
@@ -305,27 +298,28 @@ class Simulation:
 
     def _deal(self, seed: int) -> Federation:
         """Return the clients of a repeat, with examples of no features."""
-        data, wanted = self._dataset, self._config.federation
-        before = data.y, data.y_test, classes_to_measure_by(data, self._public)
-        y = np.concatenate([*before, data.validation[1]])
-        held_out = hold_out(self._config, data, seed, sum(map(len, before)))
-        at_server = drawn_for_server(wanted, data, held_out.train, seed)
-        held_out = held_out.without(at_server)
-        own = drawn_own(wanted, held_out.train, seed)
-        held_out = held_out.without(own)
-        public = drawn_public(wanted, data, self._public, held_out.train, seed)
-        held_out = held_out._replace(train=own) if len(own) else held_out.without(public.points)
+        data, other, wanted = self._dataset, self._public, self._config.federation
+        known_to_measure = data.y[:0]
+        if other is not None:  # of other classes, none is
+            is_same = other.class_names == data.class_names
+            known_to_measure = other.y if is_same else np.full_like(other.y, -1)
+        roles = roles_of(self._config, data, other, seed)
+        of_public: dict[str, Any] = {"public": roles.public}
+        if wanted.public_labeled and len(roles.public):
+            source, first = data, 0
+            if other is not None:
+                source, first = other, len(data.y) + len(data.y_test)
+            of_public["public_labels"] = source.y[roles.public - first].astype(np.int32)
+            of_public["num_public_classes"] = source.num_classes
         federation = Federation(
             np.zeros((len(self.numbers), 0), np.float32),
-            y,
-            partitioned(self._config, data, held_out.train, held_out.new, seed),
+            np.concatenate([data.y, data.y_test, known_to_measure, data.validation[1]]),
+            partitioned(self._config, data, roles.clients, roles.new, seed),
             data.num_classes,
-            validation=held_out.validation,
-            test=held_out.test,
-            server=at_server,
-            public=public.points,
-            public_labels=public.labels,
-            num_public_classes=public.num_classes,
+            validation=roles.validation,
+            test=roles.test,
+            server=roles.server,
+            **of_public,
         )
         if wanted.reveal_labels:
             federation = federation.fully_labeled()

@@ -6,7 +6,7 @@ from small_simulations import classes_of, simulation
 
 from jaxfed.config import base, file
 from jaxfed.config.checks import check
-from jaxfed.config.data import public_examples, sources
+from jaxfed.config.data import roles, sources
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -74,11 +74,11 @@ def test_rows_of_another_public_set_are_not_those_that_clients_own():
     """Two sets of one size: a common stream would draw the same rows of both."""
     labels = np.arange(180) % 2
     data = Dataset("own", np.zeros((180, 1)), labels, np.zeros((0, 1)), labels[:0], 2, ("a", "b"))
-    wanted = base.get_config().federation
-    wanted.own_size = wanted.public_size = 60
-    own = public_examples.drawn_own(wanted, np.arange(180), 0)
-    public = public_examples.drawn_public(wanted, data, data, np.arange(180), 0)
-    assert set(own) != set(public.points - 180)
+    config = base.get_config()
+    config.federation.own_size = config.federation.public_size = 60
+    config.dataset.test_fraction = 1e-9
+    drawn = roles.roles_of(config, data, data, 0)
+    assert set(drawn.clients) != set(drawn.public - 180)
 
 
 def test_own_examples_beside_another_public_set(tmp_path):

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
-from jaxfed.config.data.preprocessing import warn_of_scales
+from jaxfed.config.data.preprocessing import scale_warnings
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
@@ -312,9 +312,7 @@ def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape
     ],
     ids=str,
 )
-def test_units_of_features_are_said_to_methods_that_take_them(
-    tmp_path, said, methods, keys, of_units
-):
+def test_units_of_features_are_said_to_methods_that_take_them(methods, keys, of_units):
     x = np.array([[1, 1000], [-1, 500]], np.float32)
     ours = Dataset("set", x, np.arange(2), x[:0], np.arange(0), 2, ("a", "b"))
     config = base.get_config()
@@ -323,7 +321,7 @@ def test_units_of_features_are_said_to_methods_that_take_them(
         section, _, leaf = key.partition(".")
         with config.unlocked():
             config[section][leaf] = ConfigDict(value) if isinstance(value, dict) else value
-    warn_of_scales(ours, config)
+    said = list(scale_warnings(ours, config))
     assert len(said) == bool(of_units)
     assert of_units in "".join(said)
 
