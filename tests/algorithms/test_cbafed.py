@@ -3,13 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
 from small_training import KEY, RATE, assert_same, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.cbafed import cbafed, labels, residual_mean, scaled_shares, thresholds
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server.aggregate import server_optimizer
 
@@ -144,15 +142,3 @@ def test_it_sends_the_change_of_its_class_counts():
     num_bytes = {"parameters": 2 * 4 * len(weights_of(state.model)), "control": 2 * 12}
     assert metrics["communication"]["upload"] == num_bytes
     assert metrics["communication"]["download"] == num_bytes
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"threshold": 2}, r"cbafed\.threshold=2: use numbers from 0 to 1"),
-        ({"residual_rounds": -1}, r"cbafed\.residual_rounds=-1: use integers from 0 on, 0: never"),
-    ],
-)
-def test_a_wrong_value_is_one_line(wrong, words):
-    with pytest.raises(UsageError, match=words):
-        cbafed(training=training_of(WHOLE), **wrong)

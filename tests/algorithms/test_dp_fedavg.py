@@ -235,38 +235,6 @@ def test_a_budget_of_records_is_spent_by_all_steps(monkeypatch):
     assert metrics["epsilon"] == epsilon_of(1e-5, 2.0, 3, Poisson(0.2))
 
 
-@pytest.mark.parametrize(
-    ("level", "settings", "named"),
-    [
-        ("clients", {"clip": 0}, r"dp_fedavg\.clip=0"),
-        ("clients", {"noise_multiplier": -1}, r"dp_fedavg\.noise_multiplier=-1"),
-        (
-            "clients",
-            {"target_epsilon": 1.0, "noise_multiplier": 1.0},
-            r"noise_multiplier=1\.0: target_epsilon=1\.0 chooses it; leave one of them out",
-        ),
-        ("clients", {"target_epsilon": 1.0}, "participation"),
-        (
-            "clients",
-            {"participation": Sampling(2)},
-            r"participation=Sampling.*: use participation\(",
-        ),
-        ("records", {"share": 0.0}, r"dp_fedavg_records\.share=0\.0"),
-        ("records", {"share": 1.5}, r"dp_fedavg_records\.share=1\.5"),
-        ("records", {"delta": 1.0}, r"dp_fedavg_records\.delta=1\.0"),
-    ],
-)
-def test_mistakes_are_named(level, settings, named):
-    with pytest.raises(UsageError, match=named):
-        METHODS[level](training=training(), **settings)
-
-
-@pytest.mark.parametrize("level", METHODS)
-def test_batch_normalization_is_refused(level):
-    with pytest.raises(UsageError, match="running statistics no noise covers"):
-        METHODS[level](training=training_of(ALL_AT_ONCE, batch_norm=True))
-
-
 @pytest.mark.parametrize("level", METHODS)
 @pytest.mark.parametrize(
     ("told", "played", "named"),

@@ -6,13 +6,11 @@ from itertools import product
 
 import jax
 import numpy as np
-import pytest
 from float64_training import cross_entropy, gradient, logits, softmax, the_one_that_fits, weights_of
 from small_training import KEY, RATE, federation_of, training_of
 from toy_learner import toy
 
 from jaxfed.algorithms.dsfl import dsfl, sharpened_by_softmax
-from jaxfed.errors import UsageError
 from jaxfed.learners import network
 from jaxfed.training.local.batches import Batches
 
@@ -104,23 +102,3 @@ def test_cold_means_are_nearly_one_hot():
     np.testing.assert_allclose(sharp, np.eye(3)[[0, 2]], atol=1e-6)
     flat = sharpened_by_softmax(np.zeros((1, 3), np.float32), 0.1)
     np.testing.assert_allclose(flat, 1 / 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("keywords", "wrong"),
-    [
-        ({"temperature": 0.0}, r"dsfl\.temperature=0\.0: use numbers above 0"),
-        ({"subset": -1}, r"dsfl\.subset=-1: use integers from 0 on, 0 is all public examples"),
-        ({"sums": "open"}, r"dsfl\.sums='open': choose one of 'plaintext', 'masked'"),
-        ({"network": lambda **own: toy(has_probabilities=False)}, "network: has no probabilities"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(keywords, wrong):
-    with pytest.raises(UsageError, match=wrong):
-        made(federation_with(3), **keywords)
-
-
-def test_without_public_examples_there_is_nothing_to_learn():
-    federation = federation_with(0)
-    with pytest.raises(UsageError, match=r"^this method learns from public examples"):
-        made(federation).init(KEY, federation)

@@ -19,7 +19,6 @@ from float64_training import (
 from small_training import KEY, RATE, clients_and_server, shifted, training_of
 
 from jaxfed.algorithms.fedcon import contrast_loss, fedcon, server_loss
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -205,18 +204,3 @@ def test_weight_decay_moves_neither_targets_nor_the_head_at_clients():
     np.testing.assert_array_equal(weights_of(state.clients.target)[0], served)
     np.testing.assert_array_equal(found[BODY:], served[BODY:])
     assert np.abs(found[:BODY] - served[:BODY]).max() > 0.01
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"average": 1.5}, r"fedcon\.average=1\.5: use numbers from 0 to 1"),
-        ({"server_examples": None}, {}, "this method needs labels at the server"),
-        ({"client_optimizer": "kept"}, {}, r"client_optimizer='kept': fedcon trains beside"),
-    ],
-)
-def test_bad_input_gives_one_line(changes, keywords, wrong):
-    _, federation = clients_and_server(held_of)
-    given = {"server_examples": federation.server_examples, "server_batches": WHOLE, **changes}
-    with pytest.raises(UsageError, match=wrong):
-        fedcon(training=training_of(WHOLE, **given), **keywords)

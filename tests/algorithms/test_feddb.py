@@ -8,7 +8,6 @@ from float64_training import cross_entropy, gradient, log_softmax, logits, softm
 from small_training import KEY, RATE, assert_same, double, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.feddb import aggregation_weights, debiased, feddb
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views
 from jaxfed.training.local.losses import softmax_cross_entropy
@@ -139,8 +138,3 @@ def test_it_sends_the_mean_prediction_beside_the_model():
     _, metrics = algorithm.round(state, federation.cohort(), KEY)
     sent = metrics["communication"]["upload"]
     assert sent == {"parameters": 2 * 4 * len(weights_of(state.model)), "mean_predictions": 24}
-
-
-def test_a_threshold_is_a_share():
-    with pytest.raises(UsageError, match=r"feddb\.threshold=2: use numbers from 0 to 1"):
-        feddb(training=training_of(WHOLE, strong_augment=double), threshold=2)

@@ -9,7 +9,6 @@ from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.feddure import Rates, Regulators, Seen, feddure, regulated, weigher
-from jaxfed.errors import UsageError
 from jaxfed.models.cnn import cnn
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -183,17 +182,3 @@ def test_statistics_of_the_coarse_regulator_move():
         np.testing.assert_allclose(
             after.coarse["norm"][name][...], moved["norm"][name][...], rtol=1e-5
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"threshold": 1.5}, r"feddure\.threshold=1\.5: use numbers from 0 to 1"),
-        ({}, {"regulator_rate": -1.0}, r"feddure\.regulator_rate=-1\.0: use "),
-        ({"strong_augment": None}, {}, "'feddure' compares two views"),
-    ],
-)
-def test_bad_input_gives_one_line(changes, keywords, wrong):
-    training = training_of(WHOLE, **{"strong_augment": double, **changes})
-    with pytest.raises(UsageError, match=wrong):
-        feddure(training=training, **keywords)

@@ -4,14 +4,12 @@ from functools import cache
 
 import jax
 import numpy as np
-import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, weights_of
 from small_round_checks import check_rounds
 from small_training import RATE, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.feddyn import feddyn
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
 
@@ -77,8 +75,3 @@ def test_statistics_of_batchnorm_stay_out_of_it():
     state = feddyn(training=training).init(jax.random.key(0), federation)
     for kept in (state.control, state.clients):
         assert not jax.tree.leaves(nnx.filter_state(kept, nnx.BatchStat))
-
-
-def test_alpha_must_be_positive():
-    with pytest.raises(UsageError, match=r"feddyn\.alpha=0: use numbers above 0"):
-        feddyn(training=training_of(WHOLE), alpha=0)

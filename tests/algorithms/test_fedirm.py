@@ -8,7 +8,6 @@ from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, federation_of, shifted, training_of
 
 from jaxfed.algorithms.fedirm import _renewed, client_relations, fedirm, mismatch, relation_loss
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
@@ -180,16 +179,3 @@ def test_clients_without_labels_or_any_examples_stay_finite_and_batchnorm_stays_
     assert metrics["communication"]["upload"]["relations"] == 0
     for leaf in jax.tree.leaves(state):
         assert np.isfinite(leaf).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"temperature": 0}, r"fedirm\.temperature=0: use numbers above 0"),
-        ({}, {"passes": 0}, r"fedirm\.passes=0: use integers from 1 on"),
-        ({"client_optimizer": "kept"}, {}, r"client_optimizer='kept': fedirm trains beside"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(changes, keywords, wrong):
-    with pytest.raises(UsageError, match=wrong):
-        fedirm(training=training_of(WHOLE, **changes), **keywords)

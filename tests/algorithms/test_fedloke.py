@@ -7,7 +7,6 @@ from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.fedloke import fedloke
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
@@ -86,17 +85,3 @@ def test_statistics_of_both_models_move_and_empty_clients_stay_finite():
         assert np.abs(after["norm"]["mean"][...] - before["norm"]["mean"][...]).max() > 0
     for leaf in jax.tree.leaves(state):
         assert np.isfinite(leaf).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"average": 1.5}, r"fedloke\.average=1\.5: use numbers from 0 to 1"),
-        ({"strong_augment": None}, {}, "'fedloke' compares two views"),
-        ({"client_optimizer": "kept"}, {}, r"client_optimizer='kept': fedloke trains two models"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(changes, keywords, wrong):
-    training = training_of(WHOLE, **{"strong_augment": double, **changes})
-    with pytest.raises(UsageError, match=wrong):
-        fedloke(training=training, **keywords)

@@ -28,7 +28,6 @@ from jaxfed.algorithms.fedmatch.method import (
     sigma_loss,
 )
 from jaxfed.algorithms.fedmatch.two_part_model import composed, two_part_model
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -289,17 +288,3 @@ def test_a_given_model_is_the_sum_of_both_parts():
     state = fedmatch(training=training).init(KEY, federation_of([8]))
     assert_close(composed(state.model), given)
     assert_close(state.model["psi"], jax.tree.map(lambda w: 0.2 * w, state.model["sigma"]))
-
-
-@pytest.mark.parametrize(
-    ("keywords", "told"),
-    [
-        ({"num_helpers": 0}, "fedmatch.num_helpers=0"),
-        ({"l2_weight": -1.0}, "fedmatch.l2_weight=-1"),
-        ({}, "LocalTraining.strong_augment=None: 'fedmatch' compares two views"),
-    ],
-)
-def test_mistakes_are_named(keywords, told):
-    training = training_of(SMALL, strong_augment=double if keywords else None)
-    with pytest.raises(UsageError, match=told):
-        fedmatch(training=training, **keywords)

@@ -10,8 +10,6 @@ from small_round_checks import check_rounds
 from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedper import fedper, fedrep, mean_head
-from jaxfed.errors import UsageError
-from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
 
@@ -159,21 +157,3 @@ def test_nobody_on_a_network_and_no_attack_has_all_heads():
     algorithm = fedper(training=training_of(WHOLE))
     assert algorithm.sides is None
     assert algorithm.views is None
-
-
-@pytest.mark.parametrize(
-    ("method", "keywords", "wrong"),
-    [
-        (fedrep, {"head_epochs": 0}, r"fedrep\.head_epochs=0: use integers from 1 on"),
-        (fedper, {"pseudo_label": "network"}, r"fedper\.pseudo_label='network': the server has no"),
-        (fedrep, {"pseudo_label": "teacher"}, r"fedrep\.pseudo_label='teacher': the server has no"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(method, keywords, wrong):
-    with pytest.raises(UsageError, match=wrong):
-        method(training=training_of(WHOLE), **keywords)
-
-
-def test_a_network_without_a_head_is_refused():
-    with pytest.raises(UsageError, match="model: fedper needs a network of a body and a head"):
-        fedper(training=training_of(WHOLE, model=mlp((4,), None, hidden=(5,))))

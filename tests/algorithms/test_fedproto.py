@@ -5,13 +5,10 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from float64_training import features, gradient, log_softmax, logits, weights_of
 from small_training import KEY, RATE, federation_of, training_of, with_sources
 
 from jaxfed.algorithms.fedproto import fedproto
-from jaxfed.errors import UsageError
-from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
@@ -154,22 +151,6 @@ def test_clients_keep_their_running_statistics():
     assert abs(first - second).max() > 0.01
     np.testing.assert_array_equal(after.model["norm"]["mean"][...], np.zeros(8))
     assert set(metrics["communication"]["upload"]) == {"prototypes"}
-
-
-@pytest.mark.parametrize(
-    ("keywords", "wrong"),
-    [
-        ({"prototype_weight": -1}, r"fedproto\.prototype_weight=-1: use numbers from 0 on"),
-        ({"pseudo_label": "network"}, r"fedproto\.pseudo_label='network': the server has no"),
-        ({"pseudo_label": "teacher"}, r"fedproto\.pseudo_label='teacher': the server has no"),
-        ({"model": mlp((4,), None, hidden=(5,))}, "model: fedproto needs a network of a body and"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(keywords, wrong):
-    own = {key: keywords[key] for key in keywords.keys() & {"model"}}
-    rest = {key: value for key, value in keywords.items() if key != "model"}
-    with pytest.raises(UsageError, match=wrong):
-        fedproto(training=training_of(WHOLE, **own), **rest)
 
 
 def test_a_state_that_was_evaluated_answers_without_predicting_again(monkeypatch):

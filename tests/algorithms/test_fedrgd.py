@@ -13,7 +13,6 @@ from small_training import KEY, assert_close, assert_same, double, federation_of
 
 from jaxfed.algorithms.fedrgd import Groups, _memberships, fedrgd, gradient_diversity
 from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
@@ -149,11 +148,3 @@ def test_gradient_diversity():
     assert float(gradient_diversity(beside, counts)) == pytest.approx(1 / 3)
     zeros = jax.tree.map(jnp.zeros_like, same)
     assert float(gradient_diversity(zeros, counts)) == 0
-
-
-def test_mistakes_are_named():
-    training = training_of(Batches("joint", 4, 1))
-    with pytest.raises(UsageError, match=r"fedrgd.num_groups=0"):
-        fedrgd(training=training, num_groups=0)
-    with pytest.raises(UsageError, match=r"'fedrgd' compares two views"):
-        fedrgd(training=training)

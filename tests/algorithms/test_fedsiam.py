@@ -20,7 +20,6 @@ from small_training import (
 
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fedsiam.method import fedsiam, siamese_loss
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -179,19 +178,3 @@ def test_unsent_layers_are_not_counted():
     assert sent[1][0] == 3 * 2 * size - unsent
     assert sent[1][1] == pytest.approx(is_sent.mean())
     np.testing.assert_array_equal(state.clients.round, [1, 1, 1])
-
-
-@pytest.mark.parametrize(
-    "keywords",
-    [
-        {"consistency": "mae"},
-        {"average": 1.5},
-        {"supervised_over": "unlabeled"},
-        {"upload_rounds": 0},
-        {"evaluated": "both"},
-    ],
-)
-def test_mistakes_are_named(keywords):
-    (name, value), *_ = keywords.items()
-    with pytest.raises(UsageError, match=f"fedsiam.{name}={value!r}"):
-        fedsiam(training=training_of(SMALL), **keywords)

@@ -10,7 +10,6 @@ from float64_training import features, gradient, log_softmax, the_one_that_fits,
 from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedtgp import fedtgp, first_maker, made, margin, trained
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
 from tests.algorithms.test_fedproto import loss as client_loss
@@ -140,17 +139,3 @@ def test_epochs_differ_and_nobodys_prototypes_change_nothing():
     nothing = shown_by(2, [[0, 0, 0]])[0]
     same = trained(maker, nothing, jnp.array([-1]), KEY, epochs=2, **keywords)
     jax.tree.map(np.testing.assert_array_equal, same, maker)
-
-
-@pytest.mark.parametrize(
-    ("keywords", "wrong"),
-    [
-        ({"margin_threshold": -1.0}, r"fedtgp\.margin_threshold=-1\.0: use numbers from 0 on"),
-        ({"server_batch_size": 0}, r"fedtgp\.server_batch_size=0: use integers from 1 on"),
-        ({"server_rate": float("nan")}, r"fedtgp\.server_rate=nan: use numbers from 0 on"),
-        ({"pseudo_label": "teacher"}, r"fedtgp\.pseudo_label='teacher': the server has no"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(keywords, wrong):
-    with pytest.raises(UsageError, match=wrong):
-        fedtgp(training=training_of(WHOLE), **keywords)

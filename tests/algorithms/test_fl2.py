@@ -10,7 +10,6 @@ from float64_training import cross_entropy, gradient, log_softmax, logits, softm
 from small_training import KEY, RATE, clients_and_server, double, training_of
 
 from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.testing.method_checks import assert_equal
@@ -184,11 +183,3 @@ def test_without_a_sure_example_the_loss_is_that_of_labels():
     )
     expected = cross_entropy(weights_of(state), 2 * np.asarray(x, np.float64)[:3], label[:3])
     assert float(loss(state, state, batch, KEY)[0]) == pytest.approx(expected, rel=1e-5)
-
-
-def test_it_needs_labels_at_the_server_and_a_share():
-    with pytest.raises(UsageError, match=r"labels at the server.*give the server's examples"):
-        fl2(training=training_of(WHOLE, strong_augment=double))
-    _, federation = clients_and_server(held_of)
-    with pytest.raises(UsageError, match=r"fl2\.sure_threshold=2: use numbers from 0 to 1"):
-        fl2(training=training_with(federation), sure_threshold=2)

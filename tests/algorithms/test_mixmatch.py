@@ -12,13 +12,11 @@ from float64_training import softmax
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from small_training import KEY, Net, assert_same, training_of
+from small_training import KEY, Net, assert_same
 
-from jaxfed.algorithms.mixmatch import mixed_up, mixmatch, mixmatch_loss
-from jaxfed.errors import UsageError
+from jaxfed.algorithms.mixmatch import mixed_up, mixmatch_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import from_module
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch
 
 MODEL = mlp((4,), 3, hidden=())
@@ -211,15 +209,3 @@ def test_rows_that_fill_a_batch_have_no_part(one_share):
     value = jax.jit(lambda batch: loss(STATE, STATE, batch, KEY)[0])
     values = [value(b) for b in (batch, other)]
     assert values[0] == values[1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_augmentations": 0}, r"mixmatch\.num_augmentations=0"),
-        ({"alpha": 0}, r"mixmatch\.alpha=0: use numbers above 0"),
-    ],
-)
-def test_values_that_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        mixmatch(training=training_of(Batches("paired", 4, 1)), **settings)

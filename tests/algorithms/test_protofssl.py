@@ -19,7 +19,6 @@ from jaxfed import xclp
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.errors import UsageError
 from jaxfed.models.model import from_module
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.episodes import Episodes
@@ -399,26 +398,3 @@ def test_noise_is_on_what_is_shown_and_nothing_else():
     assert not difference[~is_there].any()
     assert 1 < difference[is_there].std() < 3
     assert len(np.unique(difference[is_there])) == difference[is_there].size
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"support": 0}, r"protofssl\.support=0: use integers from 1 on"),
-        ({"temperature": 0}, r"protofssl\.temperature=0: use numbers above 0"),
-        ({"distance": "cosine"}, r"protofssl\.distance='cosine': choose one of 'euclidean'"),
-        ({"prototypes": "mine"}, r"protofssl\.prototypes='mine'"),
-        ({"targets": "mine"}, r"protofssl\.targets='mine': choose one of 'helpers', 'xclp'"),
-        ({"targets": "xclp"}, r"pseudo_label='xclp': choose one of"),
-        ({"missing_class": "zero"}, r"protofssl\.missing_class='zero'"),
-        ({"helper_choice": "all"}, r"protofssl\.helper_choice='all'"),
-        ({"noise": -1}, r"protofssl\.noise=-1"),
-        (
-            {"helper_choice": "newest", "prototype_sums": "masked", "prototypes": "global"},
-            r"helper_choice='newest': .*; set prototype_sums='none'",
-        ),
-    ],
-)
-def test_values_that_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        protofssl(training=training(), task=TASK, **settings)

@@ -12,7 +12,6 @@ from jaxfed.algorithms.proxyfl.class_prior import prior_store
 from jaxfed.algorithms.proxyfl.method import proxy_loss
 from jaxfed.algorithms.proxyfl.proxy_pool import class_sets, contrast
 from jaxfed.algorithms.proxyfl.proxy_tuning import tuned
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -216,17 +215,3 @@ def test_clients_without_labels_or_unlabeled_or_any_examples_stay_finite():
     assert metrics["communication"]["upload"]["class_shares"] == 4 * 3
     for leaf in jax.tree.leaves((state.model, state.memory)):
         assert np.isfinite(leaf).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"threshold": 1.5}, r"proxyfl\.threshold=1\.5: use numbers from 0 to 1"),
-        ({"strong_augment": None}, {}, "'proxyfl' compares two views"),
-        ({"model": mlp((4,), 3, hidden=())}, {}, "model: proxyfl needs .* below its head"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(changes, keywords, wrong):
-    training = training_of(WHOLE, **{"strong_augment": double, **changes})
-    with pytest.raises(UsageError, match=wrong):
-        proxyfl(training=training, **keywords)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from flax import nnx
 from float64_training import (
     cross_entropy,
@@ -20,7 +19,6 @@ from float64_training import (
 from small_training import KEY, RATE, assert_same, double, federation_with, rounds_of, training_of
 
 from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscfed, sub_consensus
-from jaxfed.errors import UsageError
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
 from jaxfed.training.server.aggregate import server_optimizer
@@ -203,15 +201,3 @@ def test_it_sends_what_fedavg_sends():
     sent = {"parameters": 4 * len(weights_of(state.model))}
     assert metrics["communication"]["upload"] == sent
     assert metrics["communication"]["download"] == sent
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"draws": 0}, r"rscfed\.draws=0: use integers from 1 on"),
-        ({"temperature": 0}, r"rscfed\.temperature=0: use numbers above 0"),
-    ],
-)
-def test_a_wrong_value_is_one_line(wrong, words):
-    with pytest.raises(UsageError, match=words):
-        rscfed(training=training_of(WHOLE), **wrong)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from float64_training import affine, log_softmax
 from scipy import stats
-from small_training import KEY, double, training_of
+from small_training import KEY, double
 
-from jaxfed.algorithms.semifl import labeled, semifl, semifl_loss
-from jaxfed.errors import UsageError
+from jaxfed.algorithms.semifl import labeled, semifl_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches, _beside_all
 from jaxfed.training.local.client_data import ClientData
@@ -115,11 +114,3 @@ def test_every_batch_has_the_confident_beside_any():
     pairs = np.bincount(20 * (index[::2, 0] // 3) + index[::2, 4], minlength=140)
     assert stats.chisquare(pairs).pvalue > 1e-6
     np.testing.assert_array_equal(used[:, :4], used[:, 4:])
-
-
-def test_mistakes_are_named():
-    training = training_of(Batches("joint", 4, 1), strong_augment=double)
-    with pytest.raises(UsageError, match=r"ServerTraining\.examples=None: this method needs"):
-        semifl(training=training)
-    with pytest.raises(UsageError, match=r"semifl.threshold=2"):
-        semifl(training=training, threshold=2)

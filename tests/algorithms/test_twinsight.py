@@ -9,7 +9,6 @@ from float64_training import gradient, log_softmax, softmax
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
 from jaxfed.algorithms.twinsight import Twins, twinsight
-from jaxfed.errors import UsageError
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 
@@ -137,16 +136,3 @@ def test_a_given_model_starts_both_networks():
         np.testing.assert_array_equal(
             start[name]["first"]["kernel"][...], plain["first"]["kernel"][...]
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "keywords", "wrong"),
-    [
-        ({}, {"temperature": 0.0}, r"twinsight\.temperature=0\.0: use "),
-        ({"strong_augment": None}, {}, "'twinsight' compares two views"),
-    ],
-)
-def test_bad_input_gives_one_line(changes, keywords, wrong):
-    training = training_of(WHOLE, **{"strong_augment": double, **changes})
-    with pytest.raises(UsageError, match=wrong):
-        twinsight(training=training, **keywords)

@@ -6,7 +6,6 @@ import pytest
 from toy_learner import NUM_CLASSES, clients, nearest, toy
 
 from jaxfed.algorithms.fedct import fedct
-from jaxfed.errors import UsageError
 from jaxfed.testing.method_checks import assert_equal
 
 FEDERATION = clients()
@@ -96,25 +95,3 @@ def test_shares_are_drawn_from_the_key_and_who_is_not_there_does_not_leave():
     assert_equal(ours, round_of(**settings)[0])
     _, told = round_of(cohort=[0, 1, 2], sums="masked", presence=("3@upload",))
     assert (told["left"], told["voters"]) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"presence": ("1@upload",)}, "stage 'upload' needs sums under masks; sums='plaintext'"),
-        ({"presence": ("1@survivors",), "sums": "masked"}, "needs sums='masked_resilient'"),
-        (
-            {"presence": ("1@lunch",), "sums": "masked"},
-            "with stages setup, survivors, sums, upload",
-        ),
-        ({"presence": "1@upload", "sums": "masked"}, "each 'CLIENT@STAGE'"),
-        ({"presence": ("4@upload",), "sums": "masked"}, "client 4: at most 3 of 4 clients"),
-        ({"presence": ("1@upload", "1@setup"), "sums": "masked"}, "client 1 leaves at two stages"),
-    ],
-)
-def test_mistakes_are_one_line(settings, message):
-    with pytest.raises(UsageError) as caught:
-        round_of(**settings)
-    assert str(caught.value).startswith("fedct.presence")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

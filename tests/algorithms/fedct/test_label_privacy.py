@@ -7,7 +7,6 @@ import pytest
 from jaxfed.algorithms.fedct.client_turn import ClientWork, noisy_marks
 from jaxfed.algorithms.fedct.label_noise import agreed_under_noise
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
-from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.privacy.composition import approximate
 from jaxfed.privacy.label_sensitivity import stability_bound
@@ -46,19 +45,6 @@ def test_each_has_its_own_name(sensitivity, settings, known, name, beside):
     assert {key: value for key, value in told.items() if "epsilon" in key} == epsilons
     if beside is not None:
         assert told == pytest.approx(epsilons | beside)
-
-
-@pytest.mark.parametrize(
-    ("sensitivity", "settings", "told"),
-    [
-        ("estimated", {"rows": 3}, "rows=3: sensitivity='estimated' has its own number; use 0"),
-        ("stability", {}, "stability_rate=0.0: does not go with .*; use a number above 0"),
-        ("rows", {"stability_rate": 0.1}, "stability_rate=0.1: does not go with .*; use 0"),
-    ],
-)
-def test_what_does_not_go_together(sensitivity, settings, told):
-    with pytest.raises(UsageError, match=told):
-        LabelPrivacy(sensitivity=sensitivity, **{**NOISE, **settings})
 
 
 @pytest.mark.parametrize(

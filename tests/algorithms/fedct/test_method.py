@@ -10,7 +10,6 @@ import pytest
 from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, nearest, step, toy
 
 from jaxfed.algorithms.fedct import fedct
-from jaxfed.errors import UsageError
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS, mixed
 from jaxfed.learners.client_fit import take_turn
@@ -363,41 +362,3 @@ def test_epsilon_is_of_the_client_that_took_part_most():
     assert [metrics["epsilon"] for metrics in told] == [1e4, 1e4, 2e4]
     _, (small,) = rounds_of(method(release="xor", epsilon=0.1), 1)
     assert small["epsilon_approximate"] == approximate(0.1, 1, 1e-5)
-
-
-OF_CLASSES = (
-    "'majority', 'qualified_majority', 'confidence_weighted', 'soft_mean', 'staple'"  # and no mean
-)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"consensus": "mean"},
-            "consensus='mean': is of numbers, and labels are classes; choose one of 'majority'",
-        ),
-        ({"consensus": "median"}, f"consensus='median': choose one of {OF_CLASSES}"),
-        (
-            {"threshold": 0.9},
-            "threshold=0.9: consensus='majority' has no such setting; use it with",
-        ),
-        ({"consensus": "staple", "sums": "masked"}, "sums='masked': consensus='staple' needs"),
-        ({"consensus": "soft_mean", **MANY}, "release='xor': noise is on labels"),
-        (
-            {"consensus": "staple", **MANY},
-            "release='xor': noise is on labels, and consensus='staple' needs every client's labels",
-        ),
-        ({"release": "xor", "epsilon": -1.0}, "fedct.epsilon=-1.0: use numbers above 0"),
-        ({"steps": 0}, "fedct.steps=0: use integers from 1 on"),
-        (
-            {"consensus": "soft_mean", "learner": toy(has_probabilities=False)},
-            "consensus='soft_mean': needs probabilities",
-        ),
-    ],
-)
-def test_what_does_not_go_together_in_one_line(settings, message):
-    with pytest.raises(UsageError) as caught:
-        method(**settings)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)

@@ -10,7 +10,6 @@ from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, toy
 
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedct.label_changes import estimated_rows
-from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS
@@ -110,25 +109,6 @@ def test_the_order_of_clients_and_resuming_are_inert(tmp_path):
     assert_equal(after, states[2])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"epsilon": 0.1},
-        {"sensitivity": "estimated"},
-        {"rows": 3},
-        {"condition": "paper"},
-    ],
-)
-def test_what_only_noise_has_is_refused_without_noise(settings):
-    ((key, value),) = settings.items()
-    with pytest.raises(UsageError) as caught:
-        fedct(learner=toy(), public=U, num_classes=NUM_CLASSES, **settings)
-    line = (
-        f"{key}={value!r}: is a setting of noise, and release='none' adds none; set release='xor'"
-    )
-    assert str(caught.value).startswith(line)
-
-
 def test_more_rows_than_labels_are_all_of_them_and_a_line_says_so(caplog):
     given, _ = rounds_of(method(rows=NUM_PUBLIC + 1))
     assert [each.getMessage() for each in caplog.records] == [
@@ -206,22 +186,3 @@ def test_labels_that_no_neighbor_changes_are_one_all_the_same():
         lambda own: np.zeros(3, int), cohort, np.array([5]), LINE, 2, KEY, num_neighbors=2
     )
     assert found == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"sensitivity": "proven"},
-            "fedct.sensitivity='proven': choose one of 'rows', 'stability'",
-        ),
-        ({**ESTIMATED, "rows": 3}, "rows=3: sensitivity='estimated' has its own number; use 0"),
-        ({**ESTIMATED, "neighbors": 0}, "fedct.neighbors=0: use integers from 1 on"),
-        ({"sensitivity": "stability"}, "stability_rate=0.0: does not go with"),
-        ({"stability_delta": 0.7}, "fedct.stability_delta=0.7: use numbers above 0"),
-    ],
-)
-def test_what_is_refused(settings, message):
-    with pytest.raises(UsageError) as caught:
-        method(**settings)
-    assert str(caught.value).startswith(message)

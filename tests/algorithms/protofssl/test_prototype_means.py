@@ -11,7 +11,6 @@ from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_means import SUMS
 from jaxfed.algorithms.protofssl.prototype_sharing import drawn
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.class_means import message_bytes
 from jaxfed.training.local.batches import Batches
@@ -131,10 +130,3 @@ def test_who_shows_nothing_is_not_drawn():
     client_id, is_there = np.array([3, 5, 7, -1]), np.array([[1], [0], [1], [1]], bool)
     rows, is_one = drawn(KEY, client_id, is_there, 3)
     assert sorted(np.asarray(rows)[np.asarray(is_one)].tolist()) == [0, 2]
-
-
-def test_local_prototypes_have_no_mean():
-    with pytest.raises(UsageError, match=r"prototype_sums='masked': .*; set prototypes='global'"):
-        method("masked", prototypes="local")
-    with pytest.raises(UsageError, match="prototype_sums='signed': choose one of"):
-        method("signed")
