@@ -41,7 +41,7 @@ import numpy as np
 
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.xclp.inputs import checked_run
-from jaxfed.xclp.memory_plan import planned_part, require_tables
+from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.messages import communication_of
 from jaxfed.xclp.result import Result, artifacts_of, without_labels
 from jaxfed.xclp.selection.federated_selection import choose, largest_settings
@@ -76,7 +76,6 @@ def cross_client_label_propagation(
     n, dim = sum(map(len, vectors)), vectors[0].shape[1]
     if not n:
         return without_labels(vectors, p)
-    require_tables((n, dim), p)
     largest = largest_settings(p, n)
     part_points = planned_part(f"labeling of {n:,} points", n, dim, largest, execution)
 

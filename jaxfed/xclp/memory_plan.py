@@ -12,9 +12,6 @@ planned.
 
 from __future__ import annotations
 
-import math
-
-from jaxfed.federation.execution.memory import require
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn_in_parts, lsh, streaming
 from jaxfed.kernels.conjugate_gradient import propagation_bytes
@@ -23,25 +20,10 @@ from jaxfed.kernels.graph import graph_bytes
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.knn_extended import footprint_of_extension
 from jaxfed.kernels.nn_descent import approximate_hamming_knn_footprint
-from jaxfed.xclp.settings.parameters import Parameters, Propagation
+from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.contributions import COLUMN_BLOCK
 
 _TILE_BYTES = 64 << 20  # of distances or minima at most (`jaxfed.kernels.knn.hamming_knn`)
-
-
-def require_tables(shape: tuple[int, ...], p: Parameters | Propagation) -> None:
-    """Refuse settings whose neighbors or hyperplanes alone exceed the memory, before a program has them.
-
-    Raises:
-        BeyondMemory: names the key.
-    """
-    num_points, k = shape[0], p.num_neighbors
-    owner = "xclp" if isinstance(p, Parameters) else "per_client_lp"
-    text = f"{k} neighbors of {num_points} points"
-    require(8 * k * num_points, text, key="num_neighbors", value=k, owner=owner)
-    if isinstance(p, Parameters):
-        bits, num_bytes = p.num_bits, 4 * p.num_bits * math.prod(shape[1:])
-        require(num_bytes, "as many hyperplanes", key="num_bits", value=bits, owner=owner)
 
 
 def planned_part(

@@ -11,8 +11,7 @@ from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts
 from jaxfed.kernels.devices.footprint import footprint
 from jaxfed.kernels.graph import graph_bytes, normalized_graph
-from jaxfed.xclp import Parameters, Propagation, algorithm, memory_plan, propagate_labels
-from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines, propagate_over_cosines
+from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
 
 MB = 10**6
 POINTS, CLASSES = 2000, 40  # few enough that the search in one piece takes more than the system
@@ -85,32 +84,6 @@ def test_what_cannot_be_kept_is_refused_with_the_smallest_that_can(clients, monk
     assert "\n" not in message
     assert most_bytes(plan_of(smallest)) == smallest
     assert most_bytes(plan_of(smallest - 1)) == smallest
-
-
-LARGE = {
-    "xclp.num_neighbors=500000: 500000 neighbors of 2000 points would take 8 GB": {
-        "num_neighbors": 500_000
-    },
-    "xclp.num_bits=16777216: as many hyperplanes would take 3.23 GB": {"num_bits": 1 << 24},
-}
-
-
-@pytest.mark.parametrize("refused", LARGE)
-def test_tables_that_exceed_the_memory_are_refused_before_anything(clients, monkeypatch, refused):
-    monkeypatch.setattr(algorithm, "client_codes", None)
-    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**9)
-    with pytest.raises(BeyondMemory) as caught:
-        propagate_labels(*clients, **{**SETTINGS, **LARGE[refused]})
-    assert str(caught.value) == f"{refused} of memory, there are 1 GB"
-
-
-def test_neighbors_by_exact_cosines_are_refused_too(monkeypatch):
-    monkeypatch.setattr("jaxfed.federation.execution.memory.available_bytes", lambda: 10**4)
-    p = Propagation(num_classes=2, num_neighbors=30)
-    with pytest.raises(BeyondMemory, match=r"^per_client_lp.num_neighbors=30: 30 neighbors of 50 "):
-        propagate_over_cosines(jnp.ones((50, 3)), jnp.ones((50, 2)), None, p)
-    with pytest.raises(BeyondMemory, match=r"^per_client_lp.num_neighbors=30: 30 neighbors of 50 "):
-        label_over_cosines(jnp.ones((50, 3)), np.ones((50, 2)), None, p)
 
 
 def test_what_was_analyzed_is_not_compiled_again(caplog):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,13 @@ from jaxfed.config.clock import check_deadlines
 from jaxfed.config.data.preprocessing import check_kind, scale_warnings
 from jaxfed.config.data.row_statistics import check_private
 from jaxfed.config.data.sources import differences
-from jaxfed.config.methods import all_keywords, chosen, differently_trained
+from jaxfed.config.methods import all_keywords, chosen, differently_trained, needs, trains
 from jaxfed.data import SCHEMES, Dataset
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.memory import require
 from jaxfed.host.checkpoint import Checkpoint
+from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
 
 
 def check_data(dataset: Dataset, config: ConfigDict) -> None:
@@ -52,9 +55,30 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, se
     check_deadlines(config, federation, seed)
     _check_points(dataset, config, federation)
     _check_labels_of_a_class(config, federation)
+    _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
+
+
+def _check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
+    """Refuse numbers whose array alone exceeds the memory; what a step takes is known when it is compiled."""
     clients, public = config.cohort_size or federation.num_clients, len(federation.public)
     what = f"{clients} clients' labels of them"
     require(4 * clients * public, what, key="config.federation.public_size", value=public)
+    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
+    arrays = {
+        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
+        "num_bits": (4 * num_features, "as many hyperplanes"),
+        "unlabeled_query": (4 * num_features, "so many examples a step"),
+    }
+    given = {name: all_keywords(config, name) for name in chosen(config)}
+    for name in filter(partial(trains, config), chosen(config)):
+        source = str(needs(config, name).pseudo_label)
+        owner = SECTION_OF.get(source, source)  # of the labels that it trains on
+        given |= {owner: config[owner]} if owner in config else {}
+    for name, values in given.items():
+        for key, (each, what) in arrays.items():
+            if key in values:
+                value = values[key]
+                require(each * value, what, key=f"config.{name}.{key}", value=value)
 
 
 def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:

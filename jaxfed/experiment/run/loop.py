@@ -263,11 +263,8 @@ class Experiment:
                 federation = self._federation(repeat)
                 for leg in legs_of_repeat:
                     try:
-                        with methods.naming_keywords(self.config, leg.name):
-                            self._run_leg(leg, federation, saved, saves)
+                        self._run_leg(leg, federation, saved, saves)
                     except BeyondMemory as error:
-                        if str(error).startswith("config."):
-                            raise
                         raise BeyondMemory(f"config.{error}") from error
         return summarize(self.config, self.workdir.read_metrics())
 

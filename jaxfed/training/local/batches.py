@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,7 +15,6 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxfed.federation.execution.memory import require
 from jaxfed.federation.ragged import Ragged, by_extent
 from jaxfed.settings import Count, Ge, Note, check, check_value, when
 from jaxfed.training.local.client_data import ClientData, extent, usable
@@ -174,9 +172,6 @@ def _beside_all(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan
 def _episodes(data: ClientData, batches: Batches, key: jax.Array) -> BatchPlan:
     sizes = batches.episodes
     assert sizes is not None
-    number, example = sizes.unlabeled, data.x.shape[1:]
-    num_bytes, what = 4 * number * math.prod(example), "so many examples a step"
-    require(num_bytes, what, key="unlabeled_query", value=number)
     is_labeled = usable(data) & data.is_labeled
     is_unlabeled = usable(data) & ~data.is_labeled
 

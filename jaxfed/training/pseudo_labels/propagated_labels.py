@@ -30,7 +30,7 @@ from jaxfed.kernels.conjugate_gradient import Convergence
 from jaxfed.training.pseudo_labels.embedding import Embed
 from jaxfed.training.pseudo_labels.pseudo_label import Points, PseudoLabel, PseudoLabels, completed
 from jaxfed.training.server.server_state import ServerState
-from jaxfed.xclp.memory_plan import planned_part, require_tables
+from jaxfed.xclp.memory_plan import planned_part
 from jaxfed.xclp.one_shot.cosine_propagation import label_each, propagate_over_cosines
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS
 from jaxfed.xclp.steps.propagation_matrix import (
@@ -134,7 +134,6 @@ class _InOneProgram:
     ) -> tuple[jax.Array, jax.Array, Convergence]:
         p, execution = self._p, self._execution
         num_points = len(y)
-        require_tables(vectors.shape, p)
         if self._is_spread:
             self._report_memory(*vectors.shape)
         # Over several devices, padded with empty rows to a multiple of their number.

@@ -27,7 +27,6 @@ from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.replayed_party import ReplayedParty, Role
 from jaxfed.xclp.inputs import checked
-from jaxfed.xclp.memory_plan import require_tables
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.client_predictions import predicted
 from jaxfed.xclp.steps.codes import client_codes
@@ -103,7 +102,6 @@ class LabelingClient:
         p, dim = self._p, self._vectors.shape[1]
         if not len(self._vectors):
             return np.zeros((0, p.num_bits // 32), np.uint32)
-        require_tables(self._vectors.shape, p)
         if p.projection == "group_secret":
             assert self.party.endpoint is not None
             secret = self.party.endpoint.group_seed("xclp/projection")

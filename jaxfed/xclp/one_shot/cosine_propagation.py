@@ -21,7 +21,6 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.padding import padded_rows, padded_to
 from jaxfed.kernels.graph import normalized_graph
-from jaxfed.xclp.memory_plan import require_tables
 from jaxfed.xclp.selection.choice import Choice, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled, labeled_rows
 from jaxfed.xclp.settings.parameters import Propagation
@@ -61,7 +60,6 @@ def propagate_over_cosines(
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
-    require_tables(vectors.shape, p)
     neighbors = knn.cosine_knn(vectors, p.num_neighbors, valid=valid)
     return _predicted(scores_of(_matrix(neighbors, p), y)[0], p)
 
@@ -91,7 +89,6 @@ def label_over_cosines(
     """
     p = _without_prior(p) if owner is None else p
     most = max(s.num_neighbors for s in settings_of(p))
-    require_tables(vectors.shape, p)
     near = execution.once(knn.cosine_knn, vectors, most)
     choice = None
     if p.asks_labels:
