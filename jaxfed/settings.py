@@ -48,7 +48,7 @@ import re
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from inspect import CO_VARKEYWORDS, getdoc, unwrap
+from inspect import CO_VARKEYWORDS, getdoc
 from typing import (
     Annotated,
     Any,
@@ -253,39 +253,19 @@ def _settings_of(owner: Any) -> Mapping[str, Setting]:
 
 def takes_any(factory: Any) -> bool:
     """True if a factory takes keywords of any name."""
-    inner = unwrap(plain(factory))
-    return plain(inner).__code__.co_flags & CO_VARKEYWORDS != 0
-
-
-def plain(factory: Any) -> Any:
-    """Return the function of a partial one."""
-    return plain(factory.func) if isinstance(factory, functools.partial) else factory
+    while inner := getattr(factory, "func", getattr(factory, "__wrapped__", None)):
+        factory = inner
+    return factory.__code__.co_flags & CO_VARKEYWORDS != 0
 
 
 def check(settings: Any, owner: str = "") -> None:
     """Check every field of a dataclass instance by its hint; for its `__post_init__`.
 
-    None passes where it is the default: it stands for a value that is computed later.
-
     Raises:
         UsageError: the first field that is not allowed; its owner is the class, or `owner`.
     """
     kind: Any = type(settings)
-    for name, one in settings_of(kind).items():
-        value = getattr(settings, name)
-        if value is not None or one.default is not None:
-            check_value(name, value, one.hint, owner=owner or kind.__name__)
-
-
-def check_keywords(factory: Any, given: Mapping[str, Any]) -> None:
-    """Check a factory's keywords by their hints, without a call of it.
-
-    Raises:
-        UsageError: the first one that is not allowed; its owner is the factory.
-    """
-    for name, one in settings_of(factory).items():
-        if name in given:
-            check_value(name, given[name], one.hint, owner=plain(factory).__name__)
+    check_each(settings_of(kind), vars(settings), owner or kind.__name__)
 
 
 def hinted(factory: Factory) -> Factory:
@@ -293,10 +273,23 @@ def hinted(factory: Factory) -> Factory:
 
     @functools.wraps(factory)
     def checked(*args: Any, **keywords: Any) -> Any:
-        check_keywords(factory, keywords)
+        check_each(settings_of(factory), keywords, factory.__name__)
         return factory(*args, **keywords)
 
     return checked  # type: ignore[return-value]
+
+
+def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: str) -> None:
+    """Check values by the settings of the same names; `given` may lack some, and have others.
+
+    None passes where it is the default: it stands for a value that is computed later.
+
+    Raises:
+        UsageError: the first value that is not allowed, of this owner.
+    """
+    for name, one in known.items():
+        if name in given and not (given[name] is None and one.default is None):
+            check_value(name, given[name], one.hint, owner=owner)
 
 
 def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
@@ -327,7 +320,8 @@ def allowed_text(hint: Any) -> str:
     if described is None:
         described = _ranged(_described(base), notes)
     if names := names_of(hint):
-        described = ", ".join(map(repr, names))
+        listed = ", ".join(map(repr, names))
+        described = listed if get_origin(base) is not tuple else f"names out of {listed}"
     return described + "".join(f", {note.text}" for note in notes if isinstance(note, Note))
 
 
@@ -410,7 +404,7 @@ def _is_of(value: Any, base: Any) -> bool:
         return callable(value)
     kind = origin or base
     if kind is float:
-        return _is_number(value) and math.isfinite(value)
+        return _is_number(value) and -math.inf < value < math.inf
     if kind is int:
         return not isinstance(value, bool | np.bool_) and _is_index(value)
     if kind is bool:
@@ -444,10 +438,10 @@ def _described(base: Any) -> str:
             text for other in others if other is not type(None) and (text := allowed_text(other))
         ]
         return ", or ".join([" or ".join(texts), *(["None"] if type(None) in others else [])])
-    if origin in (tuple, Sequence):
-        return f"lists of {allowed_text(get_args(base)[0])}"
     if origin is Callable or base is Callable:
         return "a function"
+    if origin is Sequence or Ellipsis in get_args(base):
+        return f"lists of {allowed_text(get_args(base)[0])}"
     if origin is Literal:
         return " or ".join(map(repr, get_args(base)))
     words = {bool: "true or false", int: "integers", float: "numbers", str: "text"}
@@ -507,7 +501,7 @@ def _beyond_float32(value: Any, hint: Any) -> str:
         return next(filter(None, (_beyond_float32(each, entry) for each in value)), "")
     kinds = {each for other in (base, *_alternatives(base)) for each in _taken_apart(other)[:1]}
     if float in kinds or isinstance(value, float | np.floating):
-        if not _is_number(value) or not math.isfinite(value):
+        if not _is_of(value, float):
             return ""
         if abs(value) > float(_FLOAT32.max):
             return "becomes inf in float32"

@@ -9,18 +9,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
 from jaxfed.config.sections import MIXED
 from jaxfed.errors import UsageError, section
-from jaxfed.learners import LEARNERS, SCALE_FREE
-from jaxfed.rules import check_keywords
-from jaxfed.settings import REQUIRED, Setting
-
-_GIVEN = ("training", "num_classes", "execution")  # `build.learner_ingredients` passes them
+from jaxfed.learners import LEARNERS, SCALE_FREE, TAKEN
+from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
 
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
@@ -42,32 +38,18 @@ def heeds_scales(config: ConfigDict) -> bool:
 
 def takes(name: str, keyword: str) -> bool:
     """True if a learner's factory has this keyword."""
-    return name in LEARNERS and keyword in inspect.signature(LEARNERS[name]).parameters
-
-
-def keywords_of(name: str) -> dict[str, inspect.Parameter]:
-    """Return the keywords of a learner that its section may contain."""
-    known = inspect.signature(LEARNERS[name]).parameters
-    return {
-        key: parameter
-        for key, parameter in known.items()
-        if key not in _GIVEN and parameter.kind is parameter.KEYWORD_ONLY
-    }
+    return name in LEARNERS and keyword in settings_of(LEARNERS[name])
 
 
 def settings(name: str) -> dict[str, Setting]:
     """Return keyword -> setting of a learner."""
-    return {
-        key: Setting(type(p.default), REQUIRED if p.default is p.empty else p.default, "")
-        for key, p in keywords_of(name).items()
-    }
+    return {key: one for key, one in settings_of(LEARNERS[name]).items() if key not in TAKEN}
 
 
 def passes_on(name: str, keyword: str) -> bool:
     """True for a keyword that a learner passes through unchecked, to the class named by `estimator`."""
-    known = inspect.signature(LEARNERS[name]).parameters if name in LEARNERS else {}
-    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-    return hands_on and keyword not in (*keywords_of(name), *_GIVEN) and keyword.isidentifier()
+    is_open = name in LEARNERS and takes_any(LEARNERS[name])
+    return is_open and keyword not in settings_of(LEARNERS[name]) and keyword.isidentifier()
 
 
 def check_learner(config: ConfigDict) -> None:
@@ -100,9 +82,10 @@ def check_learners(config: ConfigDict, method: str, takes: Collection[str]) -> N
         )
     for name in names:
         given = config.learner.get(name, {})
-        for key, parameter in keywords_of(name).items():
-            if parameter.default is parameter.empty and key not in given:
+        for key, one in settings(name).items():
+            if one.default is REQUIRED and key not in given:
                 wrong = f"missing; learner.name={name!r} needs it"
                 raise UsageError(wrong, key=f"config.learner.{name}.{key}")
-        with section(f"config.learner.{name}", given):
-            check_keywords(LEARNERS[name], given)
+        if name not in LEARNERS.from_outside() and "training" not in settings_of(LEARNERS[name]):
+            with section(f"config.learner.{name}", given):
+                LEARNERS[name](num_classes=2, **given)  # its class has the last word on keywords

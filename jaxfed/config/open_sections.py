@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.keys import TYPES, check_own, check_value
 from jaxfed.config.overrides import nearest_keys, unknown_key
 from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean
-from jaxfed.rules import Rule
+from jaxfed.settings import allowed_text, check_each, check_value, settings_of
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
@@ -47,9 +45,11 @@ def check_candidates(config: ConfigDict, key: str, values: Any) -> None:
     if kind not in (bool, int, float):
         raise UsageError(f"{word} is no number or switch", key=f"config.{key}")
     if type(values) is not tuple:
-        raise UsageError(key=f"config.{key}", value=values, allowed=f"use a list of {TYPES[kind]}")
+        raise UsageError(
+            key=f"config.{key}", value=values, allowed=f"use a list of {allowed_text(kind)}"
+        )
     for value in values:
-        check_value(key, value, Rule(kind, TYPES[kind]))
+        check_value(f"config.{key}", value, kind)
 
 
 def plugged_in() -> dict[str, Callable[..., Any]]:
@@ -61,15 +61,10 @@ def plugged_in() -> dict[str, Callable[..., Any]]:
     }
 
 
-def keys_of_plugin(factory: Callable[..., Any]) -> list[str]:
-    """Return the keys that the section of a plugin may have."""
-    return [p.name for p in signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-
 def check_plugin(name: str, factory: Callable[..., Any], section: Mapping[str, Any]) -> None:
-    """Check that the section's keys are keywords of the factory, by their defaults' types and its rules."""
-    known = keys_of_plugin(factory)
+    """Check that the section's keys are keywords of the factory, and their values by its hints."""
+    known = settings_of(factory)
     for key in section:
         if key not in known:
             raise unknown_key(f"{name}.{key}", {f"{name}.{word}" for word in known})
-    check_own(name, section, factory)
+    check_each(known, section, f"config.{name}")

@@ -5,7 +5,6 @@ A key is a shared setting, a keyword of a method's or a learner's factory, or an
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import textwrap
@@ -16,17 +15,15 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section, open_sections
-from jaxfed.config.keys import TYPES, flatten
+from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import nearest_keys
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain
 from jaxfed.learners import LEARNERS
-from jaxfed.learners.refitting import refitting
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.rules import rules_of
-from jaxfed.settings import REQUIRED, Setting, meanings
+from jaxfed.settings import REQUIRED, Setting, settings_of
 
 
 class Entry(NamedTuple):
@@ -48,7 +45,7 @@ def registered_entries() -> list[Entry]:
     """Return the keys of what was registered from outside, by a config file for instance."""
     found = [*_of_registries(_registered)]
     for name, factory in open_sections.plugged_in().items():
-        found += _of_factory(f"{name}.", factory, open_sections.keys_of_plugin(factory))
+        found += [_entry(f"{name}.{key}", one) for key, one in settings_of(factory).items()]
     return found
 
 
@@ -215,11 +212,10 @@ def _registered(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
 def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]]) -> Iterator[Entry]:
     """Yield the keys of the chosen methods, learners and networks."""
     for name, factory in chosen(ALGORITHMS):
-        for key, one in _settings_of(factory).items():
-            default = "needed" if one.default is REQUIRED else repr(one.default)
-            yield Entry(f"{name}.{key}", default, one.allowed, one.meaning)
-    for name, factory in chosen(LEARNERS):
-        yield from _of_factory(f"learner.{name}.", factory, learner_section.keywords_of(name))
+        yield from (_entry(f"{name}.{key}", one) for key, one in _settings_of(factory).items())
+    for name, _ in chosen(LEARNERS):
+        own = learner_section.settings(name)
+        yield from (_entry(f"learner.{name}.{key}", one) for key, one in own.items())
     yield from _of_networks(chosen(MODELS))
 
 
@@ -238,22 +234,10 @@ def _entry(key: str, one: Setting) -> Entry:
     meaning = one.meaning.rstrip(".")
     return Entry(
         key,
-        repr(one.default),
+        "needed" if one.default is REQUIRED else repr(one.default),
         one.allowed,
         f"with {conditions}: {meaning}" if conditions else meaning,
     )
-
-
-def _of_factory(prefix: str, factory: Callable[..., Any], keywords: Any) -> Iterator[Entry]:
-    """Yield a factory's keywords from its signature, rules and docstring."""
-    said = meanings(refitting) | meanings(plain(factory))  # estimators' learners share `refitting`
-    rules = rules_of(factory)
-    for key in keywords:
-        default = inspect.signature(factory).parameters[key].default
-        is_needed = default is inspect.Parameter.empty
-        allowed = rules[key].allowed if key in rules else TYPES.get(type(default), "")
-        text = "needed" if is_needed else repr(default)
-        yield Entry(f"{prefix}{key}", text, allowed, said.get(key, ""))
 
 
 def _settings_of(factory: Callable[..., Any]) -> dict[str, Setting]:

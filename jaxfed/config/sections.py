@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 from ml_collections import ConfigDict
 
 from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Table
+from jaxfed.data.partitioning.class_schemes import Rows
 from jaxfed.data.partitioning.distribution import Skew
 from jaxfed.data.partitioning.sizes import Quantity
 from jaxfed.errors import UsageError, section
@@ -76,8 +77,6 @@ OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # a learner's name: several, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
-TABLE = settings_of(Table)["rows"].hint
-MEMORY = Annotated[Any, Allowed(memory.RULE.holds, memory.RULE.allowed)]
 AUGMENTATION = Annotated[
     tuple[str, ...],
     Allowed(
@@ -296,7 +295,7 @@ class FederationSection(Section):
     classes_per_client: Annotated[int, Ge(1), when("partition", "classes_per_client")] = (
         Classes.per_client
     )
-    table: Annotated[TABLE, when("partition", "table")] = Table.rows
+    table: Annotated[Rows, when("partition", "table")] = Table.rows
     quantity: Quantity = Sizes.quantity
     quantity_parameter: Annotated[float, Gt(0), when("quantity", "dirichlet")] = Sizes.parameter
     min_size: Annotated[int, Ge(0)] = Sizes.min_size
@@ -601,7 +600,7 @@ class ExecutionSection(Section):
     convolution: Convolution = "auto"
     precision: Annotated[str, OneOf(DTYPES)] = "float32"
     workers: Annotated[int, Ge(0), Le(1024), Note("0 is none")] = 0
-    memory_limit: MEMORY = None
+    memory_limit: memory.Limit = None
     compilation_cache: Annotated[str, Allowed(bool, "'auto', 'off' or a folder")] = "auto"
     plots: bool = True
 

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
 from jaxfed.errors import UsageError
-from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_value, settings_of
+from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 Place = Literal["clients", "server"]
@@ -189,7 +189,7 @@ def checked(
         UsageError: a value that is not allowed, or values that do not go together.
     """
     own, given = declared(factory), completed(factory, keywords)
-    check_each(factory, given, plain(factory).__name__)
+    check_each(method_settings(factory), given, plain(factory).__name__)
     objects: dict[str, Any] = {}
     for parameter, kind in own.fields.items():
         if parameter not in given:
@@ -198,17 +198,6 @@ def checked(
     if own.together is not None:
         own.together(SimpleNamespace(**given))
     return given, objects
-
-
-def check_each(factory: Callable[..., Any], given: Mapping[str, Any], owner: str) -> None:
-    """Check a method's settings one by one; `given` may lack some, and have other keys.
-
-    Raises:
-        UsageError: the first value that is not allowed, of this owner.
-    """
-    for key, one in method_settings(factory).items():
-        if key in given:
-            check_value(key, given[key], one.hint, owner=owner)
 
 
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,14 +7,13 @@
 
 Networks train as in `jaxfed.training`, all clients in one program; trees and other estimators
 (`jaxfed.estimators`) in processes. Learners from elsewhere are registered by `LEARNERS.register(name)`
-(`jaxfed.registry`); a factory requests `training`, or `num_classes` and `execution`, by parameter name. The
+(`jaxfed.registry`). A factory's keywords are settings, but for those of `TAKEN`, which a config gives it. The
 methods decide on the targets of learning. `jaxfed.algorithms` and the wings above import it.
 """
 
 from collections.abc import Callable
 
-from jaxfed.estimators import named
-from jaxfed.learners.estimators import estimator_learner
+from jaxfed.learners import estimators
 from jaxfed.learners.learner import Fitted, Learner, LearnerError, Taught
 from jaxfed.learners.mixed import mixed
 from jaxfed.learners.networks import network
@@ -23,6 +22,7 @@ from jaxfed.registry import Registry
 __all__ = [
     "LEARNERS",
     "SCALE_FREE",
+    "TAKEN",
     "Fitted",
     "Learner",
     "LearnerError",
@@ -33,13 +33,14 @@ __all__ = [
 
 _OWN: dict[str, Callable[..., Learner]] = {
     "network": network,
-    "decision_tree": estimator_learner(named.decision_tree),
-    "random_forest": estimator_learner(named.random_forest),
-    "xgboost": estimator_learner(named.xgboost),
-    "rulefit": estimator_learner(named.rulefit),
-    "logistic_regression": estimator_learner(named.logistic_regression),
-    "estimator": estimator_learner(named.by_path),
+    "decision_tree": estimators.decision_tree,
+    "random_forest": estimators.random_forest,
+    "xgboost": estimators.xgboost,
+    "rulefit": estimators.rulefit,
+    "logistic_regression": estimators.logistic_regression,
+    "estimator": estimators.estimator,
 }
 LEARNERS = Registry("learner", _OWN)
+TAKEN = ("training", "num_classes", "execution")  # keywords of a learner that are no settings
 # Networks, regressions and linear terms of rules standardize features themselves; trees ignore their scale.
 SCALE_FREE = frozenset(_OWN) - {"estimator"}

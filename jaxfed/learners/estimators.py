@@ -1,64 +1,171 @@
-"""Conversion of a recipe for one client's estimator into a learner of all clients."""
+"""Learners of estimators: those of FedCT's Table 2, and any other classifier with scikit-learn's interface.
+
+FedCT (arXiv 2310.05696, E.3) states these settings: trees split by the Gini index, with at least 2 samples to
+split; RuleFit has a tree size of 4 and at most 200 rules. All others are the libraries' defaults, as in the
+authors' code. Every learner refits its clients' estimators in each round (`jaxfed.learners.refitting`, which
+explains `num_classes` and `execution`).
+"""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from jaxfed.errors import UsageError
 from jaxfed.estimators.recipe import Recipe
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.refitting import refitting
-from jaxfed.rules import NOT_NEGATIVE, check_values, rules_of
+from jaxfed.settings import Count, Ge, Note, NotNegative, Positive, hinted
 
-_RULES = {"pseudo_weight": NOT_NEGATIVE}
+_Depth = Annotated[int, Ge(0), Note("0 is no bound")]
 
 
-def estimator_learner(recipe_of: Callable[..., Recipe]) -> Callable[..., Learner]:
-    """Return the factory of learners whose clients have estimators of this kind.
+@hinted
+def decision_tree(
+    *,
+    num_classes: int,
+    max_depth: _Depth = 0,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """One tree (CART by the Gini index; scikit-learn's).
 
-    It takes the recipe's keywords, and those of `refitting`:
-
-        num_classes: C.
-        pseudo_weight: lambda, the weight of public labels relative to own ones; 1 by default.
-        execution: where estimators are fitted; by default here, one after another.
+    Args:
+        max_depth: largest depth; 0: no bound.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
     """
+    settings = {"max_depth": max_depth or None}
+    recipe = Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
 
-    def recipe(settings: Mapping[str, Any]) -> Recipe:
-        try:
-            return recipe_of(**settings)
-        except TypeError as error:
-            raise UsageError(f"{recipe_of.__name__}: {error}") from error
 
-    def factory(
-        *,
-        num_classes: int,
-        pseudo_weight: float = 1.0,
-        execution: Execution = HERE,
-        **settings: Any,
-    ) -> Learner:
-        check_values(recipe_of.__name__, _RULES, {"pseudo_weight": pseudo_weight})
-        made = recipe(settings)
-        return refitting(
-            made, num_classes=num_classes, pseudo_weight=pseudo_weight, execution=execution
-        )
+@hinted
+def random_forest(
+    *,
+    num_classes: int,
+    num_trees: Count = 100,
+    max_depth: _Depth = 0,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Trees on bootstrap samples, with random features at each split (Breiman 2001; scikit-learn's).
 
-    lifted = functools.wraps(recipe_of)(factory)
-    common = [
-        parameter
-        for parameter in inspect.signature(factory, follow_wrapped=False).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    names = {parameter.name for parameter in common}
-    lifted.rules = {**_RULES, **rules_of(recipe_of)}  # type: ignore[attr-defined]
-    lifted.together = lambda given: recipe(  # type: ignore[attr-defined]
-        {key: value for key, value in vars(given).items() if key not in names}
+    Args:
+        num_trees: number of trees.
+        max_depth: largest depth; 0: no bound.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
+    """
+    settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
+    recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def xgboost(
+    *,
+    num_classes: int,
+    num_trees: Count = 100,
+    max_depth: Count = 6,
+    learning_rate: Positive = 0.3,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Gradient boosting of trees (Chen, Guestrin, KDD 2016; XGBoost's, whose defaults these are).
+
+    Needs requirements-learners.txt. The authors' code sets the objective for two classes, whatever their
+    number; here XGBoost chooses it.
+
+    Args:
+        num_trees: number of boosting rounds.
+        max_depth: largest depth of a tree.
+        learning_rate: shrinkage of each tree.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
+    """
+    settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
+    recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def rulefit(
+    *,
+    num_classes: int,
+    tree_size: Annotated[int, Ge(2)] = 4,
+    max_rules: Count = 200,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
+
+    Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
+    weights: public rows of any weight above 0 count as much as own ones. The authors use another
+    implementation, the package rulefit, without linear terms.
+
+    The penalty is the smallest one that leaves `max_rules` rules, as in imodels, found in fewer fits
+    (`jaxfed.estimators.rule_fit`). imodels' documentation has cross-validation as the default; up to 3.0.4
+    the result of its folds is not used.
+
+    Args:
+        tree_size: number of leaves of the trees that give the rules.
+        max_rules: largest number of rules.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
+    """
+    settings = {"tree_size": tree_size, "max_rules": max_rules, "include_linear": False}
+    # scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
+    old_name = ("'penalty' was deprecated", "Inconsistent values: penalty=l1 with l1_ratio=0.0")
+    recipe = Recipe(
+        "rulefit",
+        "jaxfed.estimators.rule_fit.RuleFit",
+        settings,
+        is_binary=True,
+        harmless=old_name,
+        derived_from="imodels",
     )
-    own = inspect.signature(recipe_of).parameters.values()
-    lifted.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*common, *own], return_annotation=Learner
-    )
-    return lifted
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def logistic_regression(
+    *,
+    num_classes: int,
+    inverse_penalty: Positive = 1.0,
+    max_steps: Count = 1000,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+) -> Learner:
+    """Multinomial, losses' sum + |w|^2 / (2 c) with c = `inverse_penalty` (scikit-learn's).
+
+    Features are standardized by means and deviations of the training rows.
+
+    Args:
+        inverse_penalty: c; larger values regularize less.
+        max_steps: largest number of the solver's steps.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
+    """
+    settings = {"C": inverse_penalty, "max_iter": max_steps}
+    path = "sklearn.linear_model.LogisticRegression"
+    recipe = Recipe("logistic_regression", path, settings, is_scaled=True)
+    return refitting(recipe, num_classes, pseudo_weight, execution)
+
+
+@hinted
+def estimator(
+    *,
+    num_classes: int,
+    estimator: str,
+    is_scaled: bool = False,
+    pseudo_weight: NotNegative = 1.0,
+    execution: Execution = HERE,
+    **settings: Any,
+) -> Learner:
+    """A classifier by the dotted name of its class, "sklearn.svm.SVC", and its own keywords.
+
+    Only classes of `sklearn`, `xgboost` and `imodels`, so a config cannot run arbitrary code.
+
+    Args:
+        estimator: dotted name of the class; its own keywords are keys as well.
+        is_scaled: standardize features first.
+        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        **settings: the class's own keywords.
+    """
+    recipe = Recipe(estimator.rpartition(".")[2], estimator, settings, is_scaled=is_scaled)
+    return refitting(recipe, num_classes, pseudo_weight, execution)

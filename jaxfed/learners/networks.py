@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jaxfed.learners.network_answers import NAME, SPOILED, answering
 from jaxfed.learners.own_batches import own_batches
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
 from jaxfed.random_streams import Stream
-from jaxfed.rules import NOT_NEGATIVE, at_least, keywords, one_of
+from jaxfed.settings import Count, NotNegative, OneOf, hinted
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
@@ -80,17 +80,13 @@ class _Trained(NamedTuple):
     is_whole: jax.Array
 
 
-@keywords(
-    public_batch_size=at_least(1),
-    pseudo_weight=NOT_NEGATIVE,
-    public_loss=one_of(PUBLIC_LOSSES),
-)
+@hinted
 def network(
     *,
     training: Training,
-    public_batch_size: int = 64,
-    pseudo_weight: float = 1.0,
-    public_loss: str = "label",
+    public_batch_size: Count = 64,
+    pseudo_weight: NotNegative = 1.0,
+    public_loss: Annotated[str, OneOf(PUBLIC_LOSSES)] = "label",
 ) -> Learner:
     """Return the learner with a separate network at each client, `training.model`, trained by mini-batches.
 

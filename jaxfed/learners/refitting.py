@@ -56,7 +56,7 @@ class EstimatorState(NamedTuple):
 
 
 def refitting(
-    recipe: Recipe, *, num_classes: int, pseudo_weight: float, execution: Execution = HERE
+    recipe: Recipe, num_classes: int, pseudo_weight: float, execution: Execution = HERE
 ) -> Learner:
     """Return the learner whose clients have estimators of this recipe.
 

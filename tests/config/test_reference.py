@@ -85,7 +85,7 @@ def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
         monkeypatch.setitem(registry, "mine" if registry is ALGORITHMS else "other", factory)
     text = reference.help_text("mine")
     assert text == (
-        "mine.share = 0.2\n    what is trimmed. (allowed: numbers from 0 to 1)\n"
+        "mine.share = 0.2\n    what is trimmed (allowed: numbers from 0 to 1)\n"
         "mine.mu = 1.0\n    (allowed: numbers)"
     )
     assert reference.help_text("other.least").startswith("other.least = 0.5\n")

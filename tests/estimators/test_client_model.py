@@ -12,9 +12,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from jaxfed.estimators import named
 from jaxfed.estimators.client_model import OneVsRest, Task, fitted, fitted_or_why
 from jaxfed.estimators.recipe import Recipe
+from jaxfed.learners import LEARNERS
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((120, 2, 2)).astype(np.float32)
@@ -23,23 +23,27 @@ WEIGHT = np.linspace(0.1, 2, 120).astype(np.float32)
 NEW = RNG.standard_normal((50, 2, 2)).astype(np.float32)
 
 
+def recipe_of(learner, **settings):
+    return LEARNERS[learner](num_classes=3, **settings).fit.__self__.recipe
+
+
 def task_of(recipe, classes=(0, 1, 2), weight=WEIGHT):
     return Task(recipe, X, np.asarray(classes, np.int32)[Y], weight, 5)
 
 
 SAME = {
     "decision_tree": (
-        named.decision_tree(max_depth=4),
+        recipe_of("decision_tree", max_depth=4),
         DecisionTreeClassifier(max_depth=4, random_state=5),
         {"sample_weight": WEIGHT},
     ),
     "logistic_regression": (
-        named.logistic_regression(inverse_penalty=2.0),
+        recipe_of("logistic_regression", inverse_penalty=2.0),
         make_pipeline(StandardScaler(), LogisticRegression(C=2.0, max_iter=1000)),
         {"logisticregression__sample_weight": WEIGHT},
     ),
     "by_path": (
-        named.by_path(estimator="sklearn.tree.ExtraTreeClassifier", max_depth=3),
+        recipe_of("estimator", estimator="sklearn.tree.ExtraTreeClassifier", max_depth=3),
         ExtraTreeClassifier(max_depth=3, random_state=5),
         {"sample_weight": WEIGHT},
     ),
@@ -67,7 +71,7 @@ def test_answers_are_those_of_the_estimator_on_own_classes(name):
 def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken(monkeypatch):
     bad_estimators.install(monkeypatch)
     seen = []
-    recipe = named.by_path(estimator="sklearn.dummy.Recording", seen=seen)
+    recipe = recipe_of("estimator", estimator="sklearn.dummy.Recording", seen=seen)
     weight = np.where(np.arange(120) % 3, WEIGHT, 0)
     fitted(task_of(recipe, classes=(3, 5, 9), weight=weight))
     ((x, y, given, seed),) = seen
@@ -76,7 +80,11 @@ def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken
     np.testing.assert_array_equal(given, weight[weight > 0])
     assert seed == 5
     assert not recipe.has_probabilities
-    taken = named.decision_tree(), named.logistic_regression(), Recipe("nb", "sklearn.dummy.Bad")
+    taken = (
+        recipe_of("decision_tree"),
+        recipe_of("logistic_regression"),
+        Recipe("nb", "sklearn.dummy.Bad"),
+    )
     assert [recipe.weights_keyword(recipe.estimator(0)) for recipe in taken] == [
         "sample_weight",
         "logisticregression__sample_weight",
@@ -85,7 +93,7 @@ def test_rows_of_weight_zero_are_left_out_and_weights_given_where_they_are_taken
 
 
 def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
-    recipe = named.logistic_regression()
+    recipe = recipe_of("logistic_regression")
     x = RNG.integers(0, 256, (30, 3, 3, 1)).astype(np.uint8)
     y = (x[:, 0, 0, 0] > 127).astype(np.int32)
     ones = np.ones(30, np.float32)
@@ -113,7 +121,7 @@ def test_bytes_are_read_as_shares_and_one_class_needs_no_estimator():
 )
 def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
     bad_estimators.install(monkeypatch)
-    task = task_of(named.by_path(estimator="sklearn.dummy.Bad", how=how))
+    task = task_of(recipe_of("estimator", estimator="sklearn.dummy.Bad", how=how))
     assert fitted(task).train_accuracy < 1
     spoiled = X.copy()
     spoiled[0] = 101
@@ -121,17 +129,17 @@ def test_what_goes_wrong_is_said_in_one_line(monkeypatch, how, why):
 
 
 def test_warnings_are_kept_with_the_model():
-    model = fitted(task_of(named.logistic_regression(max_steps=1)))
+    model = fitted(task_of(recipe_of("logistic_regression", max_steps=1)))
     (warning,) = model.warnings
     assert warning.startswith("lbfgs failed to converge")
-    recipe = replace(named.logistic_regression(max_steps=1), harmless=("lbfgs failed",))
+    recipe = replace(recipe_of("logistic_regression", max_steps=1), harmless=("lbfgs failed",))
     assert fitted(task_of(recipe)).warnings == ()
 
 
 def test_rules_are_fitted_without_a_warning():
     """Of scikit-learn 1.8 and 1.9, that it understands imodels' old name of the L1 penalty."""
     pytest.importorskip("imodels")
-    model = fitted(task_of(named.rulefit(max_rules=10)))
+    model = fitted(task_of(recipe_of("rulefit", max_rules=10)))
     assert model.train_accuracy > 0.6
     assert model.warnings == ()
 

@@ -5,17 +5,17 @@ from unittest import mock
 
 import refusals
 
-from jaxfed.estimators import named
 from jaxfed.estimators.recipe import Recipe
+from jaxfed.learners import estimators
 
 
 def without(package, make):
     with mock.patch.dict(sys.modules, {package: None}):
-        make()
+        make(num_classes=3)
 
 
 def path(name, **settings):
-    return lambda: named.by_path(estimator=name, **settings)
+    return lambda: estimators.estimator(num_classes=3, estimator=name, **settings)
 
 
 test_refused = refusals.table(
@@ -33,10 +33,12 @@ test_refused = refusals.table(
             "sklearn.svm.SVC", C=-1.0, is_scaled=True
         ),
         "estimator='sklearn.naive_bayes': ": lambda: Recipe("mine", "sklearn.naive_bayes"),
-        "decision_tree.max_depth=-1: use": lambda: named.decision_tree(max_depth=-1),
-        "xgboost: needs xgboost, which is not installed: pip install -r requirements-learners.txt": (
-            lambda: without("xgboost", named.xgboost)
+        "decision_tree.max_depth=-1: use": lambda: estimators.decision_tree(
+            num_classes=3, max_depth=-1
         ),
-        "rulefit: needs imodels, which": lambda: without("imodels", named.rulefit),
+        "xgboost: needs xgboost, which is not installed: pip install -r requirements-learners.txt": (
+            lambda: without("xgboost", estimators.xgboost)
+        ),
+        "rulefit: needs imodels, which": lambda: without("imodels", estimators.rulefit),
     }
 )

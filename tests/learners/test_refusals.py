@@ -49,7 +49,6 @@ TREE, NETWORK = tree(), network()
 test_refused = refusals.table(
     {
         "decision_tree.pseudo_weight=-1.0: use": lambda: tree(pseudo_weight=-1.0),
-        "decision_tree: ... 'depth'": lambda: tree(depth=3),
         "network.public_batch_size=0": lambda: network(public_batch_size=0),
         "network.pseudo_weight=-1.0": lambda: network(pseudo_weight=-1.0),
         "network.public_loss='l3'": lambda: network(public_loss="l3"),

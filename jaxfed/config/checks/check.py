@@ -11,22 +11,21 @@ from typing import Annotated, Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import clock, methods
+from jaxfed.config import clock, learner_section, methods
 from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.build.views import check_views
 from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.client_numbers import check_number_of_clients
-from jaxfed.config.keys import check_own, flatten
+from jaxfed.config.keys import flatten
 from jaxfed.config.learner_section import check_learner
 from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
 from jaxfed.config.overrides import known_keys, setting_of, unknown_key
 from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
 from jaxfed.config.server_labels import check_labels_at
 from jaxfed.errors import UsageError, section
-from jaxfed.federation.method import check_each
-from jaxfed.learners import LEARNERS
+from jaxfed.federation.method import method_settings
 from jaxfed.models import options_of
-from jaxfed.settings import OneOf, advice, check_value, settings_of
+from jaxfed.settings import OneOf, advice, check_each, check_value, settings_of
 from jaxfed.training.local.augmentation import compose
 
 _SECTIONS = (
@@ -60,7 +59,8 @@ def check(config: ConfigDict) -> None:
                 raise unknown_key(key, known_keys(config))
             owner, _, leaf = key.rpartition(".")
             if owner.startswith("learner."):
-                check_own(owner, {leaf: value}, LEARNERS[owner.removeprefix("learner.")])
+                known = learner_section.settings(owner.removeprefix("learner."))
+                check_each(known, {leaf: value}, f"config.{owner}")
     for name in SECTIONS:
         section_of(config, name)
     for key in ("algorithm", "baselines"):
@@ -71,7 +71,7 @@ def check(config: ConfigDict) -> None:
         check_plugin(name, factory, methods.section_of(config, name))
     for name in names:  # also those outside the run: a sweep may use them
         own = methods.section_of(config, name)
-        check_each(methods.factory_of(config, name), own, f"config.{name}")
+        check_each(method_settings(methods.factory_of(config, name)), own, f"config.{name}")
         _check_own_training(config, name)
     for key in flat:
         if key.startswith(CANDIDATES):

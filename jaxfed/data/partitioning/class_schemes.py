@@ -159,6 +159,15 @@ def _is_table(rows: Any) -> bool:
     return bool(is_numeric) and all(min(row) >= 0 < sum(row) < math.inf for row in table.tolist())
 
 
+Rows = Annotated[
+    Sequence[Sequence[float]] | np.ndarray,
+    Allowed(
+        _is_table,
+        "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Table(Scheme):
     """Class shares by type of client: client m follows row m mod T of a table with T rows.
@@ -169,13 +178,7 @@ class Table(Scheme):
         rows: class shares of each type of client, one row a type; the default is FedMatch's ten types.
     """
 
-    rows: Annotated[
-        Sequence[Sequence[float]] | np.ndarray,
-        Allowed(
-            _is_table,
-            "equally long rows of class shares from 0 on, some above 0 in each; () is FedMatch's",
-        ),
-    ] = ()
+    rows: Rows = ()
 
     def __post_init__(self) -> None:
         """Check the rows, and copy those of an array to tuples."""

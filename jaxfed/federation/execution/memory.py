@@ -19,16 +19,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import numpy as np
 
-from jaxfed.errors import BeyondMemory, UsageError
+from jaxfed.errors import BeyondMemory
 from jaxfed.federation.communication import bytes_unit
 from jaxfed.federation.execution.client_map import MapClients, at_once, in_chunks
 from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.rules import Rule
+from jaxfed.settings import Allowed, check_value
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,9 @@ def _bytes_of(given: int | str) -> int | None:
 
 
 # None is the device's memory; to read it here would start JAX, before its devices are set.
-RULE = Rule(object, _ALLOWED, lambda given: given is None or _bytes_of(given) is not None)
+Limit = Annotated[
+    int | str | None, Allowed(lambda given: given is None or _bytes_of(given), _ALLOWED)
+]
 
 
 def available_bytes() -> int:
@@ -103,8 +105,7 @@ class MemoryLimit:
 
     def __post_init__(self) -> None:
         """Reject an invalid limit."""
-        if not RULE.holds(self.given):
-            raise UsageError(f"{_KEY}={self.given!r}: use {_ALLOWED}")
+        check_value(_KEY, self.given, Limit)
 
     @cached_property
     def num_bytes(self) -> int:

@@ -19,12 +19,12 @@ from jaxfed.config import methods
 from jaxfed.config.keys import flatten
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError
-from jaxfed.federation.method import check_each
+from jaxfed.federation.method import method_settings
 from jaxfed.flower.client.client_data import ClientSettings
 from jaxfed.flower.client.client_step import StepRefused
 from jaxfed.flower.messages import setup
 from jaxfed.flower.messages.records import BadMessage
-from jaxfed.settings import check_value
+from jaxfed.settings import check_each, check_value
 
 _CLASS = "learner.estimator."
 
@@ -53,7 +53,7 @@ def accepted(settings: ClientSettings, text: str, method: str, run: str) -> Conf
     try:
         _check(config, settings.estimators)
         given = methods.keywords(config, method)
-        check_each(methods.factory_of(config, method), given, f"config.{method}")
+        check_each(method_settings(methods.factory_of(config, method)), given, f"config.{method}")
     except UsageError as error:  # its text is of the server's config alone
         raise StepRefused(str(error)) from error
     return config

@@ -1,7 +1,5 @@
 """Numbers are judged as devices have them: every float of a config and of the library."""
 
-import inspect
-
 import pytest
 
 from jaxfed.algorithms import ALGORITHMS
@@ -11,9 +9,9 @@ from jaxfed.config.sections import shared_settings
 from jaxfed.data import SCHEMES
 from jaxfed.errors import UsageError
 from jaxfed.federation.clock.settings import Clock
-from jaxfed.federation.method import checked, completed, plain
+from jaxfed.federation.method import checked, method_settings, plain
 from jaxfed.learners import LEARNERS
-from jaxfed.rules import NOT_NEGATIVE, check_keywords
+from jaxfed.settings import NotNegative, check_each, is_allowed, settings_of
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.server.server_optimizers import adaptive
@@ -26,11 +24,9 @@ ADVICE = "use numbers from 1.2e-38 to 3.4e+38 in absolute value, or 0"
 
 def floats(factory):
     """The names of a factory's keywords that are floats."""
-    if hasattr(plain(factory), "declaration"):
-        defaults = completed(factory, {})
-    else:
-        defaults = {name: p.default for name, p in inspect.signature(factory).parameters.items()}
-    return [name for name, default in defaults.items() if type(default) is float]
+    is_method = hasattr(plain(factory), "declaration")
+    known = method_settings(factory) if is_method else settings_of(factory)
+    return [name for name, one in known.items() if type(one.default) is float]
 
 
 def is_refused(check, key, value):
@@ -57,15 +53,18 @@ def test_every_float_of_a_config(value):
         is_refused(lambda config=config: check(config), f"config.{key}", value)
 
 
-def checking(factory):
-    return checked if hasattr(plain(factory), "declaration") else check_keywords
+def check_one(factory, key, value):
+    if hasattr(plain(factory), "declaration"):
+        checked(factory, {key: value})
+    else:
+        check_each(settings_of(factory), {key: value}, "owner")
 
 
 @pytest.mark.parametrize("value", BEYOND)
 def test_every_float_of_the_library(value):
     registries = ALGORITHMS, LEARNERS, PSEUDO_LABELS, SCHEMES
     cases = [
-        (lambda f=f, key=key: checking(f)(f, {key: value}), key)
+        (lambda f=f, key=key: check_one(f, key, value), key)
         for registry in registries
         for f in registry.values()
         for key in floats(f)
@@ -88,5 +87,5 @@ def test_numbers_in_texts_tuples_and_integers():
     config = file.load("ml_collections_configs/fssl.py", ["training.class_weights=(1, 1e39)"])
     with pytest.raises(UsageError, match=r"class_weights=\(1, 1e\+39\): becomes inf in float32"):
         check(config)
-    assert not NOT_NEGATIVE.is_met(10**400)
-    assert NOT_NEGATIVE.is_met(0)
+    assert not is_allowed(10**400, NotNegative)
+    assert is_allowed(0, NotNegative)

@@ -10,7 +10,7 @@ import pytest
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution.client_map import at_once, client_map, in_chunks
 from jaxfed.federation.execution.memory import (
-    RULE,
+    Limit,
     MemoryLimit,
     available_bytes,
     bytes_text,
@@ -18,6 +18,7 @@ from jaxfed.federation.execution.memory import (
 )
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.settings import is_allowed
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ from jaxfed.kernels.devices.footprint import footprint
 )
 def test_bytes_and_text_are_read(given, num_bytes):
     assert MemoryLimit(given).num_bytes == num_bytes
-    assert RULE.holds(given)
+    assert is_allowed(given, Limit)
 
 
 def test_a_device_that_tells_has_what_it_says(monkeypatch):

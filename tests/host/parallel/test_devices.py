@@ -13,7 +13,7 @@ SCRIPT = """
 import jax
 import jaxfed.federation.execution.memory
 from jaxfed.host.parallel import devices
-assert jaxfed.federation.execution.memory.RULE.holds(None)  # a config's default, checked before
+assert jaxfed.federation.execution.memory.MemoryLimit(None)  # a config's default, checked before
 devices.num_cores = lambda: 3
 devices.one_device_a_core()
 devices.num_cores = lambda: 2
