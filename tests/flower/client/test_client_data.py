@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_simulations import simulation
 
-from jaxfed.config import base, file
+from jaxfed.config import file
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -193,12 +193,3 @@ def test_bytes_stay_bytes(tmp_path):
     whole = Federation.from_clients([(images, [0, 1])], num_classes=2)
     (folder,) = dealing.deal_to_clients(whole, tmp_path / "nodes")
     np.testing.assert_array_equal(client_data.read(folder).train.x, images, strict=True)
-
-
-def test_labels_at_the_server_are_not_dealt(tmp_path):
-    config = base.get_config()
-    config.federation.labels_at = "server"
-    with pytest.raises(
-        UsageError, match=r"config\.federation\.labels_at='server': .*use 'clients'"
-    ):
-        dealing.deal(config, tmp_path / "nodes", tmp_path / "server")

@@ -153,13 +153,6 @@ def test_damaged_files_are_named(tmp_path):
         certificates.make_authority(tmp_path / "other")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "über.org", "-..", "x/y"])
-def test_a_name_that_is_none(tmp_path, name):
-    authority = certificates.make_authority(tmp_path)
-    with pytest.raises(UsageError, match="is no host name or IP address"):
-        certificates.make_server_certificate(authority, tmp_path, [name])
-
-
 def test_a_node_key_is_of_the_form_that_flower_reads(tmp_path):
     pair = certificates.make_node_key(tmp_path / "north.key")
     assert (pair.public.name, mode(pair.private)) == ("north.key.pub", 0o600)

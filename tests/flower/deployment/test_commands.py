@@ -67,42 +67,6 @@ def test_check(command, folder, capsys):
     assert command("check", f"--data={folder}")[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ([], "a command is missing: use one of try, server, client, check"),
-        (["serve"], "serve: use one of try"),
-        (["check"], "--data is missing"),
-        (["check", "--config.seed=1"], "--config.seed=1: check has no config"),
-        (["try", "--workdir=w"], "--config is missing"),
-        (["try", f"--config={DIGITS}"], "--workdir is missing"),
-        (["try", f"--config={DIGITS}", "--workdir=w", "--nodes=two"], "--nodes=two: use integers"),
-        (
-            ["try", f"--config={DIGITS}", "--workdir=w", "--nodes=3", "--kill=3@upload"],
-            "nodes are 0 to 2",
-        ),
-        (["try", f"--config={DIGITS}", "--workdir=w", "--kill=upload"], "use NODE@STAGE"),
-        (["server", f"--config={DIGITS}", "--workdir=w"], "--port=PORT is missing"),
-        (["server", f"--config={DIGITS}", "--workdir=w", "--port=1"], "--nodes is missing"),
-        (
-            ["server", f"--config={DIGITS}", "--workdir=w", "--port=1", "--insecure"],
-            "--insecure: only at loopback",
-        ),
-        (["client", "--data=d"], "--ca is missing"),
-        (["client", "--data=d", "--insecure"], "--server is missing"),
-        (["client", "--data=d", "--insecure", "--server=x"], "--server=x: use HOST:PORT"),
-        (["client", "--data=d", "--insecure", "--server=x:65536"], "use HOST:PORT"),
-        (["client", "--data=d", "--insecure", "--server=x:1"], "d: no such folder"),
-    ],
-)
-def test_mistakes_at_the_command_line(command, with_flower, arguments, line):
-    status, said = command(*arguments)
-    assert status == 2
-    assert said.startswith("jaxfed: ")
-    assert line in said
-    assert said.count("\n") == 1
-
-
 def test_without_flower_one_line_says_what_to_install(command, monkeypatch):
     found = importlib.util.find_spec
     missing = {"flwr": None}
@@ -112,35 +76,6 @@ def test_without_flower_one_line_says_what_to_install(command, monkeypatch):
         2,
         "jaxfed: Flower is missing; pip install -r requirements-flower.txt\n",
     )
-
-
-def test_a_server_that_a_client_cannot_be_sure_of(folder, with_flower, tmp_path):
-    def take_part(server="fl.example.org:1", root=None, key=None):
-        commands.take_part(folder, server, root_certificate=root, key=key)
-
-    with pytest.raises(UsageError, match="--insecure: only for a server at loopback"):
-        take_part()
-    authority = certificates.make_authority(tmp_path / "keys")
-    with pytest.raises(UsageError, match="--key is missing"):
-        take_part(root=authority.public)
-    with pytest.raises(UsageError, match=r"none\.crt: No such file"):
-        take_part(root=tmp_path / "none.crt", key=tmp_path / "a.key")
-
-
-def test_too_few_keys(with_flower, tmp_path):
-    certificates.make_node_key(tmp_path / "keys" / "a.key")
-    with pytest.raises(
-        UsageError, match=r"1 public key for 2 clients \(config\.deployment\.nodes\)"
-    ):
-        commands.serve(
-            DIGITS,
-            ["deployment.nodes=('a','b')"],
-            tmp_path / "w",
-            host="127.0.0.1",
-            port=1,
-            nodes=tmp_path / "keys",
-        )
-    assert not (tmp_path / "w").exists()
 
 
 def test_a_server_checks_before_it_listens(with_flower, tmp_path):

@@ -129,12 +129,6 @@ def test_the_reason_of_an_end_is_found_in_the_output(tmp_path, output, reason):
     assert Started("node", None, log).reason() == reason
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written"), Processes(tmp_path / "file" / "x"):
-        pass
-
-
 def test_a_start_begins_without_what_a_kill_left(tmp_path):
     """Flower takes half an app for whole, and neither goes on from half a database nor forgets its runs."""
     app = tmp_path / "home" / "apps" / "half"
@@ -266,8 +260,3 @@ def test_a_damaged_record_ends_nobody(tmp_path, content):
 def test_ports_are_free_and_different():
     ports = local.free_ports(5)
     assert len({*ports}) == 5
-
-
-def test_a_folder_that_flower_cannot_name():
-    with pytest.raises(UsageError, match="with a quote or backslash"):
-        local.node_command((), Path('/a"b'), "h:1", port=2, root_certificate=None, key=None)

@@ -1,0 +1,196 @@
+"""What a network's commands, files and records refuse."""
+
+import json
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import refusals
+from invoking import DIGITS
+
+from jaxfed.config import base
+from jaxfed.flower.deployment import certificates, commands, control, dealing, local
+from jaxfed.flower.deployment.processes import Processes
+from jaxfed.flower.messages import pytrees, records, timings
+from jaxfed.flower.messages.records import BadMessage
+from launch import flower
+
+INSTALLED = mock.patch.multiple(commands, check_flower=mock.DEFAULT, Control=mock.DEFAULT)
+CONFIG, AT_PORT = (f"--config={DIGITS}", "--workdir=W"), "--port=1"
+
+
+def with_flower(call):
+    """As if Flower were installed."""
+
+    def called():
+        with mock.patch.object(control, "check_flower"), INSTALLED:
+            call()
+
+    return called
+
+
+def said(*arguments):
+    return with_flower(refusals.launched(flower.main, *arguments))
+
+
+def taking_part(make=lambda: {}, server="fl.example.org:1"):
+    """A client's command with what `make` gives; its folder is whole."""
+
+    def call():
+        place = Path("client")
+        place.mkdir(mode=0o700)
+        (place / "client.toml").write_text('number = 0\nname = "north"\n')
+        np.savez(place / "train.npz", x=np.ones((4, 3), np.float32), y=[0, 1, -1, -1])
+        commands.take_part(place, server, **{"root_certificate": None, "key": None} | make())
+
+    return with_flower(call)
+
+
+def root():
+    return {"root_certificate": certificates.make_authority(Path("keys")).public}
+
+
+def one_key_for_two():
+    certificates.make_node_key(Path("keys/a.key"))
+    options = {"host": "127.0.0.1", "port": 1, "nodes": Path("keys")}
+    config = str(Path(__file__).parents[2] / DIGITS)
+    commands.serve(config, ["deployment.nodes=('a','b')"], Path("w"), **options)
+
+
+def named(name):
+    return lambda: certificates.make_server_certificate(
+        certificates.make_authority(Path()), Path(), [name]
+    )
+
+
+def labels_at_the_server():
+    config = base.get_config()
+    config.federation.labels_at = "server"
+    dealing.deal(config, Path("nodes"), Path("server"))
+
+
+def below_a_file():
+    Path("file").touch()
+    with Processes(Path("file/x")):
+        pass
+
+
+COMMANDS = {
+    "a command is missing: use one of try, server, client, check": said(),
+    "serve: use one of try": said("serve"),
+    "--data is missing": said("check"),
+    "--config.seed=1: check has no config": said("check", "--config.seed=1"),
+    "--config is missing": said("try", "--workdir=W"),
+    "--workdir is missing": said("try", f"--config={DIGITS}"),
+    "--nodes=two: use integers": said("try", *CONFIG, "--nodes=two"),
+    "...nodes are 0 to 2": said("try", *CONFIG, "--nodes=3", "--kill=3@upload"),
+    "...use NODE@STAGE": said("try", *CONFIG, "--kill=upload"),
+    "--port=PORT is missing": said("server", *CONFIG),
+    "--nodes is missing": said("server", *CONFIG, AT_PORT),
+    "--insecure: only at loopback": said("server", *CONFIG, AT_PORT, "--insecure"),
+    "--ca is missing": said("client", "--data=d"),
+    "--server is missing": said("client", "--data=d", "--insecure"),
+    "--server=x: use HOST:PORT": said("client", "--data=d", "--insecure", "--server=x"),
+    "--server=x:65536: use HOST": said("client", "--data=d", "--insecure", "--server=x:65536"),
+    "...d: no such folder": said("client", "--data=d", "--insecure", "--server=x:1"),
+    "--insecure: only for a server at loopback": taking_part(),
+    "--key is missing": taking_part(root),
+    "...none.crt: No such file": taking_part(
+        lambda: {"root_certificate": Path("none.crt"), "key": Path("a.key")}
+    ),
+    "...1 public key for 2 clients (config.deployment.nodes)": with_flower(one_key_for_two),
+    "...is no host name or IP address": named(""),
+    "...is no host name or IP address  space": named("a b"),
+    "...is no host name or IP address  letters": named("über.org"),
+    "...is no host name or IP address  dots": named("-.."),
+    "...is no host name or IP address  slash": named("x/y"),
+    "config.federation.labels_at='server': ...use 'clients'": labels_at_the_server,
+    "...cannot be written": below_a_file,
+    "...with a quote or backslash": lambda: local.node_command(
+        (), Path('/a"b'), "h:1", port=2, root_certificate=None, key=None
+    ),
+}
+
+HEADS = [b"", b"{}}", b"\xff", b"3", b"[3]", b"[[]]", b'{"a":1}', b"[" * 100_000]
+ENTRIES = [
+    *(("bytes", -1), ("bytes", True), ("bytes", 1.0), ("bytes",), ("pickle", 0), ("value", None)),
+    *(("value", [1]), ("value", 1, 2), ("array", "object", []), ("array", ["float32"], [0])),
+    *(("array", "float32", shape) for shape in ([-1, 0], 0, [1], [10**30, 0], [10**30], "0")),
+    ("array", "float32", [0] * 100),
+]
+HEADS += [json.dumps([["a", *entry]]).encode() for entry in ENTRIES]
+HEADS += [
+    json.dumps(head).encode()
+    for head in (
+        [[1, "value", 1]],
+        [["b", "value", 1], ["a", "value", 1]],
+        [["a", "value", 1], ["a", "value", 1]],
+    )
+]
+NUMBER = {"number": 3, "text": "abc", "truth": True, "huge": 2**70}
+
+
+def form(**record):
+    template = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    return lambda: pytrees.from_record(record, template)
+
+
+def plain(value, template):
+    return partial(pytrees.from_record, {"n": value}, {"n": template})
+
+
+def whole(name, **bounds):
+    return partial(records.whole_number, NUMBER, name, **bounds)
+
+
+def seconds(**content):
+    return partial(timings.from_record, content)
+
+
+W = np.zeros(2, np.float32)
+RECORDS = {
+    **{
+        f"...  {number} {head[:40]!r}": partial(records.decode, head, b"")
+        for number, head in enumerate(HEADS)
+    },
+    "w is missing": form(),
+    "v is unexpected": form(w=W, v=1),
+    "u, v and 1 more are unexpected": form(w=1, v=1, u=2, x=3),
+    "w is float32 [3], not float32 [2]": form(w=np.zeros(3, np.float32)),
+    "w is float64 [2], not float32 [2]": form(w=np.zeros(2)),
+    "w is bytes, not an array": form(w=b"01234567"),
+    "w is not finite": form(w=np.float32([0, np.nan])),
+    "w is not finite  inf": form(w=np.float32([0, np.inf])),
+    "n is  True": plain(True, 1),
+    "n is  1": plain(1, True),
+    "n is  1 for 1.0": plain(1, 1.0),
+    "n is  1.0": plain(1.0, 1),
+    "n is  text": plain("a", b"a"),
+    "n is  array": plain(np.zeros(()), 1.0),
+    "n is  nan": plain(float("nan"), 1.0),
+    "...truth": whole("truth"),
+    "...text": whole("text"),
+    "...none": whole("none"),
+    "...huge": whole("huge"),
+    "...number": whole("number", least=4),
+    "...number  above": whole("number", most=2),
+    "...number  text": partial(records.text, NUMBER, "number"),
+    "...text  long": partial(records.text, NUMBER, "text", longest=2),
+    "seconds.  examples": seconds(examples=3.0),
+    "seconds.  integer": seconds(step=1),
+    "seconds.  negative": seconds(step=-1.0),
+    "seconds.  nan": seconds(step=float("nan")),
+    "seconds.  inf": seconds(step=float("inf")),
+}
+UNSENT = [None, [1], np.array(["a"]), np.array([None]), np.zeros(1, "M8[s]"), np.float32(1)]
+
+test_commands = refusals.table(COMMANDS)
+test_records = refusals.table(RECORDS, BadMessage)
+test_values_that_cannot_be_sent = refusals.table(
+    {f"x: ...cannot be sent  {value!r}": partial(records.encode, {"x": value}) for value in UNSENT}
+    | {"x.0: object cannot be sent": lambda: pytrees.to_record({"x": [object()]})},
+    TypeError,
+)
