@@ -33,148 +33,50 @@ from launch import sweep as sweep_launcher
 launched = partial(refusals.launched, run.main)
 
 
-def of(config, *settings):
-    """launch.run of a config with these settings."""
-    return launched(f"--config={config}", "--workdir=W", *(f"--config.{text}" for text in settings))
+def of(row):
+    """launch.run of a row of `refusals.txt`."""
+    config, settings, _ = row.format(LONG=LONG, HUGE=10**20).split("|")
+    name, colon, variants = config.strip().partition(":")
+    config = f"--config=ml_collections_configs/{name}.py{colon}{variants}"
+    settings = (f"--config.{text}" for text in filter(None, settings.strip().split(";")))
+    return launched(config, "--workdir=W", *settings)
 
 
-def in_8_gb(config, *settings):
-    def call():
+def in_8_gb(call):
+    def called():
         there = "jaxfed.federation.execution.memory.available_bytes"
         with mock.patch(there, return_value=8 * 10**9):
-            of(config, *settings)()
+            call()
 
-    return call
+    return called
 
 
-TRAINED = "ml_collections_configs/fedavg_xclp.py:smoke"
-PROTOTYPES = "ml_collections_configs/protofssl.py"
-SERVER = "ml_collections_configs/labels_at_server.py"
-SUMS = ["protofssl.prototypes=global", "protofssl.prototype_sums=masked"]
-HUGE, LONG, CACHE = 10**20, "a" * 300, "execution.compilation_cache"
-AUGMENTED = "training.augmentation="
+def words(row):
+    return "..." + row.format(LONG=LONG, HUGE=10**20).split("| ")[-1].replace(" ; ", "...")
+
+
+LONG, PROTOTYPES = "a" * 300, "ml_collections_configs/protofssl.py"
+ROWS = Path(__file__).with_name("refusals.txt").read_text().splitlines()
+ROWS = {f"{words(row)}  {row}": in_8_gb(of(row)) for row in ROWS if row[0] != "#"}
+CONFIG = f"--config={DIGITS}"
 LINES = {
     "--config=ml_collections_configs/NAME.py is missing": launched(),
-    "--workdir=DIR is missing": launched(f"--config={DIGITS}"),
+    "--workdir=DIR is missing": launched(CONFIG),
+    "--config=nowhere.py: no such file": launched("--config=nowhere.py", "--workdir=W"),
+    "--config='aaa": launched(f"--config={LONG}", "--workdir=W"),
     "Unknown command line flag 'confg'. Did you mean: config": launched("--confg=x", "--workdir=W"),
-    "extra: no such argument": launched(f"--config={DIGITS}", "--workdir=W", "extra"),
-    "...'rounds'; a setting of the config is --config.KEY": launched(
-        f"--config={DIGITS}", "--workdir=W", "--rounds=3"
+    "extra: no such argument": launched(CONFIG, "--workdir=W", "extra"),
+    "...'rounds'; a setting of the config is": launched(CONFIG, "--workdir=W", "--rounds=3"),
+    "...overwrite": launched(CONFIG, "--workdir=W", "--overwrite=maybe"),
+    "--workdir=pyproject.toml/w": launched(CONFIG, "--workdir=pyproject.toml/w"),
+    "...pyproject.toml...is no workdir of launch.run": launched(CONFIG, "--workdir=pyproject.toml"),
+    "...tests...is no workdir of launch.run": launched(CONFIG, "--workdir=tests"),
+    "...tests...is no workdir of launch.run  over": launched(
+        CONFIG, "--workdir=tests", "--overwrite"
     ),
-    "...overwrite": launched(f"--config={DIGITS}", "--workdir=W", "--overwrite=maybe"),
-    "--config=nowhere.py: no such file": of("nowhere.py"),
-    "--config='aaa": of(LONG),
-    "--config='aaa  file": of(f"{LONG}.py:smoke"),
-    "...did you mean 'smoke'?": of(f"{DIGITS}:smkoe"),
-    "...exclude each other": of(f"{TRAINED[:-6]}:fedmatch,scaffold"),
-    "...exclude each other  alone": of(f"{TRAINED[:-6]}:labeled_only,fully_supervised"),
-    "...exclude each other  prototypes": of(f"{PROTOTYPES}:global,masked_global"),
-    "...did you mean 'seed'?": of(DIGITS, "sed=3"),
-    "config.seed=a: use integers": of(DIGITS, "seed=a"),
-    "config.seed=: use integers": of(DIGITS, "seed"),
-    "config.rounds=0": of(DIGITS, "rounds=0"),
-    "config.dataset.name: data": of(DIGITS, "dataset.name=./nothing"),
-    "config.dataset.name='aaa": of(DIGITS, f"dataset.name={LONG}"),
-    "...File name too long": of(DIGITS, f"dataset.name=./{LONG}"),
-    "config.dataset.root='aaa": of(DIGITS, "dataset.name=cifar10", f"dataset.root={LONG}"),
-    "config.dataset.name='~nobody": of(DIGITS, "dataset.name=~nobody-of-this-name/x.npz"),
-    "config.training.initial_model='aaa": of(TRAINED, f"training.initial_model={LONG}"),
-    "config.federation.dirichlet_alpha=2...: nothing reads it with federation.partition='iid'": of(
-        DIGITS, "federation.dirichlet_alpha=2"
-    ),
-    "...9999": of(DIGITS, "federation.num_labeled=9999"),
-    "--workdir=pyproject.toml/w": launched(f"--config={DIGITS}", "--workdir=pyproject.toml/w"),
-    "...pyproject.toml...is no workdir of launch.run": launched(
-        f"--config={DIGITS}", "--workdir=pyproject.toml"
-    ),
-    "...tests...is no workdir of launch.run": launched(
-        f"--config={DIGITS}", "--workdir=tests", "--overwrite"
-    ),
-    "...File name too long  workdir": launched(f"--config={DIGITS}", f"--workdir=runs/{LONG}"),
-    f"config.{CACHE}='': use 'auto', 'off' or a folder": of(DIGITS, f"{CACHE}="),
-    f"config.{CACHE}='{LONG}': File name too long": of(DIGITS, f"{CACHE}={LONG}"),
-    f"config.{CACHE}='~nobody": of(DIGITS, f"{CACHE}=~nobody-of-this-name/x"),
-    f"config.{CACHE}='pyproject.toml/x': cannot write in pyproject.toml: Not a directory": of(
-        DIGITS, f"{CACHE}=pyproject.toml/x"
-    ),
-    "...no client has a label": of(DIGITS, "federation.labeled_fraction=0"),
-    "...no client has a label  left": of(
-        DIGITS, "federation.num_labeled_clients=1", "federation.left_out_client=0"
-    ),
-    "config.dataset.test_fraction=1e-09: no example out of 1797": of(
-        DIGITS, "dataset.test_fraction=1e-9"
-    ),
-    "config.dataset.validation_fraction=1e-09: no ex": of(
-        TRAINED, "dataset.validation_fraction=1e-9"
-    ),
-    "config.dataset.validation_measure='auroc': the validation examples are of one class": of(
-        TRAINED, "dataset.validation_fraction=0.001", "dataset.validation_measure=auroc"
-    ),
-    "config.federation.test='central': 'per_client_lp' labels clients' points, so only": of(
-        TRAINED, "baselines=per_client_lp"
-    ),
-    "config.xclp.similarity_power=inf": of(DIGITS, "xclp.similarity_power=inf"),
-    "config.pooled_lp.similarity_power=inf": of(DIGITS, "pooled_lp.similarity_power=inf"),
-    "config.xclp.alpha=2.0": of(TRAINED, "xclp.alpha=2"),
-    "config.per_client_lp.alpha=2.0": of(DIGITS, "per_client_lp.alpha=2"),
-    "config.fedprox.pseudo_label='all'": of(
-        TRAINED.replace("smoke", "fedprox,smoke"), "fedprox.pseudo_label=all"
-    ),
-    "config.dataset.image_size=8": of(DIGITS, "dataset.image_size=8"),
-    "config.dataset.label_key='a'": of(DIGITS, "dataset.label_key=a"),
-    "config.training.augmentation='cutout:-3': cutout takes": of(TRAINED, f"{AUGMENTED}cutout:-3"),
-    "...from 0 to": of(TRAINED, f"{AUGMENTED}translate:{HUGE}"),
-    "...use NAME": of(TRAINED, f"{AUGMENTED}(1,2)"),
-    "config.training.strong_augmentation": of(DIGITS, "training.strong_augmentation=cutout:-3"),
-    "config.training.augmentation=('flip',): changes images": of(
-        TRAINED, "preprocessing.kind=identity", f"{AUGMENTED}flip"
-    ),
-    "...shape [64]; for other examples use (), and methods that do not compare two views": of(
-        TRAINED,
-        *("preprocessing.kind=identity", "baselines=fixmatch", "training.strong_augmentation=flip"),
-    ),
-    "config.baselines": of(TRAINED.replace("smoke", "scaffold,smoke"), "baselines=([1],)"),
-    "config.federation.table": of(DIGITS, "federation.table=((1,),(1,2))"),
-    "config.federation.table  text": of(DIGITS, "federation.table=(('a',),)"),
-    "config.federation.table  numbers": of(DIGITS, "federation.table=(1,2)"),
-    "config.federation.table  below 0": of(DIGITS, "federation.table=((1,-1),)"),
-    "config.federation.table  empty": of(DIGITS, "federation.table=((0,0),)"),
-    "config.training.class_weights": of(TRAINED, "training.class_weights=([1],)"),
-    f"config.federation.num_clients={HUGE}": of(DIGITS, f"federation.num_clients={HUGE}"),
-    f"config.xclp.num_neighbors={HUGE}": of(DIGITS, f"xclp.num_neighbors={HUGE}"),
-    f"config.num_repeats={HUGE}": of(DIGITS, f"num_repeats={HUGE}"),
-    f"config.training.local_steps={HUGE}": of(TRAINED, f"training.local_steps={HUGE}"),
-    f"...hidden=({HUGE},) the parameters": of(TRAINED, f"model.hidden=({HUGE},)"),
-    "...the parameters alone would take 301 GB of memory, there are 8 GB": in_8_gb(
-        TRAINED, "model.hidden=(1000000000,)"
-    ),
-    "config.execution.memory_limit='10 kB': labeling of 1,797": of(
-        DIGITS, "execution.memory_limit=10 kB"
-    ),
-    "config.execution.memory_limit=10000: training in a round": of(
-        TRAINED, "execution.memory_limit=10000"
-    ),
-    "...at most 1797": of(DIGITS, "federation.num_clients=2000"),
-    "...hyperplanes would take 550 GB": in_8_gb(DIGITS, "xclp.num_bits=2147483616"),
-    "config.training.epochs=2000000000": of(TRAINED, "training.epochs=2000000000"),
-    "config.protofssl.support=3: at most 2: no client has more than 3 labels": of(
-        PROTOTYPES, "protofssl.support=3"
-    ),
-    "config.protofssl.min_labels=4: at most 3: no client": of(PROTOTYPES, "protofssl.min_labels=4"),
-    "config.protofssl.num_helpers=1: with prototype_sums='masked' a mean is": of(
-        PROTOTYPES, *SUMS, "protofssl.num_helpers=1"
-    ),
-    "config.cohort_size=1: with config.protofssl.prototype_sums='masked' a round has 2 clients": of(
-        PROTOTYPES, *SUMS, "cohort_size=1"
-    ),
-    "config.fedrgd.num_groups=4: at most the 3 clients of a": of(
-        SERVER, "cohort_size=3", "fedrgd.num_groups=4"
-    ),
-    "...model: has no layer before its last one": of(PROTOTYPES, "model.hidden=()"),
-    "config.protofssl.mu=inf: use": of(PROTOTYPES, "protofssl.mu=inf"),
-    "config.protofssl.unlabeled_query=1000000000: so many examples a step would take 256 GB": in_8_gb(
-        PROTOTYPES, "protofssl.unlabeled_query=1000000000"
-    ),
+    "...File name too long": launched(CONFIG, f"--workdir=runs/{LONG}"),
+    "--workdir=...is not UTF-8": launched(CONFIG, "--workdir=runs/\udcff"),
+    "--workdir='~nobody": launched(CONFIG, "--workdir=~nobody-of-this-name/x"),
 }
 
 X = np.random.default_rng(0).standard_normal((90, 4)).astype(np.float32)
@@ -269,19 +171,19 @@ SIMULATED = {
     ),
 }
 
-CONFIG = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
+SETTINGS = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
 SWEEP = "def sweep(add): add"
 THREE = "def sweep(add):\n    for seed in (1, 2, 3): add(seed=seed)\n"
 
 
-def another(first=CONFIG, **changes):
+def another(first=SETTINGS, **changes):
     """A workdir of a config that is opened for another one."""
 
     def call():
         with open_workdir(Path("w"), first):
             pass
         try:
-            with open_workdir(Path("w"), CONFIG | changes):
+            with open_workdir(Path("w"), SETTINGS | changes):
                 pass
         finally:
             assert json.loads(Path("w/config.json").read_text()) == first
@@ -291,7 +193,7 @@ def another(first=CONFIG, **changes):
 
 def checked(before, after, content=None):
     def call():
-        with open_workdir(Path("w"), CONFIG) as workdir:
+        with open_workdir(Path("w"), SETTINGS) as workdir:
             workdir.check_data(before)
             if content is not None:
                 Path("w/data.json").write_text(content)
@@ -305,16 +207,16 @@ def late():
     lock = storage.lock
 
     def taken(path):
-        Path("config.json").write_text(json.dumps({**CONFIG, "alpha": 0.9}))
+        Path("config.json").write_text(json.dumps({**SETTINGS, "alpha": 0.9}))
         return lock(path)
 
-    with mock.patch.object(storage, "lock", taken), open_workdir(Path(), CONFIG):
+    with mock.patch.object(storage, "lock", taken), open_workdir(Path(), SETTINGS):
         pass
 
 
 def twice(**how):
     def call():
-        with open_workdir(Path("w"), CONFIG), open_workdir(Path("w"), CONFIG, **how):
+        with open_workdir(Path("w"), SETTINGS), open_workdir(Path("w"), SETTINGS, **how):
             pass
 
     return call
@@ -354,17 +256,17 @@ WORKDIRS = {
         **{key: number for number, key in enumerate("abcdef")}
     ),
     "...0.5 there, 0.9 now; and 2 more": another(
-        CONFIG | {"follower": 0.5, "paper_table": ""},
+        SETTINGS | {"follower": 0.5, "paper_table": ""},
         **{"alpha": 0.9, "follower": 0.9, "paper_table": "x/1"},
     ),
     '...config.paper_table is "" there, "x/1" now': another(
-        CONFIG | {"paper_table": ""}, paper_table="x/1"
+        SETTINGS | {"paper_table": ""}, paper_table="x/1"
     ),
     '...config.fedct.decode is "votes" there, absent now': another(
-        CONFIG | {"fedct": {"steps": 2, "decode": "votes"}}, fedct={"steps": 2}
+        SETTINGS | {"fedct": {"steps": 2, "decode": "votes"}}, fedct={"steps": 2}
     ),
     '...config.labeled_share is "nearest" there, absent': another(
-        CONFIG | {"labeled_share": "nearest"}
+        SETTINGS | {"labeled_share": "nearest"}
     ),
     '...config.dataset.test_rows is "shared" there, "by_repeat" now': another(
         dataset={"name": "digits", "test_rows": "by_repeat"}
@@ -382,7 +284,9 @@ WORKDIRS = {
     "...w...  broken": report_of("config.json", "{\n!"),
     "...w...  list": report_of("config.json", "[]"),
     "...w...  foreign": report_of("sweep.json", "{}"),
-    f"config.{CACHE}=...: everybody can write in ...; chmod o-w": programs(0o777),
+    "config.execution.compilation_cache=...: everybody can write in ...; chmod o-w": programs(
+        0o777
+    ),
     "...everybody can write in ...  above": programs(0o700, 0o777),
 }
 
@@ -558,7 +462,7 @@ AUDITS = {
     ),
 }
 
-test_lines_of_a_run = refusals.table(LINES)
+test_lines_of_a_run = refusals.table(LINES | ROWS)
 test_simulated = refusals.table(SIMULATED)
 test_workdirs = refusals.table(WORKDIRS)
 test_sweeps = refusals.table(SWEEPS)
