@@ -11,7 +11,7 @@ nothing, and those of keys for execution, deployment and monitoring (`_OF_THE_RU
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -24,17 +24,13 @@ from jaxfed.config.keys import flatten
 from jaxfed.config.open_sections import CANDIDATES
 from jaxfed.config.overrides import setting_of, with_overrides
 from jaxfed.errors import UsageError
-from jaxfed.settings import When
-
-Views = Mapping[str, Mapping[str, tuple[str, Any]]]  # method of the run -> `keys_seen_by`
 
 # Keys for execution, monitoring and display of a run with any method.
 _OF_THE_RUN = (
     *("algorithm", "baselines", "paper_table", "dataset.root"),
     *("evaluate_every", "evaluate_test", "checkpoint_every"),
 )
-_WAYS_TO_RUN = ("execution.", "deployment.")
-_OF_AN_AUDIT = "audit."
+_WAYS_TO_RUN = ("execution", "deployment")
 
 
 def check_given(
@@ -75,99 +71,87 @@ class Given:
     def unread(self, base: ConfigDict, overrides: Sequence[str]) -> dict[str, str]:
         """Add one experiment; return key -> error line for keys without effect in any experiment so far."""
         left = [text for text in overrides if _key(text) not in self.read]
-        if left:
-            config = with_overrides(base, overrides)
-            views = views_of(config)
-            counting = counting_keys(config, views, audited=self._audited)
-            for text in left:
-                others = [other for other in overrides if other is not text]
-                changed, counts = self._effect(config, counting, base, others)
-                if counts:
-                    self.read.add(_key(text))
-                    self._unread.pop(_key(text), None)
-                elif changed:
-                    self._unread.setdefault(_key(text), objection(config, views, text))
+        if not left:
+            return self._unread
+        run = Run(with_overrides(base, overrides), self._audited)
+        for text in left:
+            others = [other for other in overrides if other is not text]
+            changed, counts = self._effect(run, base, others)
+            if counts:
+                self.read.add(_key(text))
+                self._unread.pop(_key(text), None)
+            elif changed:
+                line = f"config.{text}: {run.objection(_key(text))}"
+                self._unread.setdefault(_key(text), line)
         return self._unread
 
-    def _effect(
-        self, config: ConfigDict, counting: set[str], base: ConfigDict, others: Sequence[str]
-    ) -> tuple[bool, bool]:
-        """Return whether the config is another with the other overrides alone, and in a key that counts.
-
-        Keys count that do so with or without the override.
-        """
+    def _effect(self, run: Run, base: ConfigDict, others: Sequence[str]) -> tuple[bool, bool]:
+        """Return whether the other overrides make another config, and in a key that counts in one of both."""
         try:
             without = with_overrides(base, others)
-            values, before = (dict(flatten(each.to_dict())) for each in (config, without))
+            before = dict(flatten(without.to_dict()))
             changed = {
                 key
-                for key in {*values, *before}
-                if key not in values or key not in before or values[key] != before[key]
+                for key in {*run.values, *before}
+                if key not in run.values or key not in before or run.values[key] != before[key]
             }
-            if not changed or not counting.isdisjoint(changed):
-                return bool(changed), bool(changed)
-            check(without)
+            if all(map(run.objection, changed)):
+                check(without)
+                there = Run(without, self._audited)
+                return bool(changed), not all(map(there.objection, changed))
         except UsageError:  # other settings depend on the override
-            return True, True
-        there = counting_keys(without, views_of(without), audited=self._audited)
-        return True, not there.isdisjoint(changed)
+            pass
+        return True, True
 
 
-def views_of(config: ConfigDict) -> Views:
-    """Return method of the run -> `keys_seen_by` of a checked config."""
-    return {name: keys_seen_by(config, name) for name in methods.chosen(config)}
+class Run:
+    """A checked config, and what its methods read of it.
 
+    Attributes:
+        values: dotted key -> value.
+    """
 
-def counting_keys(config: ConfigDict, views: Views, *, audited: bool = False) -> set[str]:
-    """Return all keys in effect for a method of the run, or for the run as a whole."""
-    free = (*_WAYS_TO_RUN, _OF_AN_AUDIT) if audited else _WAYS_TO_RUN
-    flat = dict(flatten(config.to_dict()))
-    found = {key for key in flat if key in _OF_THE_RUN or key.startswith(free)}
-    for seen in views.values():
-        values = dict(seen.values())
-        found |= {
-            key
-            for key, (of_all, _) in seen.items()
-            if not key.startswith(_OF_AN_AUDIT) and not any(_unmet(config, of_all, values))
-        }
-    return found
+    def __init__(self, config: ConfigDict, audited: bool = False) -> None:
+        self._config, self._audited = config, audited
+        self.values = dict(flatten(config.to_dict()))
+        self._seen = {name: keys_seen_by(config, name) for name in methods.chosen(config)}
 
+    def objection(self, key: str) -> str:
+        """Return why a key has no effect, and what to write instead; "" if it has one."""
+        names, section = ", ".join(self._seen), key.partition(".")[0]
+        if key in _OF_THE_RUN or section in _WAYS_TO_RUN:
+            return ""
+        if section == "audit":
+            return "" if self._audited else "launch.audit alone reads it; leave it out"
+        reasons = [self._unmet(seen, key) for seen in self._seen.values() if key in seen]
+        if reasons:
+            return "" if "" in reasons else reasons[0]
+        if section in (*ALGORITHMS, *methods.variants(self._config)) and section not in self._seen:
+            return (
+                f"{section!r} is not among the methods of this run ({names}); leave it out, or add the "
+                "method to baselines"
+            )
+        if key == "rounds":
+            return f"{names} label in one round of all clients; leave it out, or set a cohort_size"
+        return f"no method of this run reads it ({names}); leave it out"
 
-def _unmet(config: ConfigDict, key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, When]]:
-    """Yield the keys that disable this one, each with the condition that does not hold."""
-    key = "selection.folds" if key.startswith(CANDIDATES) else key
-    setting, section = setting_of(config, key), key.rpartition(".")[0]
-    for condition in setting.conditions if setting else ():
-        other = condition.key if "." in condition.key else f"{section}.{condition.key}".lstrip(".")
-        if other in values and not condition.holds(values[other]):
-            instead = condition.or_
+    def _unmet(self, seen: Mapping[str, tuple[str, Any]], key: str) -> str:
+        """Return which condition of a key's declaration does not hold for a method; "" if all do."""
+        values, (key, _) = dict(seen.values()), seen[key]
+        key = "selection.folds" if key.startswith(CANDIDATES) else key
+        setting, section = setting_of(self._config, key), key.rpartition(".")[0]
+        for condition in setting.conditions if setting else ():
+            near, instead = f"{section}.{condition.key}".lstrip("."), condition.or_
+            other = condition.key if "." in condition.key else near
+            if other not in values or condition.holds(values[other]):
+                continue
             if instead is None or not instead.holds(values.get(instead.key)):
-                yield other, condition
-
-
-def objection(config: ConfigDict, views: Views, text: str) -> str:
-    """Return the error line for an override that nothing reads: the reason, and what to write instead."""
-    key, names = _key(text), ", ".join(views)
-    section = key.partition(".")[0]
-    for seen in views.values():
-        if key in seen:
-            values = dict(seen.values())
-            for other, condition in _unmet(config, seen[key][0], values):
-                where = next((leaf for leaf, (of_all, _) in seen.items() if of_all == other), other)
+                where = next(leaf for leaf, (of_all, _) in seen.items() if of_all == other)
                 return (
-                    f"config.{text}: nothing reads it with {where}={values[other]!r}; leave it out, or set "
-                    f"{where} to {condition.text}"
+                    f"nothing reads it with {where}={values[other]!r}; leave it out, or set {where} to "
+                    f"{condition.text}"
                 )
-    if key.startswith(_OF_AN_AUDIT):
-        return f"config.{text}: launch.audit alone reads it; leave it out"
-    if section in (*ALGORITHMS, *methods.variants(config)) and section not in views:
-        return (
-            f"config.{text}: {section!r} is not among the methods of this run ({names}); leave it out, or "
-            "add the method to baselines"
-        )
-    if key == "rounds":
-        return f"config.{text}: {names} label in one round of all clients; leave it out, or set a cohort_size"
-    return f"config.{text}: no method of this run reads it ({names}); leave it out"
+        return ""
 
 
 def _key(text: str) -> str:

@@ -10,9 +10,8 @@ import pytest
 from benchmarks.on_device.commands import experiments
 from jaxfed.config import file, methods
 from jaxfed.config.checks import check, unread
-from jaxfed.config.checks.unread import check_given, counting_keys, objection, views_of
+from jaxfed.config.checks.unread import Run, check_given
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import setting_of, with_overrides
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
@@ -151,43 +150,33 @@ def test_a_sweep_may_set_what_counts_at_some_point(grid, overrides, refused):
         sweep_plan.plan(DIGITS, few, grid)
 
 
-OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "xclp.key_bits", "xclp.compared_by")
+OTHERS = ("audit.", "learner.", "pseudo_label.", "selection.", "rounds")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_key_of_each_config_counts_or_has_a_reason(name):
     """As if each were overridden alone; what says how a run is executed is never refused."""
     config = file.load(f"{name}.py:smoke")
-    views, flat = views_of(config), dict(flatten(config.to_dict()))
-    counting = counting_keys(config, views)
-    free = [key for key in flat if key.startswith(unread._WAYS_TO_RUN) or key in unread._OF_THE_RUN]
-    assert counting.issuperset([*free, "seed", "num_repeats", "cohort_size", "dataset.name"])
-    ours = methods.chosen(config)
-    for method in ours:
-        own = [
-            f"{method}.{key}"
-            for key in config.get(method, {})
-            if key not in ("training", "key_bits", "compared_by")
-        ]
-        assert counting.issuperset(own)
-    for key in flat.keys() - counting:
-        said = objection(config, views, f"{key}=0")
-        setting = setting_of(config, key)
-        if setting and setting.conditions and "nothing reads it with" in said:
-            other = re.search(r"reads it with ([\w.]+)=", said)[1]
-            section = key.rpartition(".")[0]
+    run, ours = Run(config), methods.chosen(config)
+    reasons = {key: run.objection(key) for key in run.values}
+    always = {*unread._OF_THE_RUN, "seed", "num_repeats", "cohort_size", "dataset.name"}
+    always |= {key for key in reasons if key.partition(".")[0] in unread._WAYS_TO_RUN}
+    assert not any(reasons[key] for key in always)
+    for key in (key for key, reason in reasons.items() if reason):
+        section, _, leaf = key.rpartition(".")
+        found, setting = re.search(r"reads it with ([\w.]+)=", reasons[key]), setting_of(config, key)
+        if found and setting:
             keys = {one.key for one in setting.conditions}
-            assert other in keys | {f"{section}.{each}".lstrip(".") for each in keys}
-        elif "is not among the methods" in said:
+            assert found[1] in keys | {f"{section}.{each}".lstrip(".") for each in keys}
+        elif "is not among the methods" in reasons[key]:
             assert key.partition(".")[0] not in ours
-        elif key.startswith(("training.", "model.")):
+        elif section in ("training", "model"):
             train = [method for method in ours if methods.uses_training(config, method)]
-            leaf = key.removeprefix("training.")
             assert methods.has_learners(config, ours[0]) or all(
                 leaf in methods.unread_keys(config, method) for method in train
             )
         else:
-            assert key.startswith((*OTHERS, "rounds"))
+            assert key.startswith(OTHERS)
 
 
 DEALING = {  # values that deal otherwise where they count
@@ -244,17 +233,17 @@ def test_what_is_said_to_count_deals_otherwise_and_nothing_else_does(situation):
         (config, one), (_, other) = (
             dealt({key: DEALING[key][number] for key in keys}) for number in (0, 1)
         )
-        return counting_keys(config, views_of(config)), one != other
+        return Run(config), one != other
 
     keys = {*DEALING} - ({"federation.skew"} if situation == "natural" else set())  # is refused
-    counting, _ = differ(())
-    for key in keys & counting:
+    run, _ = differ(())
+    others = [key for key in sorted(keys) if run.objection(key)]  # all at once
+    for key in keys - {*others}:
         still, deals_otherwise = differ((key,))
-        assert key in still
+        assert not still.objection(key)
         assert deals_otherwise, key
-    others = sorted(keys - counting)  # all at once
     still, deal_otherwise = differ(others)
-    assert still.isdisjoint(others)
+    assert all(map(still.objection, others))
     assert not deal_otherwise, others
 
 
