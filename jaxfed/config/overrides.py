@@ -228,7 +228,7 @@ def _override(config: ConfigDict, text: str) -> None:
         raise unknown_key(key, {*flat, *known_keys(config)})
     default = flat[key] if setting is None else setting.default
     new = _parsed(key, value, type(default), setting.hint if setting else type(default))
-    if key == "model.name" and new != flat[key]:
+    if key == "model.name" and new != flat.get(key):
         config.model = ConfigDict({})
     *parents, name = key.split(".")
     section = config

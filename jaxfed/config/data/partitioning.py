@@ -41,12 +41,6 @@ _KEYS = {field: key for key, field in FIELDS.items()}
 _KEYS |= {"scheme": "partition", "num_clients": "num_clients", "skew": "skew"}
 
 
-def schemes_with(key: str) -> list[str]:
-    """Return the names of jaxfed's own schemes that have this key of `federation` as a field."""
-    own = [name for name in SCHEMES if name not in SCHEMES.from_outside()]
-    return [name for name in own if FIELDS[key] in _fields(SCHEMES[name])]
-
-
 def partitioned(
     config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
 ) -> Partition:
