@@ -9,7 +9,6 @@ from jaxfed.config import clock, methods
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
-from jaxfed.config.checks.unread import check_given
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
@@ -105,25 +104,6 @@ def test_a_table_belongs_to_the_data_of_a_run(tmp_path):
     table.unlink()
     with pytest.raises(UsageError, match=r"config\.clock\.availability='.*t\.csv': no such file"):
         Simulation(config).data_checksums()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["training.staleness_exponent=1"], "nothing reads it with training.concurrency=0"),
-        ([TIMED, "clock.online_share=0.3"], "nothing reads it with clock.availability='always'"),
-    ],
-)
-def test_keys_without_effect_are_refused(overrides, line):
-    with pytest.raises(UsageError, match=line):
-        check_given(loaded("baselines=()"), overrides)
-    in_effect = [
-        TIMED,
-        "clock.speed_spread=1",
-        "training.concurrency=9",
-        "training.staleness_exponent=1",
-    ]
-    check_given(loaded("baselines=()"), in_effect)
 
 
 AVERAGING = [
