@@ -160,6 +160,7 @@ def protofssl(
 
     Cost: a step is one pass over an episode, forward and back; a round one more forward pass over the labels.
     """
+    task.check_labels(support=episode.support, min_labels=shown.min_labels)
     training = _without_head(training, task)
     sizes = episode.sizes(task.num_classes)
     batches = Batches("episodes", sizes.capacity, training.local.batches.epochs, episodes=sizes)

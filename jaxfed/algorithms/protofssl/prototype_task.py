@@ -25,6 +25,7 @@ class PrototypeTask:
             prototypes are means over all rows.
         body: makes the model without its last layer, which prototypes do not use; None: `Training.model`
             with that layer.
+        max_labels_of_a_class: the largest number of labels of one class at a client; 0: unknown.
 
     Raises:
         UsageError: no classes.
@@ -33,8 +34,24 @@ class PrototypeTask:
     num_classes: int
     max_labels: int = 0
     body: Callable[[], Model] | None = None
+    max_labels_of_a_class: int = 0
 
     def __post_init__(self) -> None:
         """Reject a task without classes."""
         if self.num_classes < 1:
             raise UsageError(f"num_classes={self.num_classes}: use the number of classes")
+
+    def check_labels(self, *, support: int, min_labels: int) -> None:
+        """Check that some client has enough labels of a class for episodes and for prototypes that it shows.
+
+        Raises:
+            UsageError: nobody has.
+        """
+        most = self.max_labels_of_a_class
+        for key, given, allowed, why in (
+            ("support", support, most - 1, "a query needs one more"),
+            ("min_labels", min_labels, most, "no client would share a prototype"),
+        ):
+            if most and given > allowed:
+                wrong = f"no client has more than {most} labels of a class; {why}"
+                raise UsageError(f"at most {allowed}: {wrong}", key=key, value=given)

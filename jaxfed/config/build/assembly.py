@@ -242,8 +242,13 @@ def beside_training(
     if "task" in takes:
         from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 
-        body = partial(make_model, config, federation, head=False)
-        given["task"] = PrototypeTask(federation.num_classes, federation.max_labels, body)
+        given["task"] = PrototypeTask(
+            federation.num_classes,
+            federation.max_labels,
+            partial(make_model, config, federation, head=False),
+            # On a network nobody knows it of all clients.
+            federation.max_labels_of_a_class if federation.census is None else 0,
+        )
     return given
 
 

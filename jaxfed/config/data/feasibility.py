@@ -47,14 +47,13 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, se
     """Check the clients of the repeat with this seed, without their examples.
 
     Raises:
-        UsageError: they have no labels, or too few of a class; nothing is held out that the config tests or
+        UsageError: they have no labels; nothing is held out that the config tests or
             validates on; they are too few, too slow or too many for its rounds, its deadline or the memory.
     """
     if not config.federation.num_clients:  # else it is in the config, which has been checked
         check_number_of_clients(config, federation.num_clients)
     check_deadlines(config, federation, seed)
     _check_points(dataset, config, federation)
-    _check_labels_of_a_class(config, federation)
     _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
 
 
@@ -110,28 +109,6 @@ def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) 
             value="auroc",
             allowed="raise dataset.validation_fraction",
         )
-
-
-def _check_labels_of_a_class(config: ConfigDict, federation: Federation) -> None:
-    """Check that some client has enough labels of a class for a method's episodes and prototypes.
-
-    An episode needs `support` examples of a class and one more to query. Prototypes of fewer than
-    `min_labels` labels are withheld.
-    """
-    most = federation.max_labels_of_a_class
-    if not most:
-        return  # only the server has labels, or nobody
-    for name in chosen(config):
-        given = all_keywords(config, name)
-        for key, allowed, why in (
-            ("support", most - 1, "a query needs one more"),
-            ("min_labels", most, "no client would share a prototype"),
-        ):
-            if key in given and given[key] > allowed:
-                wrong = (
-                    f"at most {allowed}: no client has more than {most} labels of a class; {why}"
-                )
-                raise UsageError(wrong, key=f"config.{name}.{key}", value=given[key])
 
 
 def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> Iterator[str]:

@@ -23,14 +23,7 @@ _VALIDATION = "dataset.validation_fraction"
 
 
 class Statistic(NamedTuple):
-    """One kind of statistics.
-
-    Fields:
-        key: config key that causes it.
-        value: value of this key.
-        what: description of the statistics and their rows.
-        instead: advice for avoiding it; "" if it is listed as not covered by epsilon.
-    """
+    """Statistics that a key causes, in words; `instead` avoids them, "": an epsilon does not cover them."""
 
     key: str
     value: object
@@ -40,7 +33,8 @@ class Statistic(NamedTuple):
 
 def statistics(config: ConfigDict, dataset: Dataset) -> Iterator[Statistic]:
     """Yield the statistics that all methods of a run depend on."""
-    wanted, key = config.preprocessing, "preprocessing.kind"
+    wanted, name, key = config.preprocessing, config.dataset.name, "preprocessing.kind"
+    encoder, share = dataset.encoder, config.dataset.validation_fraction
     if wanted.kind == "standardized":
         what = "exact means and deviations of all features over all clients' rows"
         instead = "use 'identity'; its network scales by public examples (federation.public_size)"
@@ -50,38 +44,31 @@ def statistics(config: ConfigDict, dataset: Dataset) -> Iterator[Statistic]:
     if wanted.components:
         what = "exact principal components of the features of all clients' rows"
         yield Statistic("preprocessing.components", wanted.components, what, "use 0")
-    name = config.dataset.name
     if dataset.gaps is not None and dataset.gaps.columns:
         what = "exact medians, over all clients' rows, of columns in which numbers are missing"
-        yield Statistic(
-            "dataset.name", name, what, "fill the missing values in the data with public numbers"
-        )
-    if isinstance(dataset.encoder, TableEncoder) and any(c.texts for c in dataset.encoder.columns):
-        what = "which texts occur in columns of texts"
-        yield Statistic("dataset.name", name, what)
-    if config.dataset.validation_fraction:
-        what = "which state does best on the validation examples"
-        yield Statistic(_VALIDATION, config.dataset.validation_fraction, what)
+        instead = "fill the missing values in the data with public numbers"
+        yield Statistic("dataset.name", name, what, instead)
+    if isinstance(encoder, TableEncoder) and any(column.texts for column in encoder.columns):
+        yield Statistic("dataset.name", name, "which texts occur in columns of texts")
+    if share:
+        yield Statistic(_VALIDATION, share, "which state does best on the validation examples")
 
 
 def lines(config: ConfigDict, dataset: Dataset, num_public: int) -> list[str]:
     """Return a line for each kind of statistics, with who learns it; `input_lines` come last."""
+    found = list(statistics(config, dataset))
     made = [
         f"{one.key}={one.value!r}: the server and all clients learn {one.what}"
-        for one in statistics(config, dataset)
+        for one in found
         if one.key != _VALIDATION  # no client's examples
     ]
-    left_out = [one.key for one in statistics(config, dataset)]
-    return made + input_lines(config, num_public, left_out)
+    return made + input_lines(config, num_public, [one.key for one in found])
 
 
 def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = ()) -> list[str]:
     """Return lines on the data that scale the inputs of networks.
 
-    Args:
-        config: config of the run.
-        num_public: number of public examples.
-        left_out: keys of statistics that a method's epsilon does not cover.
+    `left_out` are the keys of statistics that a method's epsilon does not cover.
     """
     chosen, found = methods.chosen(config), []
     if scaled := [name for name in chosen if scales_by_clients(config, name)]:
@@ -90,10 +77,9 @@ def input_lines(config: ConfigDict, num_public: int, left_out: Sequence[str] = (
             "deviations over all clients' rows"
         )
     by = f"scaled by the {num_public:,} public examples" if num_public else "not scaled by data"
-    for name in filter(lambda name: methods.needs(config, name).private, chosen):
-        started = ["training.initial_model"] * starts_from_state(
-            methods.with_own_training(config, name)
-        )
+    for name in _private(config):
+        seen = methods.with_own_training(config, name)
+        started = ["training.initial_model"] * starts_from_state(seen)
         not_covered = ", ".join([*left_out, *started, "losses", "accuracies"])
         found.append(
             f"{name}: inputs of its network are {by}; its epsilon does not cover {not_covered}"
@@ -107,13 +93,15 @@ def check_private(config: ConfigDict, dataset: Dataset) -> None:
     Raises:
         UsageError: one does.
     """
-    for name in methods.chosen(config):
-        if methods.needs(config, name).private:
-            for one in statistics(config, dataset):
-                if one.instead:
-                    raise UsageError(
-                        f"reveals {one.what}, which the epsilon of {name!r} does not cover",
-                        key=f"config.{one.key}",
-                        value=one.value,
-                        allowed=one.instead,
-                    )
+    avoidable = [one for one in statistics(config, dataset) if one.instead]
+    for name in _private(config) if avoidable else ():
+        raise UsageError(
+            f"reveals {avoidable[0].what}, which the epsilon of {name!r} does not cover",
+            key=f"config.{avoidable[0].key}",
+            value=avoidable[0].value,
+            allowed=avoidable[0].instead,
+        )
+
+
+def _private(config: ConfigDict) -> list[str]:
+    return [name for name in methods.chosen(config) if methods.needs(config, name).private]

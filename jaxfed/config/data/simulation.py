@@ -54,6 +54,10 @@ from jaxfed.host.checkpoint import Checkpoints
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
 _OF_NO_NUMBER = -1
+_ARRAYS = (
+    *("x", "y", "x_test", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),
+    *("x_validation", "y_validation"),
+)
 
 
 class Simulation:
@@ -224,19 +228,7 @@ class Simulation:
 
         Checksums of weights files are included (`jaxfed.config.build.weights_files`).
         """
-        data = self._dataset
-        arrays = {
-            "x": data.x,
-            "y": data.y,
-            "x_test": data.x_test,
-            "y_test": data.y_test,
-            "client_id": data.client_id,
-            "client_id_test": data.client_id_test,
-            "subclass": data.subclass,
-            "subclass_test": data.subclass_test,
-            "x_validation": data.x_validation,
-            "y_validation": data.y_validation,
-        }
+        arrays = {name: getattr(self._dataset, name) for name in _ARRAYS}
         if self._public is not None:
             arrays |= {"x_public": self._public.x, "y_public": self._public.y}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}

@@ -7,6 +7,7 @@ public = public_set(config, dataset)           # federation.public_dataset, for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,12 +33,7 @@ def clients_set(config: ConfigDict) -> Dataset:
     wanted = config.dataset
     try:
         with section("config.dataset", {**{key: key for key in wanted}, "name_or_path": "name"}):
-            return load(
-                wanted.name,
-                root=wanted.root or None,
-                **_columns(config),
-                options=_options(config, wanted.name),
-            )
+            return _loaded(config, wanted.name, **_columns(config))
     except UsageError as error:
         if not error.key:  # what is wrong is the set's content
             error.key = "config.dataset.name"
@@ -49,8 +45,7 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
 
     A file of the same kind as the clients' own (`.csv` and `.csv`) has the same columns: of the label, of
     clients, and those that are dropped; all of these may be missing. Without a header columns are known by
-    their places. Other sets have their default label.
-    Image files get the clients' `dataset.image_size`.
+    their places. Other sets have their default label. Image files get the clients' `dataset.image_size`.
 
     Args:
         config: of the experiment.
@@ -63,39 +58,21 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     name = config.federation.public_dataset
     if not name:
         return None
-    try:
-        is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
-        columns = _columns(config)
-        encoder = dataset.encoder
-        if isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
-            # Without a header, the label is the clients' last column.
-            columns["label_key"] = encoder.label or None
+    is_alike = Path(name).suffix == Path(config.dataset.name).suffix != ""
+    columns, encoder = _columns(config), dataset.encoder
+    if isinstance(encoder, TableEncoder) and encoder.label.lower() not in LABELS:
+        # Without a header, the label is the clients' last column.
+        columns["label_key"] = encoder.label or None
+    if not is_alike:
+        columns = {"image_size": columns["image_size"]}
+    with _naming_public(name):
         try:
-            public = _public(config, columns if is_alike else {"image_size": columns["image_size"]})
+            public = _loaded(config, name, labels_optional=True, **columns)
         except UsageError as error:
             if is_alike or error.key != "image_size":
                 raise
-            public = _public(config, {})  # images of arrays have their size
-    except UsageError as error:
-        raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
-    theirs, ours = public.names["features"], dataset.names["features"]
-    if theirs and ours and theirs != ours:
-        place, there, here = next(differences(zip_longest(theirs, ours)))
-        raise UsageError(
-            f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
-            key="config.federation.public_dataset",
-            value=name,
-            allowed="use the same columns in the same order, and the same texts in them",
-        )
-    kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
-    forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
-    if forms[0] != forms[1]:
-        raise UsageError(
-            f"its examples are {kinds[0]}",
-            key="config.federation.public_dataset",
-            value=name,
-            allowed=f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}",
-        )
+            public = _loaded(config, name, labels_optional=True)  # images of arrays have their size
+    _check_alike(public, dataset, name)
     num_classes = len(np.unique(public.y[public.is_labeled]))
     if config.federation.public_labeled and num_classes < 2:
         raise UsageError(
@@ -107,6 +84,24 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
     return public
 
 
+def _check_alike(public: Dataset, dataset: Dataset, name: str) -> None:
+    """Check that public examples have the clients' features, shape and type."""
+    wrong, allowed = "", ""
+    theirs, ours = public.names["features"], dataset.names["features"]
+    kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
+    forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
+    if theirs and ours and theirs != ours:
+        place, there, here = next(differences(zip_longest(theirs, ours)))
+        wrong = f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}"
+        allowed = "use the same columns in the same order, and the same texts in them"
+    elif forms[0] != forms[1]:
+        wrong = f"its examples are {kinds[0]}"
+        allowed = f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}"
+    if wrong:
+        key = "config.federation.public_dataset"
+        raise UsageError(wrong, key=key, value=name, allowed=allowed)
+
+
 def completed_public(public: Dataset, gaps: Gaps | None) -> Dataset:
     """Fill the public set's gaps as those of the clients' examples, `Dataset.gaps`.
 
@@ -116,13 +111,18 @@ def completed_public(public: Dataset, gaps: Gaps | None) -> Dataset:
     if gaps is None and not public.has_gaps:
         return public
     filled, names = (gaps or Gaps((), ())).filled, public.names["features"]
-    try:
+    with _naming_public(public.name):
         x, x_test = (filled(part, names) for part in (public.x, public.x_test))
-    except UsageError as error:
-        raise UsageError(
-            str(error), key="config.federation.public_dataset", value=public.name
-        ) from error
     return replace(public, x=x, x_test=x_test, has_gaps=False)
+
+
+@contextmanager
+def _naming_public(name: str) -> Iterator[None]:
+    """Name `federation.public_dataset` in errors of the enclosed code."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(str(error), key="config.federation.public_dataset", value=name) from error
 
 
 def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, Any]]:
@@ -130,11 +130,10 @@ def differences(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any, An
     return ((place, a, b) for place, (a, b) in enumerate(pairs) if a != b)
 
 
-def _public(config: ConfigDict, columns: dict[str, Any]) -> Dataset:
-    """Load the public data set with these options of its columns."""
-    name, root = config.federation.public_dataset, config.dataset.root or None
-    options = _options(config, name)
-    return load(name, root=root, **columns, labels_optional=True, options=options)
+def _loaded(config: ConfigDict, name: str, **keywords: Any) -> Dataset:
+    """Load a data set; a reader registered under its name receives the section of that name."""
+    options = config.get(name) if name in READERS else None
+    return load(name, root=config.dataset.root or None, options=options, **keywords)
 
 
 def _columns(config: ConfigDict) -> dict[str, Any]:
@@ -146,8 +145,3 @@ def _columns(config: ConfigDict) -> dict[str, Any]:
         "image_size": wanted.image_size or None,
         "drop": wanted.drop,
     }
-
-
-def _options(config: ConfigDict, name: str) -> ConfigDict | None:
-    """Return the section of a reader registered under this name, else None."""
-    return config.get(name) if name in READERS else None
