@@ -70,7 +70,7 @@ def plugged_labels(parts, *, confidence="softmax"):
 
 
 @MODELS.register("plugged_network")
-def plugged_network(input_shape, num_classes=None, *, width: int = 8, slope=2.0):
+def plugged_network(input_shape, num_classes=None, *, width: Count = 8, slope=2.0):
     (pixels,) = input_shape
     return from_flax(
         lambda rngs: nnx.Sequential(

@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.sections import MIXED
+from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.learners import LEARNERS, SCALE_FREE, TAKEN
 from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
@@ -21,7 +22,8 @@ from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
     """Return the names of the clients' learners."""
-    return tuple(config.learner.names) if config.learner.name == MIXED else (config.learner.name,)
+    each: tuple[str, ...] = section_of(config, "learner").each
+    return each
 
 
 def has_networks(config: ConfigDict) -> bool:
@@ -36,56 +38,34 @@ def heeds_scales(config: ConfigDict) -> bool:
     return not free.issuperset(names_of(config))
 
 
-def takes(name: str, keyword: str) -> bool:
+def takes(name: str, ingredient: str) -> bool:
     """True if a learner's factory has this keyword."""
-    return name in LEARNERS and keyword in settings_of(LEARNERS[name])
+    return name in LEARNERS and ingredient in settings_of(LEARNERS[name])
 
 
-def settings(name: str) -> dict[str, Setting]:
-    """Return keyword -> setting of a learner."""
-    return {key: one for key, one in settings_of(LEARNERS[name]).items() if key not in TAKEN}
+def settings_at(name: str) -> Mapping[str, Setting]:
+    """Return key -> setting of a learner's section; empty for an unknown learner."""
+    known = settings_of(LEARNERS[name]) if name in LEARNERS else {}
+    return {key: one for key, one in known.items() if key not in TAKEN}
 
 
-def passes_on(name: str, keyword: str) -> bool:
-    """True for a keyword that a learner passes through unchecked, to the class named by `estimator`."""
-    is_open = name in LEARNERS and takes_any(LEARNERS[name])
-    return is_open and keyword not in settings_of(LEARNERS[name]) and keyword.isidentifier()
+def is_open(name: str, key: str) -> bool:
+    """True for a key that a learner hands on unchecked: a keyword of the class named by `estimator`."""
+    return (
+        name in LEARNERS and takes_any(LEARNERS[name]) and key not in (*settings_at(name), *TAKEN)
+    )
 
 
-def check_learner(config: ConfigDict) -> None:
-    """Check that a mixture lists at most as many learners as clients.
-
-    Raises:
-        UsageError: names the key.
-    """
-    names, num_clients = config.learner.names, config.federation.num_clients
-    if 0 < num_clients < len(names):
-        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-        raise UsageError(wrong, key="config.learner.names", value=names)
-
-
-def check_learners(config: ConfigDict, method: str, takes: Collection[str]) -> None:
-    """Check the keywords of the clients' learners, and that a method of networks has networks.
-
-    `takes` are the method's ingredients.
+def check_keywords(name: str, given: Mapping[str, Any]) -> None:
+    """Check that a learner has the keywords that it needs, and that its class takes them.
 
     Raises:
-        UsageError: a missing keyword, a value that is not allowed, or a learner that the method cannot use.
+        UsageError: a missing keyword, or what the class refuses.
     """
-    names = names_of(config)
-    if "network" in takes and names != ("network",):
-        raise UsageError(
-            f"{method!r} shares probabilities or scores; only networks can learn from them",
-            key="config.learner.name",
-            value=config.learner.name,
-            allowed="use 'network'",
-        )
-    for name in names:
-        given = config.learner.get(name, {})
-        for key, one in settings(name).items():
-            if one.default is REQUIRED and key not in given:
-                wrong = f"missing; learner.name={name!r} needs it"
-                raise UsageError(wrong, key=f"config.learner.{name}.{key}")
-        if name not in LEARNERS.from_outside() and "training" not in settings_of(LEARNERS[name]):
-            with section(f"config.learner.{name}", given):
-                LEARNERS[name](num_classes=2, **given)  # its class has the last word on keywords
+    for key, one in settings_at(name).items():
+        if one.default is REQUIRED and key not in given:
+            wrong = f"missing; learner.name={name!r} needs it"
+            raise UsageError(wrong, key=f"config.learner.{name}.{key}")
+    if name not in LEARNERS.from_outside() and not takes(name, "training"):
+        with section(f"config.learner.{name}", given):
+            LEARNERS[name](num_classes=2, **given)

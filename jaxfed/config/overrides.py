@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -23,12 +23,20 @@ from jaxfed.config import base, learner_section, methods
 from jaxfed.config.keys import flatten, remember_values, remembered_values
 from jaxfed.config.sections import SECTIONS, TrainingSection
 from jaxfed.config.stored import GONE
+from jaxfed.data import SCHEMES
+from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import method_settings
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS, options_of
-from jaxfed.settings import REQUIRED, Setting, advice, settings_of
+from jaxfed.registry import Registry
+from jaxfed.settings import REQUIRED, OneOf, Setting, advice, settings_of
+from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
+PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
+"""Registries whose entries from outside have sections of their names."""
+CANDIDATES = "selection.candidates."  # METHOD.KEY follows
+_ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {
     **dict.fromkeys(
@@ -84,17 +92,40 @@ def as_text(key: str, value: Any) -> str:
 def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
     """Return key -> setting of what a section may have; "" is the keys outside of sections."""
     owner, _, inner = section.partition(".")
+    if section.startswith(CANDIDATES):
+        return _candidates(config, section.removeprefix(CANDIDATES))
+    for registry in PLUGINS:
+        if section in registry.from_outside():
+            return settings_of(registry[section])
     if section in SECTIONS:
         own = settings_of(SECTIONS[section])
         network = config.get("model", {}).get("name", "")
         return {**own, **options_of(network)} if section == "model" and network in MODELS else own
     if owner == "learner" and inner in LEARNERS:
-        return learner_section.settings(inner)
+        return learner_section.settings_at(inner)
     if owner not in (*ALGORITHMS, *methods.variants(config)):
         return {}
     if inner:
         return settings_of(TrainingSection) if inner == "training" else {}
-    return method_settings(methods.factory_of(config, owner))
+    own = method_settings(methods.factory_of(config, owner))
+    return own if owner in ALGORITHMS else {**own, "algorithm": _ALGORITHM}
+
+
+def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
+    """Return lists of the numbers and switches that a one-shot method has, in place of one value."""
+    if name not in (*ALGORITHMS, *methods.variants(config)):
+        return {}
+    if methods.trains(config, name):
+        raise UsageError(
+            f"{name!r} trains a model",
+            key=f"config.{CANDIDATES}{name}",
+            allowed="use a sweep, whose points its validation split chooses among",
+        )
+    return {
+        key: one._replace(hint=tuple[one.hint, ...], default=())  # type: ignore[name-defined]
+        for key, one in settings_in(config, name).items()
+        if type(one.default) in (bool, int, float)
+    }
 
 
 def setting_of(config: ConfigDict, key: str) -> Setting | None:
@@ -103,8 +134,8 @@ def setting_of(config: ConfigDict, key: str) -> Setting | None:
     learner = section.removeprefix("learner.")
     known = settings_in(config, section)
     if name == "algorithm" and section.isidentifier() and section not in config:
-        return Setting(str, "", "algorithm of the variant that it defines")
-    if learner != section and name not in known and learner_section.passes_on(learner, name):
+        return _ALGORITHM  # an override is about to define a variant
+    if learner != section and name not in known and learner_section.is_open(learner, name):
         return Setting(Any, None, "keyword of the estimator's class")
     return known.get(name)
 
@@ -126,7 +157,8 @@ def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that a setting is declared for."""
     names = (*ALGORITHMS, *methods.variants(config))
     own = [f"{name}.training" for name in names if methods.trains(config, name)]
-    sections = (*SECTIONS, *(f"learner.{name}" for name in LEARNERS), *names, *own)
+    plugins = (name for registry in PLUGINS for name in registry.from_outside())
+    sections = (*SECTIONS, *plugins, *(f"learner.{name}" for name in LEARNERS), *names, *own)
     return {
         f"{section}.{key}".lstrip(".")
         for section in sections

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section, open_sections
+from jaxfed.config import learner_section
 from jaxfed.config.keys import flatten
-from jaxfed.config.overrides import nearest_keys
+from jaxfed.config.overrides import PLUGINS, nearest_keys
 from jaxfed.config.sections import shared_settings
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain
@@ -44,8 +44,10 @@ def entries() -> list[Entry]:
 def registered_entries() -> list[Entry]:
     """Return the keys of what was registered from outside, by a config file for instance."""
     found = [*_of_registries(_registered)]
-    for name, factory in open_sections.plugged_in().items():
-        found += [_entry(f"{name}.{key}", one) for key, one in settings_of(factory).items()]
+    for registry in PLUGINS:
+        for name in registry.from_outside():
+            own = settings_of(registry[name])
+            found += [_entry(f"{name}.{key}", one) for key, one in own.items()]
     return found
 
 
@@ -214,7 +216,7 @@ def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]])
     for name, factory in chosen(ALGORITHMS):
         yield from (_entry(f"{name}.{key}", one) for key, one in _settings_of(factory).items())
     for name, _ in chosen(LEARNERS):
-        own = learner_section.settings(name)
+        own = learner_section.settings_at(name)
         yield from (_entry(f"learner.{name}.{key}", one) for key, one in own.items())
     yield from _of_networks(chosen(MODELS))
 

@@ -1,36 +1,44 @@
-"""Check of a whole config: known keys, allowed values, and combinations of keys.
+"""Check of a whole config: known keys, allowed values, and conditions between sections. Nothing is built.
 
-Values of shared sections, and pairs within one, are checked as `jaxfed.config.sections` makes their objects.
-A method's section has the keywords of its factory in `jaxfed.algorithms`, which checks their values.
+A value is checked by its hint (`jaxfed.config.overrides.settings_in`), two of one section by the section's
+class. Conditions between sections, and between a section and a method's declaration, stand here; those on the
+number of clients in `jaxfed.config.client_numbers`, those on simulated time in `jaxfed.config.clock`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import clock, learner_section, methods
-from jaxfed.config.build.assembly import settings_to_try
+from jaxfed.config.build.assembly import label_settings, naming_settings, settings_to_try
+from jaxfed.config.build.networks import (
+    naming_initial_model,
+    repeats_that_differ,
+    saved_model,
+    starts_from_state,
+)
 from jaxfed.config.build.views import check_views
-from jaxfed.config.checks.method_check import check_method
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.keys import flatten
-from jaxfed.config.learner_section import check_learner
-from jaxfed.config.open_sections import CANDIDATES, check_candidates, check_plugin, plugged_in
-from jaxfed.config.overrides import known_keys, setting_of, unknown_key
-from jaxfed.config.sections import SECTIONS, TrainingSection, section_of, shared_settings
-from jaxfed.config.server_labels import check_labels_at
-from jaxfed.errors import UsageError, section
-from jaxfed.federation.method import method_settings
-from jaxfed.models import options_of
-from jaxfed.settings import OneOf, advice, check_each, check_value, settings_of
-from jaxfed.training.local.augmentation import compose
+from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
+from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import check_rounds
+from jaxfed.federation.method import Method, checked
+from jaxfed.settings import REQUIRED, OneOf, advice, check_value
+from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
+from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
-_SECTIONS = (
-    *filter(None, SECTIONS),
-    *("xclp", "per_client_lp"),  # also label sources of methods that train a model
+_ANY = {"num_classes": 2}  # no rule and no condition depends on it
+# In one run, all labels are either at clients or at the server. Most methods can learn from both.
+_ONE_TABLE = (
+    "methods for both stand in one table with 'server' "
+    "(ml_collections_configs/labels_at_server.py has them), others in two runs that "
+    "`launch.report RUN RUN` puts on one page"
 )
 
 
@@ -41,117 +49,69 @@ def check(config: ConfigDict) -> None:
         UsageError: names the first key that is unknown, missing, of the wrong type or out of range,
             or two keys that contradict each other.
     """
-    flat = dict(flatten(config.to_dict()))
-    _check_is_whole(config)
-    section_of(config, "model")  # its name determines its keys
-    variants = methods.variants(config)
-    names = [*ALGORITHMS, *variants]
-    for name in variants:
-        _check_variant(name, config[name].algorithm)
-    plugins = plugged_in()
-    for key, value in flat.items():
-        # The sections of networks and methods are checked by their factories.
-        if not key.startswith(CANDIDATES) and key.partition(".")[0] not in (
-            *names,
-            *plugins,
-        ):
-            if setting_of(config, key) is None:
-                raise unknown_key(key, known_keys(config))
-            owner, _, leaf = key.rpartition(".")
-            if owner.startswith("learner."):
-                known = learner_section.settings(owner.removeprefix("learner."))
-                check_each(known, {leaf: value}, f"config.{owner}")
+    _check_keys(config)
     for name in SECTIONS:
         section_of(config, name)
-    for key in ("algorithm", "baselines"):
-        hint: Any = Annotated[str, OneOf(names)]
-        hint = tuple[hint, ...] if key == "baselines" else hint
-        check_value(f"config.{key}", config[key], hint)
-    for name, factory in plugins.items():
-        check_plugin(name, factory, methods.section_of(config, name))
-    for name in names:  # also those outside the run: a sweep may use them
-        own = methods.section_of(config, name)
-        check_each(method_settings(methods.factory_of(config, name)), own, f"config.{name}")
-        _check_own_training(config, name)
-    for key in flat:
-        if key.startswith(CANDIDATES):
-            check_candidates(config, key, flat[key])
-    for key, option in options_of(config.model.name).items():
-        if key in config.model:
-            check_value(f"config.model.{key}", config.model[key], option.hint)
+    known: Any = Annotated[str, OneOf((*ALGORITHMS, *methods.variants(config)))]
+    check_value("config.algorithm", config.algorithm, known)
+    check_value("config.baselines", config.baselines, tuple[known, ...])
     _check_together(config)
     for name in methods.chosen(config):
-        check_method(config, name)
-        _check_training_cohort(config, name)
+        _check_method(config, name)
     if config.federation.num_clients:
         check_number_of_clients(config, config.federation.num_clients)
     clock.check(config)
 
 
-def _check_is_whole(config: ConfigDict) -> None:
-    """Check that every required section and key exists."""
-    sections = {name: config.get(name) for name in _SECTIONS}
-    candidates = (sections["selection"] or {}).get("candidates")
-    for name, own in {**sections, "selection.candidates": candidates}.items():
-        if not isinstance(own, ConfigDict):
+def _check_keys(config: ConfigDict) -> None:
+    """Check that all keys are known and allowed, and that the shared ones are there."""
+    required = (*filter(None, SECTIONS), "xclp", "per_client_lp")
+    flat = dict(flatten(config.to_dict()))
+    for name in (*required, "selection.candidates"):
+        *parents, leaf = name.split(".")
+        owner = config.get(parents[0], {}) if parents else config
+        if not isinstance(owner.get(leaf), ConfigDict):
             raise UsageError(
                 "the section is missing",
                 key=f"config.{name}",
                 allowed="jaxfed.config.base.get_config() has it",
             )
-    flat = dict(flatten(config.to_dict()))
     for key, one in shared_settings().items():
         if key not in flat:
             raise UsageError("missing", key=f"config.{key}", allowed=advice(one.hint))
-
-
-def _check_variant(name: str, algorithm: Any) -> None:
-    """Check a variant: the name of its section, and the algorithm that it names."""
-    if name in _SECTIONS or not name.isidentifier():
-        raise UsageError(
-            f"{name!r} cannot name a method",
-            key=f"config.{name}.algorithm",
-            allowed=f"use an identifier other than the sections {', '.join(_SECTIONS)}",
-        )
-    check_value(f"config.{name}.algorithm", algorithm, Annotated[str, OneOf(ALGORITHMS)])
-
-
-def _check_own_training(config: ConfigDict, name: str) -> None:
-    """Check that a method's own training has keys and values that the section `training` allows."""
-    method = methods.section_of(config, name)
-    if "training" not in method:
-        return
-    own = method["training"]
-    if not isinstance(own, ConfigDict | dict):
-        raise UsageError(
-            key=f"config.{name}.training", value=own, allowed="use a section of training's keys"
-        )
-    if own and not methods.trains(config, name):
-        wrong = methods.without_training(config, name)
-        raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
-    known = settings_of(TrainingSection)
-    for key, value in own.items():
-        if key not in known:
-            raise unknown_key(f"{name}.training.{key}", [f"{name}.training.{k}" for k in known])
-        check_value(f"config.{name}.training.{key}", value, known[key].hint)
-        if known[key].hint is known["augmentation"].hint:
-            with section(f"config.{name}.training", {"augmentation": key}):
-                compose(value)
-
-
-def _check_training_cohort(config: ConfigDict, name: str) -> None:
-    """Check that labels are at clients if fewer clients train than label."""
-    size = methods.with_own_training(config, name).training.training_cohort_size
-    if not size or not methods.uses_training(config, name):
-        return
-    key = f"config.{methods.training_key(config, name, 'training_cohort_size')}"
-    if config.federation.labels_at == "server":
-        allowed = "set it to 0, or federation.labels_at='clients'"
-        raise UsageError("needs labels at clients", key=key, value=size, allowed=allowed)
+    for name in methods.variants(config):
+        key = f"config.{name}.algorithm"
+        if name in required or not name.isidentifier():
+            raise UsageError(
+                f"{name!r} cannot name a method",
+                key=key,
+                allowed=f"use an identifier other than the sections {', '.join(required)}",
+            )
+        check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
+    for name in (*ALGORITHMS, *methods.variants(config)):
+        section = methods.section_of(config, name)
+        own = section["training"] if "training" in section else {}
+        if not isinstance(own, Mapping | ConfigDict):
+            allowed = "use a section of training's keys"
+            raise UsageError(key=f"config.{name}.training", value=own, allowed=allowed)
+        if own and not methods.trains(config, name):
+            wrong = methods.without_training(config, name)
+            raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
+    for name in config.selection.candidates:
+        if name in ALGORITHMS and name not in config:
+            wrong = f"the section is missing; config.selection.candidates.{name} has values for it"
+            raise UsageError(wrong, key=f"config.{name}")
+    # Sections of baselines refer to XCLP's, whose keys are therefore named.
+    for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith("xclp.")):
+        one = setting_of(config, key)
+        if one is not None:
+            check_value(f"config.{key}", value, one.hint)
+        elif value != {}:  # an empty section
+            raise unknown_key(key, known_keys(config))
 
 
 def _check_together(config: ConfigDict) -> None:
-    """Check combinations of keys."""
+    """Check conditions between shared sections."""
     chosen = methods.chosen(config)
     nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
@@ -170,22 +130,134 @@ def _check_together(config: ConfigDict) -> None:
                 raise UsageError(
                     key="config.pseudo_label.safeguard", value="network", allowed=f"set {needed}"
                 )
-    _check_last_round(config)
-    check_labels_at(config)
-    check_views(config)
-    check_learner(config)
-
-
-def _check_last_round(config: ConfigDict) -> None:
-    """Check that the rounds of an audit and the round in which teachers vote exist."""
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(
             key="config.audit.rounds",
             value=config.audit.rounds,
             allowed=f"use rounds from 1 to rounds={config.rounds}",
         )
-    for name in methods.chosen(config):
-        last = methods.all_keywords(config, name).get("teacher_rounds", 0)
-        if last > config.rounds:
-            wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
-            raise UsageError(wrong, key=f"config.{name}.teacher_rounds", value=last)
+    if 0 < config.federation.num_clients < len(config.learner.names):
+        wrong = f"at most {config.federation.num_clients} with federation.num_clients="
+        names = config.learner.names
+        raise UsageError(
+            f"{wrong}{config.federation.num_clients}", key="config.learner.names", value=names
+        )
+    check_views(config)
+
+
+def _check_method(config: ConfigDict, name: str) -> None:
+    """Check a method of the run: its keywords together, its own training, its labels, its learners."""
+    needed, own = methods.needs(config, name), methods.keywords(config, name)
+    for key, one in settings_in(config, name).items():
+        if one.default is REQUIRED and key not in own:
+            raise UsageError("missing", key=f"config.{name}.{key}", allowed=f"{name!r} needs it")
+    _check_own_training(config, name)
+    _check_place_of_labels(config, name, needed)
+    if "public" in needed.takes and not section_of(config, "federation").has_public:
+        raise UsageError(
+            f"{name!r} has clients learn labels of public examples",
+            key="config.federation.public_size",
+            value=0,
+            allowed=f"use 1 or more, or {OTHER_PUBLIC}",
+        )
+    last = methods.all_keywords(config, name).get("teacher_rounds", 0)
+    if last > config.rounds:
+        wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
+        raise UsageError(wrong, key=f"config.{name}.teacher_rounds", value=last)
+    factory = methods.factory_of(config, name)
+    tried = [{}] if needed.trains else settings_to_try(config, name)
+    for settings in tried if config.selection.settings != "given" else tried[:1]:
+        with naming_settings(config, name, settings):
+            checked(factory, {**_ANY, **own, **settings})
+    if needed.has_learners:
+        _check_learners(config, name, needed)
+    elif needed.trains:
+        _check_labels(config, name, needed)
+
+
+def _check_own_training(config: ConfigDict, name: str) -> None:
+    """Check a method's training, with what its section or its algorithm's has of it."""
+    if not methods.uses_training(config, name):
+        return
+    seen = methods.with_own_training(config, name)
+    for key in methods.unread_keys(config, name):
+        if (written := methods.training_key(config, name, key)) != f"training.{key}":
+            wrong = f"{name!r} does not read it"
+            raise UsageError(wrong, key=f"config.{written}", allowed="leave it out")
+    with methods.naming_own_training(config, name):
+        section_of(seen, "training")
+        if starts_from_state(seen):
+            with naming_initial_model(seen):
+                for repeat in repeats_that_differ(seen):
+                    saved_model(seen, repeat)
+    size = seen.training.training_cohort_size
+    if size and config.federation.labels_at == "server":
+        raise UsageError(
+            "needs labels at clients",
+            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
+            value=size,
+            allowed="set it to 0, or federation.labels_at='clients'",
+        )
+
+
+def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
+    """Check that a method can use labels where they are: at clients, or at the server."""
+    place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
+    if place == "server" and methods.labels_in_one_shot(config, name):
+        wrong = f"{name!r} labels in one shot by labels that clients have"
+    elif place == "server" and needed.has_learners:
+        wrong = f"clients of {name!r} learn from labels of their own"
+    elif needed.trains and not needed.has_learners and place not in needed.labels_at:
+        (other,) = needed.labels_at
+        wrong = f"{name!r} needs labels at the {other}"
+        allowed = f"use {other!r}; {_ONE_TABLE}"
+    elif place == "server" and needed.pseudo_label in BY_OWN_LABELS:
+        wrong = f"{name!r} labels by what each client makes of its own labels"
+    elif place == "server" and needed.pseudo_label == "xclp":
+        parameters, _ = label_settings(config, **_ANY)
+        if not is_one_program(parameters) or parameters.compared_clients:
+            wrong = (
+                "the server then takes part in XCLP, whose noise, protocols and choices are for "
+                "clients"
+            )
+            allowed = (
+                "set no noise, hamming='plaintext', row_sums='plaintext', influence='labels', "
+                "compared_clients=0, select=(), client_prior=0 and confidence='entropy' in "
+                "config.xclp"
+            )
+    if wrong:
+        key = "config.federation.labels_at"
+        raise UsageError(wrong, key=key, value=place, allowed=allowed)
+
+
+def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
+    """Check that a method of one model has the labels, the views and the rounds that it needs."""
+    training: Any = methods.with_own_training(config, name).training
+    if needed.two_views and not training.strong_augmentation:
+        raise UsageError(
+            f"{name!r} compares two views of an example",
+            key=f"config.{methods.training_key(config, name, 'strong_augmentation')}",
+            value=(),
+            allowed="name augmentations, such as ('cutout:8',)",
+        )
+    label_settings(config, **_ANY)
+    if isinstance(needed.pseudo_label, str):
+        with methods.naming_keywords(config, name):
+            check_source(needed.pseudo_label)
+    if needed.pseudo_label != "none":
+        key = methods.training_key(config, name, "labeled_only_rounds")
+        check_rounds(training.labeled_only_rounds, config.rounds, "config.rounds", f"config.{key}")
+
+
+def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
+    """Check the clients' learners, and that a method of networks has networks."""
+    learners = section_of(config, "learner").each
+    if "network" in needed.takes and learners != ("network",):
+        raise UsageError(
+            f"{name!r} shares probabilities or scores; only networks can learn from them",
+            key="config.learner.name",
+            value=config.learner.name,
+            allowed="use 'network'",
+        )
+    for learner in learners:
+        learner_section.check_keywords(learner, config.learner.get(learner, {}))

@@ -21,8 +21,7 @@ from jaxfed.config import methods
 from jaxfed.config.checks.check import check
 from jaxfed.config.checks.fingerprint import keys_seen_by
 from jaxfed.config.keys import flatten
-from jaxfed.config.open_sections import CANDIDATES
-from jaxfed.config.overrides import setting_of, with_overrides
+from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
 from jaxfed.errors import UsageError
 
 # Keys for execution, monitoring and display of a run with any method.

@@ -142,7 +142,7 @@ def test_a_method_without_a_declaration_may_need_anything():
         (
             "xclp_digits.py:tuned",
             ["selection.candidates.client_knn.num_neighbors=0"],
-            "selection.candidates.client_knn.num_neighbors=0: use integers from 1 on",
+            "selection.candidates.client_knn.num_neighbors=(0,): use lists of integers",
         ),
         (
             "fedct.py:smoke",
