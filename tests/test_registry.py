@@ -55,6 +55,7 @@ from jaxfed.config.file import shipped
 from jaxfed.data import load
 from jaxfed.data.loading import READERS
 from jaxfed.models import MODELS, from_flax
+from jaxfed.settings import Count
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import network_labels
 
