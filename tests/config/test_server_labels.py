@@ -7,7 +7,6 @@ import pytest
 from small_simulations import classes_of, simulation
 
 from jaxfed.config.data.roles import drawn_for_server
-from jaxfed.errors import UsageError
 
 AT_SERVER = {"federation.labels_at": "server", "federation.test": "central"}
 
@@ -40,19 +39,6 @@ def test_labels_at_clients_are_dealt_as_ever(tmp_path):
     federation = simulation(tmp_path, 30).federation(0)
     assert federation.server_examples is None
     assert "server" not in simulation(tmp_path, 30).class_counts(federation)
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"federation.num_labeled": 181}, r"num_labeled=181: the server can have at most 180"),
-        ({"federation.labeled_per_class": 61}, r"labeled_per_class=61: .* at most 60"),
-        ({"federation.labeled_fraction": 0.0}, r"labeled_fraction=0.0: .* the server has no label"),
-    ],
-)
-def test_more_than_there_is(tmp_path, keys, told):
-    with pytest.raises(UsageError, match=told):
-        simulation(tmp_path, 30, **AT_SERVER, **keys).warn()
 
 
 def test_what_has_no_label_is_not_the_servers():

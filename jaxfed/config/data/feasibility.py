@@ -90,14 +90,14 @@ def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) 
             + ", ".join(f"{key}={given[key]}" for key in amounts)
             + f", left_out_client={given.left_out_client}; one is needed at least"
         )
-    for key, points in (
-        ("test_fraction", len(federation.test) + num_new),
-        ("validation_fraction", len(federation.validation)),
+    for key, use, points in (
+        ("test_fraction", "test", len(federation.test) + num_new),
+        ("validation_fraction", "validate", len(federation.validation)),
     ):
         if config.dataset[key] and not points:
             raise UsageError(
                 f"no example out of {np.count_nonzero(dataset.is_labeled)} with a label is left to "
-                f"{key.partition('_')[0]} on",
+                f"{use} on",
                 key=f"config.dataset.{key}",
                 value=config.dataset[key],
             )

@@ -16,29 +16,25 @@ from jaxfed.data import SCHEMES, Dataset, Labels, OwnerScheme, Partition, Scheme
 from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError, section
 
-FIELDS = {
-    "dirichlet_alpha": "alpha",
-    "dirichlet_alpha_rest": "alpha_rest",
-    "dirichlet_share": "share",
-    "classes_per_client": "per_client",
-    "table": "rows",
-    "quantity": "quantity",
-    "quantity_parameter": "parameter",
-    "min_size": "min_size",
-    "labeled_fraction": "fraction",
-    "num_labeled": "number",
-    "labeled_per_class": "per_class",
-    "num_labeled_clients": "clients",
+KEYS = {
+    **{"scheme": "partition", "num_clients": "num_clients", "skew": "skew"},
+    **{
+        "alpha": "dirichlet_alpha",
+        "alpha_rest": "dirichlet_alpha_rest",
+        "share": "dirichlet_share",
+    },
+    **{"per_client": "classes_per_client", "rows": "table"},
+    **{"quantity": "quantity", "parameter": "quantity_parameter", "min_size": "min_size"},
+    **{"fraction": "labeled_fraction", "number": "num_labeled", "per_class": "labeled_per_class"},
+    "clients": "num_labeled_clients",
 }
-"""Key of `federation` -> the field of a scheme, of `Sizes` or of `Labels`."""
+"""Argument of `partition`, or field of a scheme, of `Sizes` or of `Labels` -> key of `federation`."""
 
 _WITH_COLUMN = {
     "client_id": "name the column of a CSV file, or the array of an .npz file, in config.dataset.client_key",
     "subclass": "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
     "subclass",
 }
-_KEYS = {field: key for key, field in FIELDS.items()}
-_KEYS |= {"scheme": "partition", "num_clients": "num_clients", "skew": "skew"}
 
 
 def partitioned(
@@ -57,7 +53,7 @@ def partitioned(
             key="config.federation.num_clients",
             value=wanted.num_clients,
         )
-    with section("config.federation", _KEYS):
+    with section("config.federation", KEYS):
         found = partition(
             data.y[train],
             num_clients=wanted.num_clients or None,
@@ -129,8 +125,7 @@ def _labels(wanted: ConfigDict) -> Labels:
 
 def _values(wanted: ConfigDict, owner: type) -> dict[str, Any]:
     """Return field -> value of the keys that a scheme or `Sizes` has."""
-    own = _fields(owner)
-    return {field: wanted[key] for key, field in FIELDS.items() if field in own}
+    return {field: wanted[KEYS[field]] for field in _fields(owner) if field in KEYS}
 
 
 def _fields(owner: type) -> frozenset[str]:

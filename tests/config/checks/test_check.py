@@ -83,27 +83,6 @@ def test_baselines_follow_xclp_and_can_be_set_alone():
     assert config.xclp.num_neighbors == 20
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["num_labeled=9999"], "config.federation.num_labeled=9999: use 0 to 1438"),
-        (["partition=natural"], "config.federation.partition='natural': needs client_id"),
-        (["min_size=200"], "config.federation.min_size=200: 10 clients need 2000"),
-        (["labeled_per_class=99"], "config.federation.labeled_per_class=99: 990 labels of class"),
-        (
-            ["partition=classes_per_client", "num_clients=3"],
-            "config.federation.classes_per_client=2: 3 clients cover 6 of 10",
-        ),
-    ],
-)
-def test_what_the_data_do_not_have_is_said_by_its_key(overrides, words):
-    with pytest.raises(UsageError) as caught:
-        Simulation(digits(*(f"federation.{override}" for override in overrides))).warn()
-    message = str(caught.value)
-    assert message.startswith(words)
-    assert "\n" not in message
-
-
 def test_many_repeats_are_no_reason_to_keep_silent(monkeypatch):
     """A million of them would be dealt out for hours before the first round."""
     simulation, dealt = Simulation(digits("num_repeats=1000000")), []

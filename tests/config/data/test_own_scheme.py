@@ -8,7 +8,7 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.checks import check
-from jaxfed.config.data.partitioning import FIELDS
+from jaxfed.config.data.partitioning import KEYS
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts
 from jaxfed.data.partitioning import scheme
@@ -63,7 +63,7 @@ def test_every_field_of_jaxfeds_own_is_a_key_of_federation():
         if not issubclass(owner, OwnerScheme)  # their fields are columns of the data
         for field in dataclasses.fields(owner)
     }
-    assert set(FIELDS.values()) == known
+    assert set(KEYS) == known | {"scheme", "num_clients", "skew"}
 
 
 @pytest.fixture(scope="module")

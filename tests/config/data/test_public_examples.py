@@ -5,7 +5,6 @@ import pytest
 from small_simulations import classes_of, simulation
 
 from jaxfed.config import base, file
-from jaxfed.config.checks import check
 from jaxfed.config.data import roles, sources
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
@@ -152,66 +151,6 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
     mean, deviation = np.arange(180).mean(), np.arange(180).std()
     expected = (np.arange(1000, 1050) - mean) / deviation
     np.testing.assert_allclose(federation.public_examples[:, 0], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"federation.public_size": 180}, r"public_size=180: at most 179 .*, and one at least"),
-        (
-            {"federation.public_size": 121, "federation.own_size": 60},
-            r"public_size=121: at most 120 .* beside own_size=60$",
-        ),
-        ({"federation.own_size": 181}, r"config\.federation\.own_size=181: at most 180, all"),
-        (
-            {"federation.public_size": 60, "federation.num_clients": 121, "federation.min_size": 1},
-            r"min_size=1",
-        ),
-    ],
-)
-def test_more_than_there_is(tmp_path, keys, told):
-    with pytest.raises(UsageError, match=told) as caught:
-        simulation(tmp_path, 30, **keys).warn()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"federation.public_size": 51}, r"public_size=51: at most 50 of what .*public.npz has"),
-        (
-            {"federation.public_size": 41, "federation.public_labeled": True},
-            r"public_size=41: at most 40 .* with a label",
-        ),
-    ],
-)
-def test_more_than_the_other_set_has(tmp_path, keys, told):
-    with pytest.raises(UsageError, match=told):
-        simulation(tmp_path, 30, **write_public(tmp_path), **keys).warn()
-
-
-def test_another_set_must_be_there_and_of_the_same_shape(tmp_path):
-    with pytest.raises(UsageError, match=r"config\.federation\.public_dataset=.*no such file"):
-        simulation(tmp_path, 0, **{"federation.public_dataset": str(tmp_path / "no.npz")})
-    keys = write_public(tmp_path, shape=(50, 2))
-    told = r"public_dataset='.*': its examples are float32\[2\]; use .* float32\[1\]"
-    with pytest.raises(UsageError, match=told):
-        simulation(tmp_path, 0, **keys)
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        (
-            "federation.public_labeled=true",
-            r"public_labeled=True: there are no public examples; set a public_size",
-        ),
-        ("federation.public_size=-1", r"public_size=-1: use integers from 0 on"),
-    ],
-)
-def test_what_a_config_cannot_say(override, told):
-    with pytest.raises(UsageError, match=told):
-        check.check(file.load("xclp_digits.py", [override]))
 
 
 def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):

@@ -235,14 +235,6 @@ def test_points_of_unknown_class_are_somebodys_unlabeled_ones(tmp_path, case):
         assert len(federation.validation) == round(0.1 * 0.8 * num_known)
 
 
-def test_natural_clients_without_clients_are_told_the_key(tmp_path):
-    ours = simulation(tmp_path, 0, **{"federation.partition": "natural"})
-    with pytest.raises(UsageError, match=r"natural': needs client_id.*config\.dataset\.client_key"):
-        ours.warn()
-    with pytest.raises(UsageError, match=r"config\.dataset\.client_key='z': no array z"):
-        simulation(tmp_path, 0, **{"dataset.client_key": "z"})
-
-
 def test_a_test_split_without_clients_is_for_all_of_them(tmp_path):
     for name in ("train-north", "train-south", "test"):
         (tmp_path / f"{name}.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
@@ -254,12 +246,6 @@ def test_a_test_split_without_clients_is_for_all_of_them(tmp_path):
         Simulation(config).warn()
     config.federation.test = "central"
     Simulation(config).warn()
-
-
-def test_rows_of_features_are_no_images(tmp_path):
-    words = r"kind='images': .*set.npz has rows of 1 features, no images; use 'standardized'"
-    with pytest.raises(UsageError, match=rf"^config\.preprocessing\.{words}"):
-        simulation(tmp_path, 0, **{"preprocessing.kind": "images"}).warn()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fixmatch"])
@@ -328,8 +314,6 @@ def test_units_of_features_are_said_to_methods_that_take_them(methods, keys, of_
 
 def test_clients_without_examples_are_counted(tmp_path, said):
     keys = {"federation.test": "central", "federation.public_size": 100}
-    with pytest.raises(UsageError, match=r"num_clients=45: at most 44, the number of the 180 exa"):
-        simulation(tmp_path, 0, **keys, **{"federation.num_clients": 45}).warn()
     keys |= {"federation.partition": "dirichlet", "federation.dirichlet_alpha": 0.01}
     ours = simulation(tmp_path, 0, **keys, **{"federation.num_clients": 40})
     ours.warn()
@@ -368,14 +352,12 @@ def test_clients_whose_examples_are_all_public_are_counted(tmp_path, said):
     ]
 
 
-def test_one_class_is_refused_and_classes_of_the_test_split_alone_are_named(tmp_path, said):
+def test_classes_of_the_test_split_alone_are_named(tmp_path, said):
     simulation(tmp_path, 30, sizes=(60, 60, 0)).warn()
     (line,) = said
     assert line.endswith(
         "10 of 30 test examples count as wrong: no training example is of class '2'"
     )
-    with pytest.raises(UsageError, match="each example with a label is of class '0'; two classes"):
-        simulation(tmp_path, 0, sizes=(60, 0, 0)).warn()
 
 
 def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
@@ -386,5 +368,3 @@ def test_mixtures_are_dealt_by_their_own_keys(tmp_path):
         federation = simulation(tmp_path, 30, **given).federation(0)
         sizes[share] = [len(points) for points in federation.partition.unlabeled]
     assert np.ptp(sizes[0.0]) < 10 < np.ptp(sizes[1.0])
-    with pytest.raises(UsageError, match=r"config\.federation\.dirichlet_alpha_rest=-1"):
-        simulation(tmp_path, 30, **keys, **{"federation.dirichlet_alpha_rest": -1.0}).warn()

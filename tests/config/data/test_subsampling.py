@@ -114,31 +114,6 @@ def test_balanced_without_a_number_takes_all_that_have_no_label(tmp_path):
     assert np.sum(federation.y < 0) == 25
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        (
-            {"dataset.pooled": True, "dataset.train_size": 140, "dataset.test_size": 11},
-            r"config\.dataset\.train_size=140 beside test_size=11: .* has 150; 0 takes all",
-        ),
-        (
-            {"dataset.pooled": True, "dataset.test_size": 150},
-            r"config\.dataset\.test_size=150: .* has 150 examples with a label",
-        ),
-        ({"dataset.test_size": 31}, r"config\.dataset\.test_size=31: .* has 30;"),
-        (
-            {"dataset.balanced": True, "dataset.train_size": 91},
-            r"config\.dataset\.train_size=91: with balanced=True at most 90, 30 of each class; .* class 0",
-        ),
-        ({"dataset.unlabeled_size": 1}, r"config\.dataset\.unlabeled_size=1: .* has 0"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(tmp_path, keys, message):
-    with pytest.raises(UsageError, match=message) as error:
-        simulation(tmp_path, **keys).warn()
-    assert "\n" not in str(error.value)
-
-
 def test_a_test_split_of_no_client_is_not_pooled(tmp_path):
     clients = [(np.zeros((4, 2), np.float32), [0, 1, 0, 1])] * 3
     folder = pack(clients, tmp_path / "clients", test=clients[0])
