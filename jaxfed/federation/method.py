@@ -122,9 +122,9 @@ def method(**declaration: Any) -> Callable[[Factory], Factory]:
                     raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
                 objects["training"] = training.read_by(name, needs.unread, needs.weighting)
             flat = {key for kind in own.fields.values() for key in settings_of(kind)}
-            flat -= {*own.without}
-            rest = {key: value for key, value in keywords.items() if key not in flat}
-            return factory(**{**rest, **objects})
+            used = {"training", *flat.difference(own.without)}
+            rest = {key: value for key, value in keywords.items() if key not in used}
+            return factory(**rest, **objects)
 
         made.declaration = own  # type: ignore[attr-defined]
         return made  # type: ignore[return-value]
@@ -192,9 +192,8 @@ def checked(
     check_each(method_settings(factory), given, plain(factory).__name__)
     objects: dict[str, Any] = {}
     for parameter, kind in own.fields.items():
-        if parameter not in given:
-            names = settings_of(kind).keys() - {*own.without}
-            objects[parameter] = kind(**{key: given[key] for key in names & given.keys()})
+        names = settings_of(kind).keys() - {*own.without}
+        objects[parameter] = kind(**{key: given[key] for key in names & given.keys()})
     if own.together is not None:
         own.together(SimpleNamespace(**given))
     return given, objects

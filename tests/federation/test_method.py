@@ -97,7 +97,7 @@ def test_a_check_says_what_a_call_says(given, line):
         assert str(refused.value).startswith(line)
 
 
-@pytest.mark.parametrize("given", [{"seed": 1}, {"beta": 1}])
+@pytest.mark.parametrize("given", [{"seed": 1}, {"beta": 1}, {"noise": Noise()}])
 def test_other_keywords_are_no_settings(given):
     with pytest.raises(TypeError, match=next(iter(given))):
         mine(**GIVEN, steps=1, **given)
