@@ -72,34 +72,32 @@ _IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in ab
 _LARGEST = 2**31 - 1  # arrays on the device count with int32
 
 
-class Gt(NamedTuple):
-    """Lower bound that is not allowed itself."""
-
-    bound: float
-
-
-class Ge(NamedTuple):
-    """Smallest allowed value."""
-
-    bound: float
-
-
-class Lt(NamedTuple):
-    """Upper bound that is not allowed itself."""
-
-    bound: float
-
-
-class Le(NamedTuple):
-    """Largest allowed value."""
-
-    bound: float
-
-
-class Not(NamedTuple):
-    """The one value that is not allowed."""
+# Annotations are no named tuples: `typing` caches hints by equality, and Gt(0) must not be Ge(0).
+@dataclass(frozen=True)
+class Bound:
+    """Limit of the allowed values."""
 
     bound: Any
+
+
+class Gt(Bound):
+    """Lower bound that is not allowed itself."""
+
+
+class Ge(Bound):
+    """Smallest allowed value."""
+
+
+class Lt(Bound):
+    """Upper bound that is not allowed itself."""
+
+
+class Le(Bound):
+    """Largest allowed value."""
+
+
+class Not(Bound):
+    """The one value that is not allowed."""
 
 
 _BOUNDS: dict[type, Callable[[Any, Any], bool]] = {
@@ -111,9 +109,25 @@ _BOUNDS: dict[type, Callable[[Any, Any], bool]] = {
 }
 
 
-class Note(NamedTuple):
+@dataclass(frozen=True)
+class Note:
     """Remark on special values, appended to the allowed ones: "0 is all"."""
 
+    text: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """Description of the allowed values, in place of the type's own."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Values for which a function is true, and their description."""
+
+    holds: Callable[[Any], bool]
     text: str
 
 
@@ -124,23 +138,11 @@ class OneOf:
     names: Collection[str]
 
 
-class Allowed(NamedTuple):
-    """Values for which a function is true, and their description."""
-
-    holds: Callable[[Any], bool]
-    text: str
-
-
-class Described(NamedTuple):
-    """Description of the allowed values, in place of the type's own."""
-
-    text: str
-
-
-class When(NamedTuple):
+@dataclass(frozen=True)
+class When:
     """Condition under which a setting counts: another one has one of these values, or lies within a bound.
 
-    Fields:
+    Attributes:
         key: field of the same class, or "SECTION.KEY" of a config.
         values: as they are, or one bound such as `Gt(0)` or `Not("iid")`.
         or_: another condition that is enough.
@@ -152,24 +154,18 @@ class When(NamedTuple):
 
     def holds(self, value: Any) -> bool:
         """True if the setting counts with this value of the other."""
-        (first, *_) = self.values
-        if type(first) in _BOUNDS:
-            return _BOUNDS[type(first)](value, first.bound)
-        return value in self.values
+        return any(
+            _obeys(value, one) if isinstance(one, Bound) else value == one for one in self.values
+        )
 
     @property
     def text(self) -> str:
         """The values, to be read after "set KEY to"."""
-        (first, *_) = self.values
-        if type(first) in _BOUNDS:
-            return _ranged("a value", self.values)
-        return " or ".join(map(repr, self.values))
+        return _ranged("a value", self.values) or " or ".join(map(repr, self.values))
 
     def __str__(self) -> str:
         """The condition: `partition='table'`, or `cohort_size above 0`."""
-        (first, *_) = self.values
-        is_bound = type(first) in _BOUNDS
-        return _ranged(self.key, self.values) if is_bound else f"{self.key}={self.text}"
+        return _ranged(self.key, self.values) or f"{self.key}={self.text}"
 
 
 def when(key: str, *values: Any, or_: When | None = None) -> When:
@@ -316,13 +312,13 @@ def is_allowed(value: Any, hint: Any) -> bool:
 def allowed_text(hint: Any) -> str:
     """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if everything is."""
     base, notes = _taken_apart(hint)
-    described = next((note.text for note in notes if isinstance(note, Described | Allowed)), None)
-    if described is None:
-        described = _ranged(_described(base), notes)
+    texts = [note.text for note in notes if isinstance(note, Described | Allowed)]
     if names := names_of(hint):
         listed = ", ".join(map(repr, names))
-        described = listed if get_origin(base) is not tuple else f"names out of {listed}"
-    return described + "".join(f", {note.text}" for note in notes if isinstance(note, Note))
+        texts = [listed if get_origin(base) is not tuple else f"names out of {listed}"]
+    elif not texts:
+        texts = [_ranged(_described(base), notes) or _described(base)]
+    return ", ".join([*texts, *(note.text for note in notes if isinstance(note, Note))])
 
 
 def choose_one_of(names: Collection[str]) -> str:
@@ -374,8 +370,8 @@ def _is_allowed(value: Any, hint: Any) -> bool:
 
 
 def _obeys(value: Any, note: Any) -> bool:
-    if type(note) in _BOUNDS:
-        return value is None or bool(_BOUNDS[type(note)](value, note.bound))
+    if isinstance(note, Bound):
+        return bool(_BOUNDS[type(note)](value, note.bound))
     if isinstance(note, OneOf):
         return value in note.names
     return bool(note.holds(value)) if isinstance(note, Allowed) else True
@@ -464,11 +460,11 @@ _RANGES: dict[tuple[Any, ...], str] = {
 
 
 def _ranged(of_type: str, notes: Collection[Any]) -> str:
-    """Append the bounds, the lower one first: "numbers above 0 and up to 1"."""
-    bounds = [note for note in notes if type(note) in _BOUNDS]
+    """Append the bounds, the lower one first: "numbers above 0 and up to 1"; "" without bounds."""
+    bounds = [note for note in notes if isinstance(note, Bound)]
     if not bounds:
-        return of_type
-    text = _RANGES[tuple(type(note) for note in bounds)].format(*(note.bound for note in bounds))
+        return ""
+    text = _RANGES[tuple(map(type, bounds))].format(*(note.bound for note in bounds))
     return f"{of_type} {text}"
 
 
@@ -480,14 +476,9 @@ def _advice(value: Any, hint: Any) -> tuple[str, str]:
     if not names or not isinstance(value, tuple):
         return "", text
     unknown = [each for each in value if isinstance(each, str) and each not in names]
-    if unknown:
-        meant = {each: nearest(each, names) for each in unknown}
-        wrong = "; ".join(
-            f"{each!r} is unknown{did_you_mean(near)}" for each, near in meant.items()
-        )
-        return wrong, "" if all(meant.values()) else text
-    twice = sorted({repr(each) for each in value if value.count(each) > 1})
-    return (f"{', '.join(twice)} is named twice", "name each once") if twice else ("", text)
+    meant = {each: nearest(each, names) for each in unknown}
+    wrong = "; ".join(f"{each!r} is unknown{did_you_mean(near)}" for each, near in meant.items())
+    return wrong, "" if meant and all(meant.values()) else text
 
 
 def _beyond_float32(value: Any, hint: Any) -> str:

@@ -238,3 +238,11 @@ def test_conditions():
     assert values.holds("b")
     assert not values.holds("c")
     assert (str(above), str(values)) == ("rounds above 0", "kind='a' or 'b'")
+
+
+def test_hints_that_differ_in_their_annotations_differ():
+    """`typing` caches unions by equality: "or None" of the one must not become that of the other."""
+    assert not is_allowed(0, Positive | None)
+    assert is_allowed(0, NotNegative | None)
+    assert not is_allowed(1, BelowOne | None)
+    assert is_allowed(1, Share | None)
