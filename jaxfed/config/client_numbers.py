@@ -57,7 +57,7 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         given = methods.all_keywords(config, name)
         _check_presence(name, given, num_clients)
         partners = methods.keywords(config, name).get("mask_partners", 0)
-        _check_partners(partners, sizes, methods.naming_keywords(config, name))
+        _check_partners(partners, sizes, methods.naming(config, name))
         _check_round(config, name, config.cohort_size or num_clients)
 
 
@@ -113,7 +113,7 @@ def _partners_of(
 ) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
     """Yield numbers of partners, the rounds before the first sum among them, and the names of their keys."""
     own = methods.keywords(config, name).get("mask_partners", 0)
-    yield own, 0, methods.naming_keywords(config, name)
+    yield own, 0, methods.naming(config, name)
     if methods.needs(config, name).pseudo_label in _BY_XCLP:
         first = methods.with_own_training(config, name).training.labeled_only_rounds
         yield config.xclp.get("mask_partners", 0), first, _of_xclp()

@@ -119,7 +119,8 @@ def _work(config: ConfigDict, name: str) -> Work:
 
 
 def _trains_one_model(config: ConfigDict, name: str) -> bool:
-    return methods.trains(config, name) and not methods.has_learners(config, name)
+    needed = methods.needs(config, name)
+    return needed.trains and not needed.has_learners
 
 
 def _asynchrony(config: ConfigDict, name: str) -> Asynchrony:

@@ -4,7 +4,7 @@
     config.learner.names = ("decision_tree", "network")     # these, cycled over the clients
     config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
-`jaxfed.config.build.learner_ingredients` builds what a method with per-client models takes.
+`ingredients` of `jaxfed.config.build.assembly` builds what a method with per-client models takes.
 """
 
 from __future__ import annotations

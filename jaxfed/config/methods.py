@@ -13,9 +13,10 @@ the experiment. Methods therefore differ only in their sections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.method import Method, completed, declared, method_settings, needs_of
+from jaxfed.federation.method import Method, completed, method_settings, needs_of
 
 _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
     "augment": ("augmentation",),
@@ -59,7 +60,7 @@ def variants(config: ConfigDict) -> list[str]:
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
-    own = section_of(config, name)
+    own = own_section(config, name)
     if "algorithm" in own:  # `get` of a missing key looks for one like it, for a millisecond
         return str(own["algorithm"])
     return name
@@ -70,16 +71,11 @@ def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorith
     return ALGORITHMS[algorithm_of(config, name)]
 
 
-def trains(config: ConfigDict, name: str) -> bool:
-    """True if the method trains a model, shared or per client."""
-    return declared(factory_of(config, name)).trains
-
-
 def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federation:
     """Return the clients for a method; if it trains, clients' new points become test examples."""
     part = federation.partition
     new = ClientRows.of(part.new).joined
-    if not len(new) or not trains(config, name):
+    if not len(new) or not needs(config, name).trains:
         return federation
     part = part._replace(new=ClientRows.empty(federation.num_clients))
     return replace(federation, partition=part, test=np.concatenate([federation.test, new]))
@@ -106,56 +102,29 @@ def labels_in_one_shot(config: ConfigDict, name: str) -> bool:
 
     A registered method may train something of its own, without the keyword `training`.
     """
-    return not trains(config, name) and algorithm_of(config, name) not in ALGORITHMS.from_outside()
-
-
-def without_training(config: ConfigDict, name: str) -> str:
-    """Return why nothing of `config.training` reaches a method that does not train by it."""
-    if labels_in_one_shot(config, name):
-        return f"{name!r} labels in one shot"
-    return f"{name!r} takes no training"
+    is_own = algorithm_of(config, name) not in ALGORITHMS.from_outside()
+    return is_own and not needs(config, name).trains
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
     """Check that a method trains a model by `config.training`; `wanted` names the feature that needs it.
 
     Raises:
-        UsageError: it labels in one shot, or trains something of its own.
+        UsageError: it does not.
     """
-    if not trains(config, name):
+    if not needs(config, name).trains:
         key = "algorithm" if name == config.algorithm else "baselines"
         raise UsageError(
-            without_training(config, name),
+            f"{name!r} takes no training",
             key=f"config.{key}",
             value=config[key],
             allowed=f"use methods that train a model; {wanted} are defined for them only",
         )
 
 
-def has_learners(config: ConfigDict, name: str) -> bool:
-    """True if the method has per-client models, which `config.learner` names."""
-    return declared(factory_of(config, name)).has_learners
-
-
-def heeds_scales(config: ConfigDict, name: str) -> bool:
-    """True if the units of features matter: for one-shot methods (cosines, distances) and some learners.
-
-    They do not matter for networks, which standardize every feature (`Federation.normalization`), and for
-    graphs of a network's features.
-    """
-    if has_learners(config, name):
-        return learner_section.heeds_scales(config)
-    return not trains(config, name)
-
-
-def is_public(config: ConfigDict, name: str) -> bool:
-    """True if the method teaches clients labels of public examples."""
-    return "public" in declared(factory_of(config, name)).takes
-
-
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
-    sections = (section_of(config, algorithm_of(config, name)), section_of(config, name))
+    sections = (own_section(config, algorithm_of(config, name)), own_section(config, name))
     given = {key: value for own in sections for key, value in own.items()}
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
@@ -172,8 +141,9 @@ def needs(config: ConfigDict, name: str) -> Method:
 
 def unread_keys(config: ConfigDict, name: str) -> set[str]:
     """Return the keys of `training` that no round of the method reads (`Method.unread`)."""
-    keys = {key for field in needs(config, name).unread for key in _KEYS_OF[field]}
-    if needs(config, name).pseudo_label == "none":
+    needed = needs(config, name)
+    keys = {key for field in needed.unread for key in _KEYS_OF[field]}
+    if needed.pseudo_label == "none":
         keys |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
     # Views in the data, and the graph's points, use augmentations for every method.
     if config.preprocessing.views:
@@ -187,8 +157,7 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
     if not own:
         return config
     seen = config.copy_and_resolve_references()
-    for key, (_, value) in own.items():
-        seen.training[key] = value
+    seen.training.update({key: value for key, (_, value) in own.items()})
     with seen.unlocked():
         for owner in {algorithm_of(config, name), name}.intersection(seen):
             if "training" in seen[owner]:
@@ -198,21 +167,8 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
 
 def uses_training(config: ConfigDict, name: str) -> bool:
     """True if the method depends on the network and on `config.training`."""
-    if has_learners(config, name):
-        return learner_section.has_networks(config)
-    return trains(config, name)
-
-
-def differently_trained(config: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
-    """Yield one method for each distinct training section, with the config as it sees it."""
-    there: list[dict[str, Any]] = []
-    for name in chosen(config):
-        if uses_training(config, name):
-            seen = with_own_training(config, name)
-            training = seen.training.to_dict()
-            if training not in there:
-                there.append(training)
-                yield name, seen
+    needed = needs(config, name)
+    return learner_section.has_networks(config) if needed.has_learners else needed.trains
 
 
 def training_key(config: ConfigDict, name: str, key: str) -> str:
@@ -221,22 +177,25 @@ def training_key(config: ConfigDict, name: str, key: str) -> str:
     return f"{owner}.training.{key}" if owner else f"training.{key}"
 
 
-def naming_own_training(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Make errors about `config.training.KEY`, or that key of its dataclasses, name the key that was set."""
+def naming(
+    config: ConfigDict, name: str, settings: Mapping[str, Any] = MappingProxyType({})
+) -> AbstractContextManager[None]:
+    """Name in errors about a method's keyword or training the key of the config that holds the value.
+
+    A keyword of `settings`, which are tried in place of the given ones, has the key of its candidates.
+    """
+    own, algorithm = keywords(config, name), algorithm_of(config, name)
     keys = {
         f"{owner}.{key}": training_key(config, name, key)
         for owner in ("config.training", "LocalTraining", "Training")
         for key in config.training
     }
-    return section("config", keys)
-
-
-def naming_keywords(config: ConfigDict, name: str) -> AbstractContextManager[None]:
-    """Name in errors about a method's keyword the key that holds its value."""
-    algorithm = algorithm_of(config, name)
-    keys = {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
-    keys |= {word: f"{algorithm}.{word}" for word in section_of(config, algorithm)}
-    keys |= {word: f"{name}.{word}" for word in section_of(config, name)}
+    keys |= {word: f"{name}.{word}" for word in method_settings(factory_of(config, name))}
+    for owner in (algorithm, name):
+        keys |= {word: f"{owner}.{word}" for word in own_section(config, owner)}
+    for word, value in settings.items():
+        if value != own[word]:
+            keys[word] = f"selection.candidates.{name}.{word}"
     return section("config", keys)
 
 
@@ -245,13 +204,13 @@ def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
     return {
         key: (owner, value)
         for owner in (algorithm_of(config, name), name)
-        if "training" in (own := section_of(config, owner))
+        if "training" in (own := own_section(config, owner))
         for key, value in own["training"].items()
     }
 
 
-def section_of(config: ConfigDict, name: str) -> ConfigDict:
-    """A method's own section; empty without one."""
+def own_section(config: ConfigDict, name: str) -> ConfigDict:
+    """Return the section of a method's name; empty without one."""
     if name in config and isinstance(config[name], ConfigDict):
         return config[name]
     return ConfigDict()

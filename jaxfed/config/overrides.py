@@ -115,7 +115,7 @@ def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
     """Return lists of the numbers and switches that a one-shot method has, in place of one value."""
     if name not in (*ALGORITHMS, *methods.variants(config)):
         return {}
-    if methods.trains(config, name):
+    if methods.needs(config, name).trains:
         raise UsageError(
             f"{name!r} trains a model",
             key=f"config.{CANDIDATES}{name}",
@@ -156,7 +156,7 @@ def value_of(config: ConfigDict, key: str) -> Any:
 def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that a setting is declared for."""
     names = (*ALGORITHMS, *methods.variants(config))
-    own = [f"{name}.training" for name in names if methods.trains(config, name)]
+    own = [f"{name}.training" for name in names if methods.needs(config, name).trains]
     plugins = (name for registry in PLUGINS for name in registry.from_outside())
     sections = (*SECTIONS, *plugins, *(f"learner.{name}" for name in LEARNERS), *names, *own)
     return {

@@ -5,13 +5,12 @@ import pytest
 
 import jaxfed
 from jaxfed.config import file
-from jaxfed.config.build import learner_ingredients
+from jaxfed.config.build import assembly
 from jaxfed.config.checks import check
 from jaxfed.config.checks.fingerprint import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.settings import HERE
 from jaxfed.learners import LEARNERS
 
 FEDCT = "ml_collections_configs/fedct.py"
@@ -61,9 +60,7 @@ SVC = ("learner.name=estimator", "learner.estimator.estimator=sklearn.svm.SVC")
 def test_settings_of_a_named_class_reach_it_and_are_judged_by_it():
     given = load(*SVC, "learner.estimator.kernel=linear", "learner.estimator.C=2.5")
     check.check(given)
-    made = learner_ingredients.ingredients(given, ["learner"], two_clients(), pytest.fail, HERE)[
-        "learner"
-    ]
+    made = assembly.ingredients(["learner"], given, two_clients(), 0)["learner"]
     assert made.name_of(0) == "SVC"
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'c'"):
         check.check(load(*SVC, "learner.estimator.c=2.5"))
@@ -107,16 +104,11 @@ def test_networks_make_the_training_seen():
     assert seen_by(before, "fedct") != seen_by(after, "fedct")
 
 
-def test_factories_get_what_they_ask_for():
+def test_factories_get_what_they_ask_for(monkeypatch):
     takes = ["learner", "server_learner", "public", "public_labels", "num_classes"]
     config = load("learner.name=mixed", "learner.names=decision_tree,logistic_regression")
-    made = learner_ingredients.ingredients(
-        config,
-        takes,
-        two_clients(),
-        lambda of: pytest.fail("trees need no training"),
-        HERE,
-    )
+    monkeypatch.setattr(assembly, "make_training", pytest.fail)  # trees need none
+    made = assembly.ingredients(takes, config, two_clients(), 0)
     assert [*made] == takes
     assert made["num_classes"] == 2
     assert made["public_labels"] is None

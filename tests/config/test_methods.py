@@ -71,7 +71,7 @@ def test_an_error_about_local_training_has_the_key_of_the_method():
             pytest.raises(
                 UsageError, match=rf"^config\.{key}\.client_optimizer='kept': use 'fresh'"
             ),
-            methods.naming_own_training(config, "fedloke"),
+            methods.naming(config, "fedloke"),
         ):
             raise UsageError(
                 key="client_optimizer", owner="LocalTraining", value="kept", allowed="use 'fresh'"
@@ -121,7 +121,7 @@ def test_a_keyword_without_a_default_has_to_be_given(monkeypatch):
             "fedavg.training.initial_model=/no",
             ("config.fedavg.training.initial_model='/no'", "folder"),
         ),
-        ("client_knn.training.epochs=1", ("config.client_knn.training", "labels in one shot")),
+        ("client_knn.training.epochs=1", ("config.client_knn.training", "takes no training")),
         ("fedprox.rounds=3", ("config.fedprox.rounds: unknown key",)),
         ("dataset.algorithm=fedavg", ("config.dataset.algorithm: unknown key",)),
         ("mine.algorithm=fedavgg", ("config.mine.algorithm='fedavgg'", "'fedavg'")),

@@ -17,9 +17,9 @@ from whole_figures import run_figures
 
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm, make_training
-from jaxfed.config.build.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.sections import TrainingSection
 from jaxfed.experiment.run import loop
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.loop import Experiment
@@ -31,6 +31,7 @@ from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel.prefetch import prefetched
+from jaxfed.settings import names_of, settings_of
 from jaxfed.training.pseudo_labels import pseudo_label
 
 CONFIG = "ml_collections_configs/fedavg_xclp.py"
@@ -340,7 +341,11 @@ def test_class_weights_are_label_propagations_alone(config, monkeypatch):
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [("optimizer", n) for n in OPTIMIZERS] + [("server_optimizer", n) for n in SERVER_OPTIMIZERS],
+    [
+        (role, name)
+        for role in ("optimizer", "server_optimizer")
+        for name in names_of(settings_of(TrainingSection)[role].hint)
+    ],
 )
 @pytest.mark.sample(1)
 def test_every_optimizer_takes_steps_at_clients_and_server(config, role, name):

@@ -10,8 +10,7 @@ a one-shot method may be selected by cross-validation (section `selection`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,16 +21,12 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.config import methods
-from jaxfed.config.build import learner_ingredients, optimizers
-from jaxfed.config.build.networks import (
-    check_augmentation,
-    check_size,
-    initial_model,
-    make_model,
-)
-from jaxfed.config.build.views import change_of
-from jaxfed.config.sections import TrainingSection, section_of
+from jaxfed.config import learner_section, methods
+from jaxfed.config.build import optimizers
+from jaxfed.config.build.initial_model import initial_model
+from jaxfed.config.build.networks import check_size, make_model
+from jaxfed.config.build.views import change_of, check_augmentation
+from jaxfed.config.sections import MIXED, TrainingSection, section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -44,8 +39,10 @@ from jaxfed.federation.execution.client_map import (
 from jaxfed.federation.execution.memory import require
 from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
-from jaxfed.federation.method import declared
+from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import participation
+from jaxfed.learners import LEARNERS, Learner, mixed
+from jaxfed.learners.learner import unnamed
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -56,6 +53,8 @@ from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
+
+_NO_NEEDS = Method()
 
 
 def make_algorithm(
@@ -78,52 +77,31 @@ def make_algorithm(
         UsageError: the method or its ingredients cannot work with a value.
     """
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
-    strategy = config.execution.strategy
+    needed, seen = methods.needs(config, name), methods.with_own_training(config, name)
     execution = Execution(
         config.execution.workers,
         progress,
         # Of a graph; 0 selects the fastest number.
-        num_devices={"auto": 0, "shard_map": jax.device_count()}.get(strategy, 1),
+        num_devices={"auto": 0, "shard_map": jax.device_count()}.get(config.execution.strategy, 1),
         tell=tell,
         memory_limit=config.execution.memory_limit,
         folder=folder,
     )
-    takes = declared(factory).takes
-    if "training" in takes:
-        with methods.naming_own_training(config, name):
-            seen = methods.with_own_training(config, name)
-            needed = methods.needs(config, name)
-            if needed.two_views:
-                check_augmentation(seen, "strong_augmentation", federation.x)
-            training = make_training(
-                seen, federation, repeat, execution, map_clients, private=needed.private
+
+    def make(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
+        with methods.naming(config, name, settings):
+            given = ingredients(
+                needed.takes, seen, federation, repeat, execution, map_clients, needed
             )
-            given = beside_training(seen, takes, federation, repeat)
-        with methods.naming_keywords(config, name), methods.naming_own_training(config, name):
-            return factory(training=training, **given, **own)
-    if declared(factory).has_learners:
-        seen = methods.with_own_training(config, name)
+            return factory(**given, **{**own, **settings})
 
-        def training_of(federation: Federation) -> Training:
-            return make_training(seen, federation, repeat, execution, map_clients)
-
-        with methods.naming_own_training(config, name):
-            learned = learner_ingredients.ingredients(
-                seen, takes, federation, training_of, execution
-            )
-        with methods.naming_keywords(config, name):
-            return factory(**learned, **own)
-
-    def one_shot(settings: Mapping[str, Any], execution: Execution) -> FederatedAlgorithm:
-        made = {"num_classes": federation.num_classes, "execution": execution}
-        with naming_settings(config, name, settings):
-            return factory(**{key: made[key] for key in takes}, **{**own, **settings})
-
-    wanted, candidates = config.selection, settings_to_try(config, name)
+    if needed.trains:
+        return make({}, execution)
+    wanted, candidates = section_of(config, "selection"), settings_to_try(config, name)
     if wanted.settings == "given" or len(candidates) == 1:
-        return one_shot({}, execution)
+        return make({}, execution)
     chosen = cross_validated(
-        one_shot,
+        make,
         candidates,
         num_folds=wanted.folds,
         measure=wanted.measure,
@@ -144,29 +122,77 @@ def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
     A variant without candidates uses those of its algorithm. Keys in the method's `select` are omitted,
     because leave-one-out selects them.
     """
-    candidates = config.selection.candidates
-    own = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
-    given_keywords = methods.keywords(config, name)
-    entries = given_keywords.get("select", ())
-    left = set()
-    if isinstance(entries, list | tuple):  # the method itself refuses other types
-        left = {str(entry).partition(":")[0] for entry in entries}
-    values = {key: value for key, value in own.items() if value and key not in left}
-    given = {key: given_keywords[key] for key in values}
+    candidates, own = config.selection.candidates, methods.keywords(config, name)
+    tried = candidates.get(name, candidates.get(methods.algorithm_of(config, name), {}))
+    left = {entry.partition(":")[0] for entry in own.get("select", ())}
+    values = {key: value for key, value in tried.items() if value and key not in left}
+    given = {key: own[key] for key in values}
     grid = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     return [given, *(settings for settings in grid if settings != given)]
 
 
-@contextmanager
-def naming_settings(config: ConfigDict, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Name in errors about a one-shot method's keyword its key, or that of the candidate that is tried."""
-    own = methods.keywords(config, name)
-    tried = [key for key, value in settings.items() if value != own[key]]
-    with (
-        methods.naming_keywords(config, name),
-        section(f"config.selection.candidates.{name}", tried),
-    ):
-        yield
+def ingredients(
+    takes: Collection[str],
+    config: ConfigDict,
+    federation: Federation,
+    repeat: int,
+    execution: Execution = HERE,
+    map_clients: MapClients | None = None,
+    needed: Method = _NO_NEEDS,
+) -> dict[str, Any]:
+    """Build what a factory takes beside its settings (`jaxfed.federation.method.INGREDIENTS`).
+
+    `learner` is the model of each client; `server_learner` one of the same kind for `Federation.pooled`
+    clients, the first of a mixture; `network` a function: keywords -> networks of all clients, with these in
+    place of the section's own.
+    """
+
+    def training(clients: Federation = federation) -> Training:
+        return make_training(config, clients, repeat, execution, map_clients, needed)
+
+    def of_clients(name: str, clients: Federation = federation, **own: Any) -> Learner:
+        given: dict[str, Any] = {**config.learner.get(name, {}), **own}
+        make: dict[str, Callable[[], Any]] = {
+            "training": lambda: training(clients),
+            "num_classes": lambda: federation.num_classes,
+            "execution": lambda: execution,
+        }
+        taken = {key: make[key]() for key in make if learner_section.takes(name, key)}
+        with section(f"config.learner.{name}", given):
+            made = LEARNERS[name](**taken, **given)
+        return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
+
+    def task() -> Any:
+        from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+
+        return PrototypeTask(
+            federation.num_classes,
+            federation.max_labels,
+            partial(make_model, config, federation, head=False),
+            # On a network nobody knows it of all clients.
+            federation.max_labels_of_a_class if federation.census is None else 0,
+        )
+
+    def learner() -> Learner:
+        made = [of_clients(name) for name in wanted.each]
+        return mixed(made) if wanted.name == MIXED else made[0]
+
+    wanted = section_of(config, "learner")
+    make: dict[str, Callable[[], Any]] = {
+        "training": training,
+        "participation": lambda: participation(
+            config, federation, config.seed + repeat, config.rounds
+        ),
+        "task": task,
+        "execution": lambda: execution,
+        "num_classes": lambda: federation.num_classes,
+        "learner": learner,
+        "server_learner": lambda: of_clients(wanted.each[0], federation.pooled()),
+        "network": lambda: partial(of_clients, "network"),
+        "public": lambda: federation.public_examples,
+        "public_labels": lambda: federation.public_labels,
+    }
+    return {name: make[name]() for name in takes}
 
 
 def make_training(
@@ -175,13 +201,14 @@ def make_training(
     repeat: int,
     execution: Execution = HERE,
     map_clients: MapClients | None = None,
-    *,
-    private: bool = False,
+    needed: Method = _NO_NEEDS,
 ) -> Training:
-    """Build the training specification of a config for the clients' shapes; `private` as in `make_model`."""
+    """Build the training specification of a config for the clients' shapes and a method's needs."""
     wanted = section_of(config, "training")
+    if needed.two_views:
+        check_augmentation(config, "strong_augmentation", federation.x)
     check_augmentation(config, "augmentation", federation.x)
-    model = make_model(config, federation, private=private)
+    model = make_model(config, federation, private=needed.private)
     check_size(config, model)
     augment = change_of(config, "augmentation")
     pointwise = losses.POINTWISE[wanted.loss]
@@ -231,27 +258,6 @@ def make_training(
     )
 
 
-def beside_training(
-    config: ConfigDict, takes: Collection[str], federation: Federation, repeat: int
-) -> dict[str, Any]:
-    """Build the ingredients that a method takes beside `training`."""
-    given: dict[str, Any] = {}
-    if "participation" in takes:
-        seed = config.seed + repeat
-        given["participation"] = participation(config, federation, seed, config.rounds)
-    if "task" in takes:
-        from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-
-        given["task"] = PrototypeTask(
-            federation.num_classes,
-            federation.max_labels,
-            partial(make_model, config, federation, head=False),
-            # On a network nobody knows it of all clients.
-            federation.max_labels_of_a_class if federation.census is None else 0,
-        )
-    return given
-
-
 def _client_execution(
     config: ConfigDict,
     federation: Federation,
@@ -259,11 +265,16 @@ def _client_execution(
     map_clients: MapClients | None,
 ) -> ClientExecution:
     """Return the execution of a round; a given `map_clients` comes before that of the config."""
-    strategy, num_devices = _strategy(config, federation)
-    map_apart = None
+    wanted, num_devices, map_apart = config.execution.strategy, 1, None
+    strategy = fastest_strategy() if wanted == "auto" else wanted
+    if strategy == "shard_map":
+        num_devices = jax.device_count()
+        if wanted == "auto":
+            num_devices = even_devices(config.cohort_size or federation.num_clients)
+            strategy = strategy if num_devices > 1 else "map"
     if map_clients is None:
         chunk_size = None  # one client
-        if config.execution.strategy == "auto":
+        if wanted == "auto":
             map_apart = fastest_apart()
             if jax.default_backend() != "cpu":
                 chunk_size = federation.num_clients
@@ -271,7 +282,7 @@ def _client_execution(
         map_clients = partial(client_map, strategy=strategy, chunk_size=chunk_size, mesh=mesh)
         # On one CPU, labeling uses one device: all of its cores work on one graph.
         label_clients: MapClients = map_clients
-        if is_one_cpu() and config.execution.strategy == "auto":
+        if is_one_cpu() and wanted == "auto":
             label_clients = partial(client_map, strategy="map", chunk_size=chunk_size)
     else:
         label_clients, num_devices = map_clients, 1 if is_one_cpu() else num_devices
@@ -282,18 +293,6 @@ def _client_execution(
         map_labeling=label_clients,
         host=execution,
     )
-
-
-def _strategy(config: ConfigDict, federation: Federation) -> tuple[str, int]:
-    """Return the execution strategy of a round's clients and its number of devices."""
-    strategy = config.execution.strategy
-    if strategy != "auto":
-        return strategy, jax.device_count() if strategy == "shard_map" else 1
-    strategy = fastest_strategy()
-    if strategy != "shard_map":
-        return strategy, 1
-    num_devices = even_devices(config.cohort_size or federation.num_clients)
-    return (strategy, num_devices) if num_devices > 1 else ("map", 1)
 
 
 def _batches(wanted: TrainingSection, federation: Federation) -> Batches:

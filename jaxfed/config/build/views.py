@@ -18,7 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 from jaxfed.training.local.losses import Augment
@@ -37,11 +37,6 @@ def view_rows(config: ConfigDict) -> dict[str, range]:
 def num_rows(config: ConfigDict) -> int:
     """Return the number of rows of an example: its own and one for each view."""
     return 1 + sum(map(len, view_rows(config).values()))
-
-
-def has_views(config: ConfigDict) -> bool:
-    """True if an example has a row for itself and one for each of its views."""
-    return config.preprocessing.views > 0
 
 
 def change_of(config: ConfigDict, key: str) -> Augment | None:
@@ -95,46 +90,55 @@ def with_views(
 
 def without_views(features: np.ndarray, config: ConfigDict) -> np.ndarray:
     """Repeat features [n, D] of examples that nobody trains on in place of their views."""
-    return np.repeat(features[:, None], num_rows(config), axis=1) if has_views(config) else features
+    if not config.preprocessing.views:
+        return features
+    return np.repeat(features[:, None], num_rows(config), axis=1)
 
 
 def _as_bytes(images: jax.Array) -> np.ndarray:
     return np.rint(np.asarray(images) * np.float32(255)).astype(np.uint8)
 
 
+def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
+    """Check that `training.KEY` can augment examples of this shape and range, x [n, ...].
+
+    Of examples with views the images are changed, before features are computed.
+    """
+    if config.preprocessing.views:
+        return
+    augment = augmentation.compose(config.training[key])
+    if augment:
+        examples = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.numpy.float32)
+        with section("config.training", {"augmentation": key}):
+            augmentation.check_levels(augment, x)
+            jax.eval_shape(augment, jax.random.key(0), examples)
+
+
 def check_views(config: ConfigDict) -> None:
     """Check that there are views to draw, and that every method of the run trains on them.
 
     Raises:
-        UsageError: another preprocessing, no augmentation, an augmentation of a method's own, a method that
-            labels in one shot or trains other learners.
+        UsageError: no augmentation, an augmentation of a method's own, a method that labels in one shot or
+            trains other learners.
     """
-    if not has_views(config):
+    number, key = config.preprocessing.views, "config.preprocessing.views"
+    if not number:
         return
-    number = config.preprocessing.views
-
-    def refuse(wrong: str, allowed: str) -> UsageError:
-        return UsageError(wrong, key="config.preprocessing.views", value=number, allowed=allowed)
-
-    if config.preprocessing.kind != "pretrained":
-        kind = config.preprocessing.kind
-        raise refuse(
-            f"views have features of preprocessing.kind='pretrained', not {kind!r}", "use 0"
-        )
     if not view_rows(config):
-        raise refuse("no augmentation makes views", "set training.augmentation, or use 0")
+        allowed = "set training.augmentation, or use 0"
+        raise UsageError("no augmentation makes views", key=key, value=number, allowed=allowed)
     for name in methods.chosen(config):
-        if not methods.uses_training(config, name) or methods.has_learners(config, name):
-            raise refuse(
-                f"{name!r} does not train one network on the clients' examples",
-                "use 0, or leave the method out",
-            )
-    for name, seen in methods.differently_trained(config):
-        for key in _KINDS:
-            if seen.training[key] != config.training[key]:
+        needed = methods.needs(config, name)
+        if not needed.trains or needed.has_learners:
+            wrong = f"{name!r} does not train one network on the clients' examples"
+            allowed = "use 0, or leave the method out"
+            raise UsageError(wrong, key=key, value=number, allowed=allowed)
+        seen = methods.with_own_training(config, name).training
+        for own in _KINDS:
+            if seen[own] != config.training[own]:
                 raise UsageError(
                     "views are computed once, for all methods",
-                    key=f"config.{methods.training_key(config, name, key)}",
-                    value=seen.training[key],
-                    allowed=f"set training.{key}, or preprocessing.views to 0",
+                    key=f"config.{methods.training_key(config, name, own)}",
+                    value=seen[own],
+                    allowed=f"set training.{own}, or preprocessing.views to 0",
                 )

@@ -14,13 +14,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import clock, learner_section, methods
-from jaxfed.config.build.assembly import label_settings, naming_settings, settings_to_try
-from jaxfed.config.build.networks import (
-    naming_initial_model,
-    repeats_that_differ,
-    saved_model,
-    starts_from_state,
-)
+from jaxfed.config.build.assembly import label_settings, settings_to_try
+from jaxfed.config.build.initial_model import saved_models
 from jaxfed.config.build.views import check_views
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.keys import flatten
@@ -89,13 +84,13 @@ def _check_keys(config: ConfigDict) -> None:
             )
         check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
     for name in (*ALGORITHMS, *methods.variants(config)):
-        section = methods.section_of(config, name)
-        own = section["training"] if "training" in section else {}
+        section = methods.own_section(config, name)
+        own = dict(section.items()).get("training", {})
         if not isinstance(own, Mapping | ConfigDict):
             allowed = "use a section of training's keys"
             raise UsageError(key=f"config.{name}.training", value=own, allowed=allowed)
-        if own and not methods.trains(config, name):
-            wrong = methods.without_training(config, name)
+        if own and not methods.needs(config, name).trains:
+            wrong = f"{name!r} takes no training"
             raise UsageError(wrong, key=f"config.{name}.training", allowed="leave it out")
     for name in config.selection.candidates:
         if name in ALGORITHMS and name not in config:
@@ -167,7 +162,7 @@ def _check_method(config: ConfigDict, name: str) -> None:
     factory = methods.factory_of(config, name)
     tried = [{}] if needed.trains else settings_to_try(config, name)
     for settings in tried if config.selection.settings != "given" else tried[:1]:
-        with naming_settings(config, name, settings):
+        with methods.naming(config, name, settings):
             checked(factory, {**_ANY, **own, **settings})
     if needed.has_learners:
         _check_learners(config, name, needed)
@@ -184,12 +179,9 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
         if (written := methods.training_key(config, name, key)) != f"training.{key}":
             wrong = f"{name!r} does not read it"
             raise UsageError(wrong, key=f"config.{written}", allowed="leave it out")
-    with methods.naming_own_training(config, name):
+    with methods.naming(config, name):
         section_of(seen, "training")
-        if starts_from_state(seen):
-            with naming_initial_model(seen):
-                for repeat in repeats_that_differ(seen):
-                    saved_model(seen, repeat)
+        saved_models(seen)
     size = seen.training.training_cohort_size
     if size and config.federation.labels_at == "server":
         raise UsageError(
@@ -242,7 +234,7 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
         )
     label_settings(config, **_ANY)
     if isinstance(needed.pseudo_label, str):
-        with methods.naming_keywords(config, name):
+        with methods.naming(config, name):
             check_source(needed.pseudo_label)
     if needed.pseudo_label != "none":
         key = methods.training_key(config, name, "labeled_only_rounds")

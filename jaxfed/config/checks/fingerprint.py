@@ -42,10 +42,11 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
     for key in {*_OF_NO_METHOD, *of_methods, "selection"}:
         seen.pop(key, None)
     seen["method"] = (methods.algorithm_of(config, name), methods.keywords(config, name))
-    if methods.has_learners(config, name):
+    needed = methods.needs(config, name)
+    if needed.has_learners:
         return _seen_by_learners(config, seen)
     del seen["learner"]
-    if methods.trains(config, name):
+    if needed.trains:
         taken = _pseudo_labels_taken(config, name)
         # A source's settings are in a section, mostly of its own name, which may also be a method's.
         sections = {SECTION_OF.get(source, source) for source in taken}
@@ -54,7 +55,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
             del seen["pseudo_label"]
         for key in methods.unread_keys(config, name):
             del seen["training"][key]
-        if "task" in methods.needs(config, name).takes:
+        if "task" in needed.takes:
             for key in _NOT_OF_EPISODES:
                 del seen["training"][key]
         return seen
@@ -82,11 +83,12 @@ def disclosures(config: ConfigDict) -> list[str]:
 
 def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the settings of XCLP that a method labels with; {} if it does not use XCLP."""
-    if not methods.trains(config, name):
+    needed = methods.needs(config, name)
+    if not needed.trains:
         own = methods.all_keywords(config, name)
         return own if "hamming" in own else {}
     by_xclp = {"xclp", "xclp_prototypes"}
-    if methods.has_learners(config, name) or not by_xclp & _pseudo_labels_taken(config, name):
+    if needed.has_learners or not by_xclp & _pseudo_labels_taken(config, name):
         return {}
     settings: dict[str, Any] = config.xclp.to_dict()
     return settings
@@ -118,7 +120,7 @@ def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
         is_own = of_training != key
         found[methods.training_key(config, name, of_training) if is_own else key] = key, value
     for word in own:
-        owner = name if word in methods.section_of(config, name) else algorithm
+        owner = name if word in methods.own_section(config, name) else algorithm
         found[f"{owner}.{word}"] = f"{algorithm}.{word}", own[word]
     if name != algorithm:
         found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.networks import saved_model, starts_from_state
+from jaxfed.config.build.initial_model import initial_models, saved_models
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.clock import check_deadlines
 from jaxfed.config.data.preprocessing import check_kind, scale_warnings
 from jaxfed.config.data.row_statistics import check_private
 from jaxfed.config.data.sources import differences
-from jaxfed.config.methods import all_keywords, chosen, differently_trained, needs, trains
+from jaxfed.config.methods import all_keywords, chosen, needs
 from jaxfed.data import SCHEMES, Dataset
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -69,8 +68,8 @@ def _check_memory(config: ConfigDict, federation: Federation, num_features: int)
         "unlabeled_query": (4 * num_features, "so many examples a step"),
     }
     given = {name: all_keywords(config, name) for name in chosen(config)}
-    for name in filter(partial(trains, config), chosen(config)):
-        source = str(needs(config, name).pseudo_label)
+    for needed in (needs(config, name) for name in chosen(config)):
+        source = str(needed.pseudo_label) if needed.trains else ""
         owner = SECTION_OF.get(source, source)  # of the labels that it trains on
         given |= {owner: config[owner]} if owner in config else {}
     for name, values in given.items():
@@ -121,9 +120,9 @@ def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> It
         yield (
             f"{name}: its validation examples are not used; set config.dataset.validation_fraction above 0"
         )
-    for _, seen in differently_trained(config):
-        if starts_from_state(seen) and (other := _other_names(dataset, saved_model(seen, 0))):
-            yield f"config.training.initial_model={seen.training.initial_model!r}: {other}"
+    for key, seen in initial_models(config).items():
+        if (saved := saved_models(seen)) and (other := _other_names(dataset, saved[0])):
+            yield f"config.{key}={seen.training.initial_model!r}: {other}"
     is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
     if is_other.any():
         others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config import learner_section, methods
 from jaxfed.config.build.views import (
-    has_views,
     num_rows,
     with_views,
     without_views,
 )
-from jaxfed.config.methods import chosen, heeds_scales
 from jaxfed.data import Dataset
 from jaxfed.data.encoding import flat
 from jaxfed.data.features import pretrained_features
@@ -88,7 +87,7 @@ def _with_features(
     own = features(train)
     project = projection(parts, config, own) or (lambda features: features)
     found = project(own)
-    if has_views(config):
+    if config.preprocessing.views:
         found = with_views(found, train, config, lambda images: project(features(images)))
     return [found, *(without_views(project(features(part)), config) for part in others)]
 
@@ -122,7 +121,7 @@ def is_flat(config: ConfigDict) -> bool:
 def check_copies(parts: Parts, config: ConfigDict) -> None:
     """Refuse to make more examples than memory holds; images, and vectors of float32, stay where they are."""
     kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
-    if has_views(config):
+    if config.preprocessing.views:
         n, rows = sum(map(len, there)), num_rows(config)
         d = config.preprocessing.components or NUM_FEATURES
         what = f"{rows} rows of {d} features for each of {n} examples"
@@ -144,8 +143,14 @@ def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
     name, advice = dataset.name, "config.preprocessing.kind='standardized'"
     if dataset.x.dtype == np.float64:
         yield f"{name}: float32 makes different values of some features equal; use {advice}"
-    methods = [name for name in chosen(config) if heeds_scales(config, name)]
-    if not methods:
+    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
+    # Networks standardize every feature (`Federation.normalization`).
+    heed = [
+        name
+        for name, needed in needs.items()
+        if not needed.trains or (needed.has_learners and learner_section.heeds_scales(config))
+    ]
+    if not heed:
         return
     scales = np.max([np.abs(part).max(axis=0) for part in parts(dataset.x)], axis=0)
     scales[scales == 0] = np.nan
@@ -155,7 +160,7 @@ def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
     yield (
         f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to {scales[small]:.3g}; "
         "the large ones decide cosines and distances, as "
-        f"{', '.join(map(repr, methods))} may take: {advice} gives all the same weight"
+        f"{', '.join(map(repr, heed))} may take: {advice} gives all the same weight"
     )
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.weights_files import weights_checksums
+from jaxfed.config.build.initial_model import checksums
 from jaxfed.config.data import row_statistics
 from jaxfed.config.data.feasibility import check_data, check_dealt, warnings
 from jaxfed.config.data.federated_features import FeatureTraining, feature_training
@@ -226,13 +226,13 @@ class Simulation:
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
-        Checksums of weights files are included (`jaxfed.config.build.weights_files`).
+        Checksums of weights files are included (`jaxfed.config.build.initial_model`).
         """
         arrays = {name: getattr(self._dataset, name) for name in _ARRAYS}
         if self._public is not None:
             arrays |= {"x_public": self._public.x, "y_public": self._public.y}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
-        return found | weights_checksums(self._config)
+        return found | checksums(self._config)
 
     @property
     def origin(self) -> str:

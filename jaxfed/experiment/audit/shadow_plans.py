@@ -28,15 +28,13 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms.pate import STUDENT, noisy_vote, pate
 from jaxfed.audit import Schooling, on_own_labels
 from jaxfed.config import methods
-from jaxfed.config.build import learner_ingredients
-from jaxfed.config.build.assembly import make_training
+from jaxfed.config.build.assembly import ingredients, make_training
 from jaxfed.federation.attack_surface import Instruction
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.learners import LEARNERS, Learner
 from jaxfed.learners.client_fit import speaking
-from jaxfed.training.specification import Training
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def shadow_plan(
     config: ConfigDict, name: str, federation: Federation, repeat: int
 ) -> ShadowPlan | None:
     """Return the plan of shadows that learn like single clients; None for a method that trains nothing."""
-    if not methods.trains(config, name):
+    if not methods.needs(config, name).trains:
         return None
     seen = methods.with_own_training(config, name)
     own = methods.all_keywords(config, name)
@@ -148,24 +146,22 @@ def _learner_of(
 ) -> Callable[..., Learner]:
     """Return a function from a network's keywords to a learner; without keywords the method's ingredient."""
     execution = Execution(seen.execution.workers)
-    has_learners = methods.has_learners(seen, name)
-
-    def training_of(clients: Federation) -> Training:
-        return make_training(seen, clients, repeat, execution)
+    has_learners = methods.needs(seen, name).has_learners
 
     def learner(**network: Any) -> Learner:
         if not has_learners:
-            return LEARNERS["network"](training=training_of(federation), **network)
+            training = make_training(seen, federation, repeat, execution)
+            return LEARNERS["network"](training=training, **network)
         asked = "network" if network else ingredient
-        made = learner_ingredients.ingredients(seen, (asked,), federation, training_of, execution)
-        return made[asked](**network) if network else made[asked]
+        made: Any = ingredients((asked,), seen, federation, repeat, execution)[asked]
+        return made(**network) if network else made
 
     return learner
 
 
 def _identity(seen: ConfigDict, name: str, instructions: list[Any]) -> str:
     """Return a digest of everything that determines the shadows' training within one repeat."""
-    has_learners = methods.has_learners(seen, name)
+    has_learners = methods.needs(seen, name).has_learners
     described = {
         "training": seen.training.to_dict(),
         "model": seen.model.to_dict(),

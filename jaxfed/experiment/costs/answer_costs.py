@@ -97,7 +97,7 @@ class AnswerCosts(NamedTuple):
 
 def answers_public(config: ConfigDict) -> bool:
     """True if a method of the config has per-client models, whose costs are counted here."""
-    return any(methods.has_learners(config, name) for name in methods.chosen(config))
+    return any(methods.needs(config, name).has_learners for name in methods.chosen(config))
 
 
 def answer_costs(config: ConfigDict) -> AnswerCosts:
@@ -151,7 +151,7 @@ def _factor(parameters: int | None, sent: float) -> float | None:
 def _sent(config: ConfigDict, name: str, federation: Federation, parameters: int | None) -> Sent:
     clients = config.cohort_size or federation.num_clients
     key = jax.random.key(config.seed)
-    if not methods.has_learners(config, name):
+    if not methods.needs(config, name).has_learners:
         counting = CountingClients()
         seen = methods.with_own_training(config, name)
         algorithm = make_algorithm(seen, name, federation, map_clients=counting)
@@ -183,7 +183,7 @@ def _with_answers(config: ConfigDict, name: str, federation: Federation) -> Fede
         "num_classes": federation.num_classes,
     }
     factory, own = methods.factory_of(config, name), methods.keywords(config, name)
-    with methods.naming_keywords(config, name):
+    with methods.naming(config, name):
         return factory(**{key: given[key] for key in declared(factory).takes}, **own)
 
 

@@ -81,7 +81,7 @@ def method_costs(config: ConfigDict) -> Iterator[MethodCosts]:
     cohort = cohort_of(config)
     for name in methods.chosen(config):
         methods.check_trains(config, name, "costs")
-        if methods.has_learners(config, name):
+        if methods.needs(config, name).has_learners:
             raise UsageError(
                 f"config: {name!r} has a model for each client; operations are counted for one shared network"
             )

@@ -146,8 +146,7 @@ def made(
     """
     seen = methods.with_own_training(config, name)
     federation = methods.clients_for(seen, name, federation)
-    with methods.naming_own_training(config, name):
-        algorithm = make(seen, name, federation, repeat)
+    algorithm = make(config, name, federation, repeat)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise UsageError(
             f"the factory of {name!r} returned {type(algorithm).__name__}; return a FederatedAlgorithm"

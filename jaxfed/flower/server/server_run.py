@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import methods
-from jaxfed.config.build import networks
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.build.initial_model import starts_from_state
 from jaxfed.config.data.holdings import few_rows
 from jaxfed.config.data.row_statistics import input_lines
 from jaxfed.config.sections import section_of
@@ -143,7 +143,7 @@ def check(config: ConfigDict, data: ServerData) -> None:
             allowed="use 0",
         )
     seen = methods.with_own_training(config, name)
-    if networks.starts_from_state(seen) and seen.training.batch_statistics == "local":
+    if starts_from_state(seen) and seen.training.batch_statistics == "local":
         raise UsageError(
             "clients keep statistics of their own, and have no such file to start them from",
             key="config.training.initial_model",

@@ -9,8 +9,8 @@ from small_simulations import prepared
 
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_training
+from jaxfed.config.build.initial_model import checksums
 from jaxfed.config.build.networks import make_model
-from jaxfed.config.build.weights_files import weights_checksums
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
@@ -148,12 +148,12 @@ def test_states_and_weights_that_change_are_noticed(tmp_path):
         "preprocessing.weights": load("preprocessing.kind=pretrained", wanted),
         "training.initial_model": load("training.initial_model=pretrained", wanted),
     }
-    first = {name: weights_checksums(config) for name, config in sources.items()}
+    first = {name: checksums(config) for name, config in sources.items()}
     weights.write_bytes(b"2")
     for name, config in sources.items():
         assert first[name].keys() == {name}
-        assert weights_checksums(config) != first[name]
+        assert checksums(config) != first[name]
     config = load("preprocessing.kind=federated_features", f"training.initial_model={given}")
     config.algorithm = "xclp"  # which trains nothing of its own
-    assert len(weights_checksums(config)) == 2
-    assert weights_checksums(load()) == {}
+    assert len(checksums(config)) == 2
+    assert checksums(load()) == {}

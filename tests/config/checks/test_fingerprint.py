@@ -60,7 +60,7 @@ def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
     assert "training" not in seen_by(config, "mine")
     for name, line in (
         ("mine", "config.algorithm='mine': 'mine' takes no training; use"),
-        ("client_knn", "config.baselines=.*: 'client_knn' labels in one shot; use methods that"),
+        ("client_knn", "config.baselines=.*: 'client_knn' takes no training; use methods that"),
     ):
         with pytest.raises(UsageError, match=line):
             methods.check_trains(config, name, "costs")
