@@ -30,7 +30,7 @@ from jaxfed.federation.method import method_settings
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.settings import REQUIRED, OneOf, Setting, advice, settings_of
+from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, settings_of
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
@@ -103,7 +103,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
         return {**own, **options_of(network)} if section == "model" and network in MODELS else own
     if owner == "learner" and inner in LEARNERS:
         return learner_section.settings_at(inner)
-    if owner not in (*ALGORITHMS, *methods.variants(config)):
+    if methods.algorithm_of(config, owner) not in ALGORITHMS:
         return {}
     if inner:
         return settings_of(TrainingSection) if inner == "training" else {}
@@ -113,7 +113,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
     """Return lists of the numbers and switches that a one-shot method has, in place of one value."""
-    if name not in (*ALGORITHMS, *methods.variants(config)):
+    if methods.algorithm_of(config, name) not in ALGORITHMS:
         return {}
     if methods.needs(config, name).trains:
         raise UsageError(
@@ -146,7 +146,7 @@ def value_of(config: ConfigDict, key: str) -> Any:
     if key in flat or setting is None or key.startswith("model."):
         return flat.get(key)
     found, (owner, _, name) = setting.default, key.partition(".")
-    if owner in (*ALGORITHMS, *methods.variants(config)):
+    if methods.algorithm_of(config, owner) in ALGORITHMS:
         training = methods.with_own_training(config, owner).training
         seen = {f"training.{each}": value for each, value in training.items()}
         found = (seen | methods.all_keywords(config, owner)).get(name, found)
@@ -156,6 +156,7 @@ def value_of(config: ConfigDict, key: str) -> Any:
 def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that a setting is declared for."""
     names = (*ALGORITHMS, *methods.variants(config))
+    names = tuple(name for name in names if methods.algorithm_of(config, name) in ALGORITHMS)
     own = [f"{name}.training" for name in names if methods.needs(config, name).trains]
     plugins = (name for registry in PLUGINS for name in registry.from_outside())
     sections = (*SECTIONS, *plugins, *(f"learner.{name}" for name in LEARNERS), *names, *own)
@@ -260,6 +261,8 @@ def _override(config: ConfigDict, text: str) -> None:
         raise unknown_key(key, {*flat, *known_keys(config)})
     default = flat[key] if setting is None else setting.default
     new = _parsed(key, value, type(default), setting.hint if setting else type(default))
+    if setting is _ALGORITHM:  # its keywords are looked up next
+        check_value(f"config.{key}", new, setting.hint)
     if key == "model.name" and new != flat.get(key):
         config.model = ConfigDict({})
     *parents, name = key.split(".")
