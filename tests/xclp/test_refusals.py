@@ -132,7 +132,7 @@ PARAMETERS = {
     "xclp.select='alpha': use a list": p(select="alpha"),
     "xclp.select=None: use a list": p(select=None),
     "...num_bits": lambda: Propagation(2, select=("num_bits",)),
-    "xclp.presence=...use ": leaves(*"1@sums", **MASKED),
+    "xclp.presence=...use a tuple of 'CLIENT@STAGE'": p(presence="1@sums", **MASKED),
     "xclp.presence=...use   a number": leaves(3, **MASKED),
     "xclp.presence=...use   no stage": leaves("3", **MASKED),
     "xclp.presence=...use   an unknown stage": leaves("3@lunch", **MASKED),
