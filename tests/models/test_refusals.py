@@ -149,7 +149,6 @@ def head(model):
 MODULES = {
     "from_flax(input_shape=4): use tuples": module(Net, 4),
     "from_flax(input_shape=(4.0,)): use tuples": module(Net, (4.0,)),
-    "from_flax(input_shape=(-4,)): use tuples": module(Net, (-4,)),
     "...Buffered: inner.scale is an array float32[4] outside of variables": module(Buffered),
     "...OtherHead: head(features(x)) differs from __call__(x)": module(OtherHead),
     '...AlwaysDropping does not take ... needs PRNG for "dropout"': module(AlwaysDropping()),

@@ -22,7 +22,6 @@ from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records.method import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import file
@@ -89,7 +88,6 @@ PARTS = {
     ),
     "LocalTraining.learning_rate=...gives no rate": local(learning_rate=lambda t: "fast"),
     "LocalTraining.batches='joint': use Batches": local(batches="joint"),
-    "LocalTraining.labeled_batches=32: use Batches": local(labeled_batches=32),
     "LocalTraining.client_optimizer='keep': choose one of": local(client_optimizer="keep"),
     "LocalTraining.batch_statistics='off': choose one of": local(batch_statistics="off"),
     "LocalTraining.pointwise='mse': use a function": local(pointwise="mse"),
@@ -101,7 +99,6 @@ PARTS = {
     "LocalTraining.strong_augment: 'fedavg' does not read it; leave it out": strong(fedavg),
     "Batches.scheme='mixed': choose one of 'joint',": batches("mixed", 4, 1),
     "Batches.size=0: use integers from 1 on": batches("joint", 0, 1),
-    "Batches.epochs=0: use integers from 1 on": batches("joint", 4, 0),
     "Batches.steps=-1: use integers from 0": batches("joint", 4, 1, -1),
     "ServerTraining.aggregate=...: use an Aggregate, such as": server(aggregate=optax.sgd(1.0)),
     "ServerTraining.weighting='uniform': use a function": server(weighting="uniform"),
@@ -115,13 +112,11 @@ PARTS = {
     "ClientExecution.host=3: use Execution(...)": execution(host=3),
     "fedavg: training is a Model; use ": lambda: jaxfed.algorithms.fedavg(training=MODEL),
     "Training...use local=LocalTraining(optimizer=...)": training(optimizer=optax.adam),
-    "Training...use server=ServerTraining(weighting=...)": training(weighting=np.size),
     "Training...use execution=ClientExecution(clients_m": training(clients_multiple=2),
     "Training...pseudo_labels: ... use labels=": training(pseudo_labels={}),
     "Training...use protofssl(task=PrototypeTask(num_": training(num_classes=3),
     "Training.server=(1, 2): use ServerTraining(...)": training(server=(1, 2)),
     "Training...labels='xclp': use LabelSources": training(labels="xclp"),
-    "Training...labeled_only_rounds=-1: use integers": training(labeled_only_rounds=-1),
     "Training...training_cohort_size=1.5: use integers": training(training_cohort_size=1.5),
     "Training...initial_model={'w': 1}: use a state of": training(initial_model={"w": 1}),
 }
@@ -261,7 +256,6 @@ OWN = {
         weighted(-2.5)
     ),
     "ServerTraining.weighting: it gives client 1 the weight nan": own_weights(weighted(jnp.nan)),
-    "ServerTraining.weighting: it gives client 1 the weight inf": own_weights(weighted(jnp.inf)),
     "...factory of 'mine' returned NoneType; return a Fed": no_method,
 }
 
@@ -306,9 +300,6 @@ def population(number, **given):
 
 SIDES = {
     "ServerTraining.examples: this method needs labels at": lambda: scaffold(training=AT_SERVER),
-    "ServerTraining.examples: this method needs labels": lambda: protofssl(
-        training=AT_SERVER, task=PrototypeTask(num_classes=3)
-    ),
     "ServerTraining.examples: ... by its own labels": trains_by("per_client_lp"),
     "ServerTraining.examples: ... by its own": trains_by("xclp_prototypes"),
     "...the server has labels...no noise": noisy_labels_at_the_server,

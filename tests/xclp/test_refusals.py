@@ -38,26 +38,12 @@ def of(vectors, labels=(Y,), **given):
 
 one = partial(of, [X])
 INPUTS = {
-    "...client 0...(1,)": one([np.array([0])]),
     "...1 clients' vectors": one([]),
     "...0 clients": of([], []),
-    "...client 1": of([X, np.zeros((2, 4))], [Y] * 2),
-    "...client 0: examples have values that are nan": of([X + np.nan]),
-    "...infinite in float32": of([X + np.float64(1e300)]),
-    "...client 0: examples of type <U32": of([X.astype(str)]),
-    "...examples of type complex": of([X + 1j]),
-    "...client 0: examples are an array []": of([1.0], [0]),
-    "...an array [3]; use [n, ": of([X[0]]),
     "...array [2, 2, 3]; use [n, d]": of([np.zeros((2, 2, 3))]),
-    "...an array [2, 0]; use [n": of([X[:, :0]]),
     "...vectors are a NoneType: use lists": of(None, None),
     "...labels are a list_iterator: use": one(iter([Y])),
     "...vectors are a dict: use lists of one array": of({"a": X}),
-    "...client 0: label 3 is not a class; use 0 to 1": one([np.array([0, 3])]),
-    "...label -2 is not a class": one([np.array([0, -2])]),
-    "...client 1: examples are lists of unequal": of([X, [[1.0, 2.0], [3.0]]], [Y, [0, 1]]),
-    "...client 0: labels are lists of unequal lengths": one([[[0], 1]]),
-    "...labels are a quantity, 0.4": one([np.array([0.0, 0.4])]),
     "xclp: execution='fast': use a ...Execution": one(execution="fast"),
     "execution.workers=-1: use integers from 0": lambda: Execution(workers=-1),
     "execution.num_devices=None: use integers": lambda: Execution(num_devices=None),
@@ -93,12 +79,10 @@ PARAMETERS = {
     "xclp.alpha=1.0": p(alpha=1.0),
     "xclp.alpha=0.999999999999: use numbers from 0.01 to 0.9999999": p(alpha=0.999999999999),
     "xclp.alpha=1e-30": p(alpha=1e-30),
-    "xclp.alpha='best'": p(alpha="best"),
     "xclp.similarity_power=1e+30": p(similarity_power=1e30),
     "xclp.tolerance=0.999999": p(tolerance=0.999999),
     "xclp.client_prior=1e+30": p(client_prior=1e30),
     "xclp.client_prior=None": p(client_prior=None),
-    "xclp.num_bits=64.0: use multiples of 32": p(num_bits=64.0),
     "xclp.num_bits=100: use multiples of 32": p(num_bits=100),
     "xclp.num_neighbors=0": p(num_neighbors=0),
     "xclp.hamming='magic'...'plaintext'": p(hamming="magic"),
@@ -113,7 +97,6 @@ PARAMETERS = {
         row_sums="masked", mask_partners=8
     ),
     "xclp.compared_clients=1: use multiples of 4, 0 is all": p(compared_clients=1),
-    "xclp.compared_clients=-4: use multiples of 4, 0 is all": p(compared_clients=-4),
     "xclp.compared_by='best': choose one of 'random', 'nei": p(compared_by="best"),
     "xclp.compared_clients=4: neighbors='approximate' compares ... set neighbors='exact'": p(
         compared_clients=4, neighbors="approximate"
@@ -130,14 +113,11 @@ PARAMETERS = {
     "...use 'client_prior' alone; leave-one-out estimates it": chosen("client_prior:0.5"),
     "...the value 100 of num_bits is out of range; use mult": chosen("num_bits:100"),
     "xclp.select='alpha': use a list": p(select="alpha"),
-    "xclp.select=None: use a list": p(select=None),
     "...num_bits": lambda: Propagation(2, select=("num_bits",)),
     "xclp.presence=...use a tuple of 'CLIENT@STAGE'": p(presence="1@sums", **MASKED),
-    "xclp.presence=...use   a number": leaves(3, **MASKED),
-    "xclp.presence=...use   no stage": leaves("3", **MASKED),
+    "xclp.presence=...use   more than all": leaves("101%@sums", **MASKED),
     "xclp.presence=...use   an unknown stage": leaves("3@lunch", **MASKED),
     "xclp.presence=...use   a negative client": leaves("-1@sums", **MASKED),
-    "xclp.presence=...use   more than all": leaves("101%@sums", **MASKED),
     "xclp.presence=...use   other digits": leaves("\u0663@sums", **MASKED),
     "...stage 'setup' needs": leaves("1@setup"),
     "...stage 'hamming' needs": leaves("1@hamming", row_sums="masked"),
@@ -214,7 +194,6 @@ def beyond_memory():
 
 LATER = {
     "...vectors of 3 entries; use 4": added([np.ones((2, 3))]),
-    "...client 0: examples have values that are nan": added([np.full((2, 4), np.nan)]),
     "...one client at least": added([]),
     "...client 0: label 3 is not a class": added([GOOD], [np.array([0, 3])]),
     "...client 0: labels of shape (1,)": added([GOOD], [np.array([0])]),
@@ -224,9 +203,6 @@ LATER = {
     ).with_later([GOOD]),
     "...2 more points of a labeling": beyond_memory,
     "...vectors have 3 entries; use 4": later([np.ones((2, 3))]),
-    "...client 0: examples have values that are nan  label": later([np.full((2, 4), np.nan)]),
-    "...one client at least  label": later([]),
-    "...vectors are a NoneType: use lists  label": later(None),
     "...4 clients, of which 3 took part...have no keys": lambda: labeled_later([GOOD] * 4),
     "...vectors have 3 entries; use 4  masked": lambda: labeled_later([GOOD[:, :3]]),
 }
@@ -276,7 +252,6 @@ CONFIGS = {
     f"{FOLDS}client_knn.num_neighbors=0: use integers from 1 on": configured(
         "selection.candidates.client_knn.num_neighbors=0"
     ),
-    "config.xclp.alpha=2.0: use numbers": configured("xclp.alpha=2"),
     "...selection.candidates has no values for": configured("algorithm=network", "baselines="),
     f"{FOLDS}xclp.aplha...did you mean 'xclp.alpha'?": candidates("xclp.aplha", (0.5,)),
     f"{FOLDS}training.momentum...no method has a key": candidates("training.momentum", (0.5,)),
@@ -317,7 +292,6 @@ MESSAGES = {
     "...below 3": lambda: left_out.send_setting(Session(1), 3, 3),
     "...of 4 bytes": setting_of_8_bytes,
     "...malformed terms of a session": malformed(""),
-    "...malformed terms of a session  no object": malformed("[]"),
     "...malformed terms of a session  no seed": malformed('{"address":0}'),
     "...malformed terms of a session  address": malformed('{"address":-1,"seed":1,"round":1}'),
 }
