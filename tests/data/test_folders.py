@@ -12,12 +12,6 @@ from jaxfed.errors import UsageError
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def leaf_object(users):
     """What LEAF writes for {user: (x, y)}."""
     return {
@@ -97,79 +91,6 @@ def test_leaf_beside_folders_of_images(tmp_path):
     Image.new("L", (4, 4)).save(image)
     with pytest.raises(UsageError, match=r"train holds both \*\.json and folders of images"):
         load(folder)
-
-
-BAD_LEAF = {
-    "no test": ({"train": [GOOD]}, "no test/\\*.json; LEAF's ./preprocess.sh"),
-    "not split": ({"all_data": [GOOD]}, "no train/\\*.json and no test"),
-    "cut off": ({"train": [json.dumps(GOOD)[:-9]], "test": [GOOD]}, "not a JSON object"),
-    "a list": ({"train": ["[1, 2]"], "test": [GOOD]}, "not a JSON object"),
-    "no users": ({"train": ["{}"], "test": [GOOD]}, "users and num_samples"),
-    "texts": (
-        {"train": [leaf_object({"a": (["to be", "or"], [0, 1])})], "test": [GOOD]},
-        "equally many numbers .LEAF's sets of text",
-    ),
-    "ragged": ({"train": [leaf_object({"a": ([[1, 2], [3]], [0, 1])})], "test": [GOOD]}, "equally"),
-    "fractions": ({"train": [leaf_object({"a": ([[1, 2]], [0.5])})], "test": [GOOD]}, "integers"),
-    "too few labels": (
-        {"train": [GOOD | {"user_data": {"a": {"x": [[1, 2]], "y": []}}}], "test": [GOOD]},
-        "1 examples, but 0 labels",
-    ),
-    "no x": ({"train": [GOOD | {"user_data": {"a": {"y": [1]}}}], "test": [GOOD]}, "x and y"),
-    "lost user": ({"train": [GOOD | {"user_data": {}}], "test": [GOOD]}, "'a' has no examples"),
-    "lost example": (
-        {"train": [GOOD | {"num_samples": [2]}], "test": [GOOD]},
-        "num_samples says 2",
-    ),
-    "other shape": (
-        {"train": [GOOD], "test": [leaf_object({"b": ([[1, 2, 3]], [0])})]},
-        r"'b' have shape \[3\], others \[2\]",
-    ),
-    "a list as a user": ({"train": [GOOD | {"users": [["a"]]}], "test": [GOOD]}, "must be names"),
-    "a user twice": (
-        {"train": [GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}], "test": [GOOD]},
-        "'a' occurs twice in users",
-    ),
-    "a user's data twice": (
-        {
-            "train": [
-                json.dumps(GOOD).replace('"user_data": {', '"user_data": {"a": {"x": [], "y": []},')
-            ],
-            "test": [GOOD],
-        },
-        "'a' occurs twice in an object",
-    ),
-    "a huge number": (
-        {"train": [leaf_object({"a": ([[10**400, 1]], [0])})], "test": [GOOD]},
-        "equally many numbers",
-    ),
-    "too large for float32": (
-        {"train": [leaf_object({"a": ([[1e300, 1]], [0])})], "test": [GOOD]},
-        "finite number",
-    ),
-    "a huge label": (
-        {"train": [leaf_object({"a": ([[1, 1]], [2**63])})], "test": [GOOD]},
-        "64 bits",
-    ),
-    "a larger one": (
-        {"train": [leaf_object({"a": ([[1, 1]], [2**70])})], "test": [GOOD]},
-        "64 bits",
-    ),
-    "ragged labels": (
-        {"train": [leaf_object({"a": ([[1, 1], [1, 2]], [[1], [1, 2]])})], "test": [GOOD]},
-        "64 bits",
-    ),
-    "nothing": ({"train": [leaf_object({})], "test": [GOOD]}, "hold no examples"),
-    "nan": ({"train": [leaf_object({"a": ([[np.nan, 1]], [0])})], "test": [GOOD]}, "finite number"),
-}
-
-
-@pytest.mark.parametrize(("splits", "message"), BAD_LEAF.values(), ids=BAD_LEAF)
-def test_broken_leaf_is_named_in_one_line(tmp_path, cache, splits, message):
-    folder = write_leaf(tmp_path / "leaf", **splits)
-    with pytest.raises(UsageError, match=message) as error:
-        load(folder)
-    assert "\n" not in str(error.value)
 
 
 def test_json_beside_folders_of_images_is_ambiguous(tmp_path):

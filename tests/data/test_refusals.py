@@ -588,6 +588,59 @@ FOLDERS = {
     "...a config draws these ...open_packed": opened(reading=load, server=TEST),
 }
 
+
+def of_users(**users):
+    """What LEAF writes for users' (x, y)."""
+    data = {name: {"x": x, "y": y} for name, (x, y) in users.items()}
+    counts = [len(y) for _, y in users.values()]
+    return {"users": list(users), "num_samples": counts, "user_data": data}
+
+
+GOOD = of_users(a=([[1.5, 2]], [0]))
+TWICE = json.dumps(GOOD).replace('"user_data": {', '"user_data": {"a": {"x": [], "y": []},')
+
+
+def leaf(train=GOOD, test=GOOD, **splits):
+    def call():
+        for split, content in {"train": train, "test": test, **splits}.items():
+            if content is not None:
+                Path("leaf", split).mkdir(parents=True)
+                text = content if isinstance(content, str) else json.dumps(content)
+                Path("leaf", split, f"all_data_0_niid_0_keep_0_{split}_9.json").write_text(text)
+        load("./leaf")
+
+    return call
+
+
+def user(x, y):
+    return leaf(of_users(a=(x, y)))
+
+
+LEAF = {
+    "...no test/*.json; LEAF's ./preprocess.sh": leaf(test=None),
+    "...no train/*.json and no test": leaf(None, None, all_data=GOOD),
+    "...not a JSON object": leaf(json.dumps(GOOD)[:-9]),
+    "...not a JSON object  list": leaf("[1, 2]"),
+    "...users and num_samples": leaf("{}"),
+    "...equally many numbers (LEAF's sets of text": user(["to be", "or"], [0, 1]),
+    "...equally": user([[1, 2], [3]], [0, 1]),
+    "...equally many numbers": user([[10**400, 1]], [0]),
+    "...integers": user([[1, 2]], [0.5]),
+    "...1 examples, but 0 labels": leaf(GOOD | {"user_data": {"a": {"x": [[1, 2]], "y": []}}}),
+    "...x and y": leaf(GOOD | {"user_data": {"a": {"y": [1]}}}),
+    "...'a' has no examples": leaf(GOOD | {"user_data": {}}),
+    "...num_samples says 2": leaf(GOOD | {"num_samples": [2]}),
+    "...'b' have shape [3], others [2]": leaf(test=of_users(b=([[1, 2, 3]], [0]))),
+    "...must be names": leaf(GOOD | {"users": [["a"]]}),
+    "...'a' occurs twice in users": leaf(GOOD | {"users": ["a", "a"], "num_samples": [1, 1]}),
+    "...'a' occurs twice in an object": leaf(TWICE),
+    "...finite number": user([[1e300, 1]], [0]),
+    "...finite number  nan": user([[np.nan, 1]], [0]),
+    "...64 bits": user([[1, 1]], [2**63]),
+    "...64 bits  ragged": user([[1, 1], [1, 2]], [[1], [1, 2]]),
+    "...hold no examples": leaf(of_users()),
+}
+
 X, Y = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
 
 
@@ -652,5 +705,5 @@ test_tables = refusals.table(TABLES | SITES)
 test_arrays = refusals.table(ARRAYS)
 test_arrow = refusals.table(ARROW)
 test_encoders = refusals.table(ENCODED)
-test_packed_folders = refusals.table(PACKED | FOLDERS)
+test_folders = refusals.table(PACKED | FOLDERS | LEAF)
 test_loaded = refusals.table(LOADED)
