@@ -237,9 +237,7 @@ WORKDIRS = {
     "...made by another config: config.alpha is 0.5 there, 0.9 now": another(alpha=0.9),
     '...config.dataset.name is "digits" there, "mnist"': another(dataset={"name": "mnist"}),
     "...config.beta is absent there, 1 now": another(beta=1),
-    "...config.alpha is 0.5 there, 0.9 now; config.a_follower is absent there": another(
-        alpha=0.9, a_follower=0.9
-    ),
+    "...config.alpha is 0.5 there, 0.9 now; config.a_follower": another(alpha=0.9, a_follower=0.9),
     "...config.d is absent there, 3 now; and 2 more": another(
         **{key: number for number, key in enumerate("abcdef")}
     ),
@@ -247,9 +245,7 @@ WORKDIRS = {
         SETTINGS | {"follower": 0.5, "paper_table": ""},
         **{"alpha": 0.9, "follower": 0.9, "paper_table": "x/1"},
     ),
-    '...config.paper_table is "" there, "x/1" now': another(
-        SETTINGS | {"paper_table": ""}, paper_table="x/1"
-    ),
+    '...config.paper_table is "" there': another(SETTINGS | {"paper_table": ""}, paper_table="x/1"),
     '...config.fedct.decode is "votes" there, absent now': another(
         SETTINGS | {"fedct": {"steps": 2, "decode": "votes"}}, fedct={"steps": 2}
     ),
@@ -265,9 +261,7 @@ WORKDIRS = {
     "...w...  empty": report_of(),
     "...w...  broken": report_of("config.json", "{\n!"),
     "...w...  foreign": report_of("sweep.json", "{}"),
-    "config.execution.compilation_cache=...: everybody can write in ...; chmod o-w": programs(
-        0o777
-    ),
+    "config.execution.compilation_cache=...: everybody can write in ...; chmod": programs(0o777),
     "...everybody can write in ...  above": programs(0o700, 0o777),
 }
 
@@ -404,12 +398,8 @@ AUDITS = {
     ),
     "...config=ml_collections_configs/NAME.py is missing": costing(),
     "more: no such argument": costing(f"--config={PROTOTYPES}", "more"),
-    "config.fedct.steps=3: 'fedct' is not": costing(
-        f"--config={PROTOTYPES}", "--config.fedct.steps=3"
-    ),
-    "config.algorithm='xclp': 'xclp' labels": costing(
-        f"--config={PROTOTYPES}", "--config.algorithm=xclp"
-    ),
+    "config.fedct.steps=3: 'fedct' is": costing(f"--config={PROTOTYPES}", "--config.fedct.steps=3"),
+    "config.algorithm='xclp': 'xclp'": costing(f"--config={PROTOTYPES}", "--config.algorithm=xclp"),
     "...labeled and unlabeled examples": lambda: next(
         method_costs(configured("protofssl.py", "federation.num_labeled_clients=1", "baselines=()"))
     ),

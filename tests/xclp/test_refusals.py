@@ -90,12 +90,8 @@ PARAMETERS = {
     "xclp.neighbors='some'...'exact', 'approximate'": p(neighbors="some"),
     "xclp.neighbors='approximate'...masked": p(neighbors="approximate", hamming="masked"),
     "xclp.confidence='sure': choose one of 'entropy', 'cal": p(confidence="sure"),
-    "...relative_confidence=True: ...; set confidence='ent": p(
-        confidence="calibrated", relative_confidence=True
-    ),
-    "xclp.mask_partners=8: row_sums='masked' has no partners to choose; set row_sums=": p(
-        row_sums="masked", mask_partners=8
-    ),
+    "...relative_confidence=True: ...; set": p(confidence="calibrated", relative_confidence=True),
+    "xclp.mask_partners=8: row_sums='masked' has no": p(row_sums="masked", mask_partners=8),
     "xclp.compared_clients=1: use multiples of 4, 0 is all": p(compared_clients=1),
     "xclp.compared_by='best': choose one of 'random', 'nei": p(compared_by="best"),
     "xclp.compared_clients=4: neighbors='approximate' compares ... set neighbors='exact'": p(
