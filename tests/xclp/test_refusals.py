@@ -244,16 +244,18 @@ CONFIGS = {
     "config.selection.settings='best': choose one of": configured("selection.settings=best"),
     "config.selection.folds=1: use integers from 2 on": configured("selection.folds=1"),
     "config.selection.measure='hits': choose one of": configured("selection.measure=hits"),
-    f"{FOLDS}xclp.num_bits=33: use mul": configured("selection.candidates.xclp.num_bits=(33,)"),
-    f"{FOLDS}client_knn.num_neighbors=0: use integers from 1 on": configured(
+    f"{FOLDS}xclp.num_bits=...33...use ...mul": configured(
+        "selection.candidates.xclp.num_bits=(33,)"
+    ),
+    f"{FOLDS}client_knn.num_neighbors=...0...use ...integers from 1 on": configured(
         "selection.candidates.client_knn.num_neighbors=0"
     ),
     "...selection.candidates has no values for": configured("algorithm=network", "baselines="),
-    f"{FOLDS}xclp.aplha...did you mean 'xclp.alpha'?": candidates("xclp.aplha", (0.5,)),
-    f"{FOLDS}training.momentum...no method has a key": candidates("training.momentum", (0.5,)),
-    f"{FOLDS}fedprox.mu...'fedprox' trains a model": candidates("fedprox.mu", (0.1,)),
-    f"{FOLDS}xclp.hamming...hamming is no number": candidates("xclp.hamming", ("ot",)),
-    f"{FOLDS}xclp.alpha...use a list of numbers": candidates("xclp.alpha", 0.5),
+    f"{FOLDS[:-1]}...  a misspelled key": candidates("xclp.aplha", (0.5,)),
+    f"{FOLDS[:-1]}...  no method's": candidates("training.momentum", (0.5,)),
+    f"{FOLDS}fedprox...'fedprox' trains a model": candidates("fedprox.mu", (0.1,)),
+    f"{FOLDS[:-1]}...  no number or switch": candidates("xclp.hamming", ("ot",)),
+    f"{FOLDS}xclp.alpha=0.5: use ...of numbers": candidates("xclp.alpha", 0.5),
     f"{FOLDS}mine: 'mine' needs more than one round": several_rounds,
     "...exclude each other; keep one of them": lambda: file.load(f"{DIGITS}:tuned,auto"),
 }
