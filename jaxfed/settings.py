@@ -1,4 +1,4 @@
-"""Settings: typed fields of a dataclass, or keywords of a factory, whose hints are their rules.
+"""Settings: fields of a dataclass or keywords of a factory, each with a type hint that says what is allowed.
 
     @dataclass(frozen=True, kw_only=True)
     class Clock:
@@ -15,20 +15,20 @@
 
     Clock(seconds_per_example=-1)       # UsageError: Clock.seconds_per_example=-1: use numbers from 0 on
 
-One declaration is the library's argument, the key of a config, its check, and its entry in `docs/keys.md`.
-Hints:
+One declaration gives the library's argument, the key of a config, its check, and its entry in `docs/keys.md`.
+A value is allowed if it fits the hint:
 
     bool, int, float, str            of this type; integers pass as floats, NumPy's numbers as Python's
     Literal["a", "b"]                one of these
-    Annotated[float, Gt(0), Le(1)]   within bounds; Gt, Ge, Lt, Le
-    Annotated[int, Note("0: all")]   with a remark on special values
-    Annotated[str, OneOf(NAMES)]     one of the names of a collection, which may still grow
-    Annotated[int, Allowed(holds, "multiples of 32")]      what a function allows
-    Annotated[T, Described("a pair of arrays")]            of type T, called so in errors and pages
-    Annotated[int, when("hamming", "phe")]                 counts only with these values of another field
-    tuple[T, ...], Sequence[T]       with entries T; a tuple alone, or a list as well
-    T | None, T | U                  either
-    Callable[..., T]                 a function
+    Annotated[float, Gt(0), Le(1)]   within bounds: Gt >, Ge >=, Lt <, Le <=, Not !=
+    Annotated[int, Note("0: all")]   the same as int; a remark on special values for errors and pages
+    Annotated[str, OneOf(NAMES)]     one of the names that a collection has when the value is checked
+    Annotated[int, Allowed(holds, "multiples of 32")]      values for which `holds` is true
+    Annotated[T, Described("a pair of arrays")]            of type T, described so in errors and pages
+    Annotated[int, when("hamming", "phe")]                 has an effect only with these values of `hamming`
+    tuple[T, ...], Sequence[T]       a tuple with entries T; a tuple or a list
+    T | None, T | U                  allowed by one of both
+    Callable[..., T]                 any function
     another class                    its instances
 
 Conditions between two fields stand in `__post_init__` of the class that has both.
@@ -67,9 +67,9 @@ from jaxfed.errors import UsageError, did_you_mean, nearest
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-_FLOAT32 = np.finfo(np.float32)  # devices take what is smaller than `tiny` for 0
+_FLOAT32 = np.finfo(np.float32)  # devices round numbers below `tiny` to 0
 _IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in absolute value, or 0"
-_LARGEST = 2**31 - 1  # arrays on the device count with int32
+_LARGEST = 2**31 - 1  # indices of arrays on devices are int32
 
 
 # Annotations are no named tuples: `typing` caches hints by equality, and Gt(0) must not be Ge(0).
@@ -81,7 +81,7 @@ class Bound:
 
 
 class Gt(Bound):
-    """Lower bound that is not allowed itself."""
+    """Strict lower bound: values are above it."""
 
 
 class Ge(Bound):
@@ -89,7 +89,7 @@ class Ge(Bound):
 
 
 class Lt(Bound):
-    """Upper bound that is not allowed itself."""
+    """Strict upper bound: values are below it."""
 
 
 class Le(Bound):
@@ -125,7 +125,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Values for which a function is true, and their description."""
+    """Function that is true for allowed values, and their description."""
 
     holds: Callable[[Any], bool]
     text: str
@@ -133,19 +133,19 @@ class Allowed:
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Names of a collection, looked up when a value is checked: users may register others."""
+    """One of the names in a collection, which is read at each check: users may register more."""
 
     names: Collection[str]
 
 
 @dataclass(frozen=True)
 class When:
-    """Condition under which a setting counts: another one has one of these values, or lies within a bound.
+    """Condition on another setting, without which this one has no effect.
 
     Attributes:
-        key: field of the same class, or "SECTION.KEY" of a config.
-        values: as they are, or one bound such as `Gt(0)` or `Not("iid")`.
-        or_: another condition that is enough.
+        key: the other setting: a field of the same class, or "SECTION.KEY" of a config.
+        values: its values with which the condition holds, or one bound such as `Gt(0)` or `Not("iid")`.
+        or_: an alternative condition; None: there is none.
     """
 
     key: str
@@ -153,23 +153,24 @@ class When:
     or_: When | None = None
 
     def holds(self, value: Any) -> bool:
-        """True if the setting counts with this value of the other."""
+        """True if the condition holds with this value of the other setting."""
         return any(
             _obeys(value, one) if isinstance(one, Bound) else value == one for one in self.values
         )
 
     @property
     def text(self) -> str:
-        """The values, to be read after "set KEY to"."""
+        """The values as text that follows "set KEY to"."""
         return _ranged("a value", self.values) or " or ".join(map(repr, self.values))
 
     def __str__(self) -> str:
         """The condition: `partition='table'`, or `cohort_size above 0`."""
-        return _ranged(self.key, self.values) or f"{self.key}={self.text}"
+        text = _ranged(self.key, self.values) or f"{self.key}={self.text}"
+        return text if self.or_ is None else f"{text} or {self.or_}"
 
 
 def when(key: str, *values: Any, or_: When | None = None) -> When:
-    """Return the condition that `key` has one of `values`, or lies within the bound that is given."""
+    """Return the condition that `key` has one of `values`; one bound, such as `Gt(0)`, may replace them."""
     return When(key, values, or_)
 
 
@@ -186,8 +187,8 @@ class Setting(NamedTuple):
     """One field of a dataclass or keyword of a factory.
 
     Fields:
-        hint: its rule.
-        default: its default; `REQUIRED` if it has none.
+        hint: type hint, which says which values are allowed.
+        default: default value; `REQUIRED` if there is none.
         meaning: one line, from `Attributes:` or `Args:` of the docstring.
     """
 
@@ -202,7 +203,7 @@ class Setting(NamedTuple):
 
     @property
     def conditions(self) -> tuple[When, ...]:
-        """Other settings' values without which it does not count."""
+        """Conditions on other settings, without which this one has no effect."""
         _, notes = _taken_apart(self.hint)
         return tuple(note for note in notes if isinstance(note, When))
 
@@ -213,37 +214,39 @@ REQUIRED: Any = MISSING
 def settings_of(owner: Any) -> Mapping[str, Setting]:
     """Return name -> setting of a dataclass's fields, or of a factory's keyword-only parameters.
 
-    Of a `functools.partial` the keywords that it is given are defaults. A keyword without a hint has the type
-    of its default.
+    The keywords of a `functools.partial` replace the defaults of its function. A keyword without a hint has
+    the type of its default.
     """
     if isinstance(owner, functools.partial):
-        own = settings_of(owner.func)
+        of_function = settings_of(owner.func)
         return {
             name: one._replace(default=owner.keywords.get(name, one.default))
-            for name, one in own.items()
+            for name, one in of_function.items()
         }
     return settings_of(owner.__wrapped__) if hasattr(owner, "__wrapped__") else _settings_of(owner)
 
 
 @functools.cache
 def _settings_of(owner: Any) -> Mapping[str, Setting]:
-    said = meanings(owner)
+    meaning_of = meanings(owner)
     if is_dataclass(owner):
         hints = get_type_hints(owner, include_extras=True)
         ordered = sorted(fields(owner), key=lambda field: bool(field.kw_only))  # as arguments
         defaults = {field.name: field.default for field in ordered if field.init}
     else:
-        code, given = owner.__code__, owner.__kwdefaults__ or {}
+        code, default_of = owner.__code__, owner.__kwdefaults__ or {}
         keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
-        defaults = {name: given.get(name, REQUIRED) for name in keywords}
-        # Hints of other parameters may have names that are imported for type checkers alone.
-        own = {name: hint for name, hint in owner.__annotations__.items() if name in keywords}
-        alone: Any = types.SimpleNamespace(__annotations__=own)
+        defaults = {name: default_of.get(name, REQUIRED) for name in keywords}
+        # Only keywords: hints of other parameters may need imports that exist for type checkers alone.
+        annotations = {
+            name: hint for name, hint in owner.__annotations__.items() if name in keywords
+        }
+        alone: Any = types.SimpleNamespace(__annotations__=annotations)
         hints = get_type_hints(alone, owner.__globals__, include_extras=True)
     found = {}
     for name, default in defaults.items():
         kind = type(default) if isinstance(default, bool | int | float | str) else Any
-        found[name] = Setting(hints.get(name, kind), default, said.get(name, ""))
+        found[name] = Setting(hints.get(name, kind), default, meaning_of.get(name, ""))
     return types.MappingProxyType(found)
 
 
@@ -255,17 +258,17 @@ def takes_any(factory: Any) -> bool:
 
 
 def check(settings: Any, owner: str = "") -> None:
-    """Check every field of a dataclass instance by its hint; for its `__post_init__`.
+    """Check every field of a dataclass instance by its hint; to be called in `__post_init__`.
 
     Raises:
-        UsageError: the first field that is not allowed; its owner is the class, or `owner`.
+        UsageError: names the first field whose value is not allowed, after `owner`, by default the class.
     """
     kind: Any = type(settings)
     check_each(settings_of(kind), vars(settings), owner or kind.__name__)
 
 
 def hinted(factory: Factory) -> Factory:
-    """Check a factory's keyword-only arguments by their hints in each call."""
+    """Decorate a factory: each call checks its keyword-only arguments by their hints."""
 
     @functools.wraps(factory)
     def checked(*args: Any, **keywords: Any) -> Any:
@@ -276,12 +279,13 @@ def hinted(factory: Factory) -> Factory:
 
 
 def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: str) -> None:
-    """Check values by the settings of the same names; `given` may lack some, and have others.
+    """Check the values `given`, by name, each by the hint of the setting with this name.
 
-    None passes where it is the default: it stands for a value that is computed later.
+    Settings without a value and values without a setting are skipped. None is allowed where it is the
+    default: it stands for a value that is computed later.
 
     Raises:
-        UsageError: the first value that is not allowed, of this owner.
+        UsageError: names the first value that is not allowed, after `owner`.
     """
     for name, one in known.items():
         if name in given and not (given[name] is None and one.default is None):
@@ -292,7 +296,7 @@ def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:
     """Check one value.
 
     Raises:
-        UsageError: it is not allowed; the line says what is, and which known name an unknown one resembles.
+        UsageError: it is not allowed; the line says what is, and suggests a name for a misspelled one.
     """
     if not _is_allowed(value, hint):
         wrong, allowed = _advice(value, hint)
@@ -310,7 +314,7 @@ def is_allowed(value: Any, hint: Any) -> bool:
 
 
 def allowed_text(hint: Any) -> str:
-    """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if everything is."""
+    """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if all values are."""
     base, notes = _taken_apart(hint)
     texts = [note.text for note in notes if isinstance(note, Described | Allowed)]
     if names := names_of(hint):
@@ -365,7 +369,7 @@ def _is_allowed(value: Any, hint: Any) -> bool:
     base, notes = _taken_apart(hint)
     try:
         return _is_of(value, base) and all(_obeys(value, note) for note in notes)
-    except TypeError:  # values that cannot be compared
+    except TypeError:  # the value cannot be compared with the bounds
         return False
 
 
@@ -416,7 +420,7 @@ def _is_same(value: Any, other: Any) -> bool:
 
 def _is_index(value: Any) -> bool:
     """True for integers of Python, NumPy and JAX."""
-    operator.index(value)  # else a TypeError, which `_is_allowed` knows
+    operator.index(value)  # raises a TypeError for others, which `_is_allowed` catches
     return True
 
 
@@ -469,7 +473,7 @@ def _ranged(of_type: str, notes: Collection[Any]) -> str:
 
 
 def _advice(value: Any, hint: Any) -> tuple[str, str]:
-    """Return what is wrong with a value that is not allowed, where more is known, and what to write."""
+    """Return what is wrong with a value, "" if the allowed ones say enough, and what to write instead."""
     names, text = names_of(hint), advice(hint)
     if isinstance(value, str):
         return "", text + (did_you_mean(nearest(value, names)) if names else "")
@@ -501,7 +505,7 @@ def _beyond_float32(value: Any, hint: Any) -> str:
 
 
 def _is_beyond_int32(value: Any, hint: Any) -> bool:
-    """True for an integer that no array on a device can count to, where the hint has no bound of its own."""
+    """True for an integer above the largest int32, where the hint has no upper bound of its own."""
     base, notes = _taken_apart(hint)
     is_bounded = any(isinstance(note, Le | Lt | Allowed) for note in notes)
     return base is int and not is_bounded and value > _LARGEST

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError, section
-from jaxfed.learners import LEARNERS, SCALE_FREE, TAKEN
+from jaxfed.learners import INGREDIENTS, LEARNERS, SCALE_FREE
 from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
 
 
@@ -46,13 +46,15 @@ def takes(name: str, ingredient: str) -> bool:
 def settings_at(name: str) -> Mapping[str, Setting]:
     """Return key -> setting of a learner's section; empty for an unknown learner."""
     known = settings_of(LEARNERS[name]) if name in LEARNERS else {}
-    return {key: one for key, one in known.items() if key not in TAKEN}
+    return {key: one for key, one in known.items() if key not in INGREDIENTS}
 
 
 def is_open(name: str, key: str) -> bool:
     """True for a key that a learner hands on unchecked: a keyword of the class named by `estimator`."""
     return (
-        name in LEARNERS and takes_any(LEARNERS[name]) and key not in (*settings_at(name), *TAKEN)
+        name in LEARNERS
+        and takes_any(LEARNERS[name])
+        and key not in (*settings_at(name), *INGREDIENTS)
     )
 
 

@@ -1,6 +1,6 @@
-"""Declaration of a method at its factory: what it takes, what it needs, and which keywords are its settings.
+"""Declaration of a method at its factory: its ingredients, its needs, and its settings.
 
-    @ALGORITHMS.register("fedprox")         # of a method that is not one of jaxfed's
+    @ALGORITHMS.register("fedprox")         # for a method outside jaxfed; its own are listed in ALGORITHMS
     @method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
     def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
 
@@ -8,9 +8,10 @@
     declared(fedprox).averages                  # True
     method_settings(fedprox)                    # {"mu": Setting(...), "pseudo_label": Setting(...)}
 
-A config is checked by declarations before any data are read. `jaxfed.config.build.assembly` gives a factory
-the ingredients that it takes, and its section's keys as keywords. A factory without a declaration takes a
-training, and may need anything; it raises its errors when it is called.
+Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
+keys of the method's section in a config. A config is checked by declarations before any data are read.
+`jaxfed.config.build.assembly` calls the factory with both. A factory without a declaration takes `training`,
+and its settings are checked by their hints alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ INGREDIENTS = {
     "public": "public examples",
     "public_labels": "with labels",
 }
-"""What a method may take -> what it thereby needs, for `docs/methods.md`."""
+"""Ingredient -> what a method that takes it needs, for `docs/methods.md`; "" if nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +51,21 @@ class Method:
 
     Attributes:
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
-        fields: the factory's parameter -> the dataclass whose fields callers, and configs, give as keywords.
-        without: fields that are no settings, because the method sets them.
-        together: raises a UsageError for settings that do not go together; its argument has them as
-            attributes.
-        pseudo_label: name of its source of labels after stage 1; None: that of its keyword `pseudo_label`, or
-            any source if it has no such keyword.
-        labels_at: places where labels may be.
+        fields: factory's parameter -> dataclass; the fields of the dataclass are settings, in place of the
+            parameter.
+        without: fields of these dataclasses that are no settings, because the method sets them.
+        together: function of all settings, as attributes of one object; raises a UsageError if two of them
+            contradict each other.
+        pseudo_label: source of labels after stage 1, a name or a function of all settings; None: the value of
+            its keyword `pseudo_label`, or any source if it has no such keyword.
+        labels_at: holders of labels that it can learn from.
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
         averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
-        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; values are refused.
-        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS`; None: by examples, or those of
-            a method that it calls.
+        unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; other values than
+            the default are refused.
+        weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS` or a function of all settings;
+            None: by examples, or those of a method that it calls.
     """
 
     takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
@@ -83,7 +86,7 @@ class Method:
 
     @property
     def has_learners(self) -> bool:
-        """True if clients have models of their own."""
+        """True if each client has its own model, made by a learner."""
         return not {"learner", "server_learner", "network"}.isdisjoint(self.takes)
 
     @property
@@ -92,7 +95,7 @@ class Method:
         return "training" in self.takes or self.has_learners
 
     def of(self, given: Mapping[str, Any]) -> Method:
-        """Return the declaration with what depends on the keywords in place; `given` has all of them."""
+        """Return the declaration with `pseudo_label` and `weighting` computed from all settings, `given`."""
         values = SimpleNamespace(**given)
         source, weighting = self.pseudo_label, self.weighting
         source = source(values) if callable(source) else source or given.get("pseudo_label")
@@ -104,7 +107,10 @@ _UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
 
 
 def method(**declaration: Any) -> Callable[[Factory], Factory]:
-    """Declare a method, and check its keywords in each call; `Method` has the arguments."""
+    """Decorate a factory: declare its method, and check its keywords in each call.
+
+    Arguments are the attributes of `jaxfed.federation.method.Method`.
+    """
     own = Method(**declaration)
     if "training" in own.takes and not own.two_views:
         own = replace(own, unread=(*own.unread, "strong_augment"))
@@ -133,22 +139,22 @@ def method(**declaration: Any) -> Callable[[Factory], Factory]:
 
 
 def declared(factory: Callable[..., Any]) -> Method:
-    """Return the declaration of a factory, or of a partial one."""
+    """Return the declaration of a factory, or of the one inside a partial."""
     found: Method = getattr(plain(factory), "declaration", _UNDECLARED)
     return found
 
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
-    """Return a factory's declaration with these keywords, completed by its defaults."""
+    """Return a factory's declaration for a call with these keywords; its defaults complete them."""
     own = declared(factory)
     return own if own is _UNDECLARED else own.of(completed(factory, keywords))
 
 
 def check_ingredients(name: str, factory: Callable[..., Any]) -> None:
-    """Check that a factory that is registered without a declaration takes a training and no more.
+    """Check that a factory without a declaration takes `training` and no other ingredient.
 
     Raises:
-        UsageError: it does not; the line has the declaration to write.
+        UsageError: it takes others; the line has the declaration to write.
     """
     taken = tuple(each for each in settings_of(factory) if each in INGREDIENTS)
     if declared(factory) is _UNDECLARED and taken != ("training",):
@@ -171,7 +177,7 @@ def method_settings(factory: Callable[..., Any]) -> dict[str, Setting]:
 
 
 def completed(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords and the defaults of those that are left out."""
+    """Return the keywords, and the defaults of settings that are not among them."""
     known = method_settings(factory)
     defaults = {name: one.default for name, one in known.items() if one.default is not REQUIRED}
     return {**defaults, **keywords}
@@ -180,10 +186,10 @@ def completed(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[
 def checked(
     factory: Callable[..., Any], keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check a method's settings one by one and together, without a call of it.
+    """Check a method's settings one by one and together, without a call of its factory.
 
     Returns:
-        All keywords, with defaults; and the dataclasses made of them, by the factory's parameter.
+        All keywords, with defaults; and factory's parameter -> its dataclass, made of them (`Method.fields`).
 
     Raises:
         UsageError: a value that is not allowed, or values that do not go together.
@@ -200,7 +206,7 @@ def checked(
 
 
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the declared function of a partial or wrapped one, or else the innermost one."""
+    """Return the declared function inside a partial or wrapped one, or else the innermost function."""
     while not hasattr(factory, "declaration"):
         inner = getattr(factory, "func", getattr(factory, "__wrapped__", None))
         if inner is None:

@@ -7,7 +7,7 @@
 
 Networks train as in `jaxfed.training`, all clients in one program; trees and other estimators
 (`jaxfed.estimators`) in processes. Learners from elsewhere are registered by `LEARNERS.register(name)`
-(`jaxfed.registry`). A factory's keywords are settings, but for those of `TAKEN`, which a config gives it. The
+(`jaxfed.registry`). A factory's keywords are settings, except `INGREDIENTS`, which a run makes for it. The
 methods decide on the targets of learning. `jaxfed.algorithms` and the wings above import it.
 """
 
@@ -20,9 +20,9 @@ from jaxfed.learners.networks import network
 from jaxfed.registry import Registry
 
 __all__ = [
+    "INGREDIENTS",
     "LEARNERS",
     "SCALE_FREE",
-    "TAKEN",
     "Fitted",
     "Learner",
     "LearnerError",
@@ -41,6 +41,10 @@ _OWN: dict[str, Callable[..., Learner]] = {
     "estimator": estimators.estimator,
 }
 LEARNERS = Registry("learner", _OWN)
-TAKEN = ("training", "num_classes", "execution")  # keywords of a learner that are no settings
+INGREDIENTS = (
+    "training",
+    "num_classes",
+    "execution",
+)  # keywords of a learner that a run makes for it
 # Networks, regressions and linear terms of rules standardize features themselves; trees ignore their scale.
 SCALE_FREE = frozenset(_OWN) - {"estimator"}

@@ -1,4 +1,4 @@
-"""Learners of estimators: those of FedCT's Table 2, and any other classifier with scikit-learn's interface.
+"""Learners that fit an estimator: those of FedCT's Table 2, or any class with scikit-learn's interface.
 
 FedCT (arXiv 2310.05696, E.3) states these settings: trees split by the Gini index, with at least 2 samples to
 split; RuleFit has a tree size of 4 and at most 200 rules. All others are the libraries' defaults, as in the
@@ -31,7 +31,7 @@ def decision_tree(
 
     Args:
         max_depth: largest depth; 0: no bound.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"max_depth": max_depth or None}
     recipe = Recipe("decision_tree", "sklearn.tree.DecisionTreeClassifier", settings)
@@ -52,7 +52,7 @@ def random_forest(
     Args:
         num_trees: number of trees.
         max_depth: largest depth; 0: no bound.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"n_estimators": num_trees, "max_depth": max_depth or None}
     recipe = Recipe("random_forest", "sklearn.ensemble.RandomForestClassifier", settings)
@@ -78,7 +78,7 @@ def xgboost(
         num_trees: number of boosting rounds.
         max_depth: largest depth of a tree.
         learning_rate: shrinkage of each tree.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"n_estimators": num_trees, "max_depth": max_depth, "learning_rate": learning_rate}
     recipe = Recipe("xgboost", "xgboost.XGBClassifier", settings)
@@ -97,7 +97,7 @@ def rulefit(
     """Rules of boosted trees under an L1-penalized logistic regression (Friedman, Popescu 2008; imodels').
 
     Needs requirements-learners.txt. More than two classes are fitted one against the rest. It takes no
-    weights: public rows of any weight above 0 count as much as own ones. The authors use another
+    weights: public rows of any weight above 0 count as much as the client's own. The authors use another
     implementation, the package rulefit, without linear terms.
 
     The penalty is the smallest one that leaves `max_rules` rules, as in imodels, found in fewer fits
@@ -107,7 +107,7 @@ def rulefit(
     Args:
         tree_size: number of leaves of the trees that give the rules.
         max_rules: largest number of rules.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"tree_size": tree_size, "max_rules": max_rules, "include_linear": False}
     # scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
@@ -132,14 +132,14 @@ def logistic_regression(
     pseudo_weight: NotNegative = 1.0,
     execution: Execution = HERE,
 ) -> Learner:
-    """Multinomial, losses' sum + |w|^2 / (2 c) with c = `inverse_penalty` (scikit-learn's).
+    """Multinomial logistic regression: losses' sum + |w|^2 / (2 c), c = `inverse_penalty` (scikit-learn's).
 
     Features are standardized by means and deviations of the training rows.
 
     Args:
         inverse_penalty: c; larger values regularize less.
         max_steps: largest number of the solver's steps.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
     settings = {"C": inverse_penalty, "max_iter": max_steps}
     path = "sklearn.linear_model.LogisticRegression"
@@ -157,15 +157,15 @@ def estimator(
     execution: Execution = HERE,
     **settings: Any,
 ) -> Learner:
-    """A classifier by the dotted name of its class, "sklearn.svm.SVC", and its own keywords.
+    """Any classifier, by the dotted name of its class, such as "sklearn.svm.SVC", and its keywords.
 
-    Only classes of `sklearn`, `xgboost` and `imodels`, so a config cannot run arbitrary code.
+    Only classes of `sklearn`, `xgboost` and `imodels` are allowed, so a config cannot run arbitrary code.
 
     Args:
-        estimator: dotted name of the class; its own keywords are keys as well.
+        estimator: dotted name of the class; keywords of this class are further keys.
         is_scaled: standardize features first.
-        pseudo_weight: lambda, the weight of public labels relative to own ones.
-        **settings: the class's own keywords.
+        pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
+        **settings: keywords of the class.
     """
     recipe = Recipe(estimator.rpartition(".")[2], estimator, settings, is_scaled=is_scaled)
     return refitting(recipe, num_classes, pseudo_weight, execution)

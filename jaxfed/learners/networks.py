@@ -95,7 +95,7 @@ def network(
             optimizer, learning_rate (by a client's rounds), pointwise, augment and the size of batches.
             Without an `initial_model` each client's network is drawn independently.
         public_batch_size: |P|, public examples in a step.
-        pseudo_weight: lambda.
+        pseudo_weight: lambda, weight of the public batch's loss; the client's own batch has weight 1.
         public_loss: d: "label", the loss of an example (`LocalTraining.pointwise`) with consensus labels;
             "soft_cross_entropy" and "squared_distance" to probabilities; "score_l1" to scores. The last
             three learn from `Taught.soft`.

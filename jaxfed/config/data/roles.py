@@ -1,22 +1,25 @@
-"""Who holds which example: the subsample of a data set, and the roles of its examples in a repeat.
+"""Roles of examples: the subsample of a data set, and the holder of each of its examples in a repeat.
 
     part, numbers = subsampled(dataset, config)
     roles = roles_of(config, part, other, seed)      # roles.clients, roles.server, roles.public, ...
 
 The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
-or with its own undone (`dataset.pooled`), a test split is held out: `test_size` of the labeled examples, else
-`test_fraction` of them. The subsample then has `train_size` examples and, in addition, `test_size` ones.
+or whose test split is pooled with the training split (`dataset.pooled`), a test split is held out:
+`test_size` of the labeled examples, else `test_fraction` of them. The subsample then has `train_size`
+examples and, in addition, `test_size` ones.
 
-Public examples are everybody's, without their labels unless `federation.public_labeled`. FedCT (A. Abourayya
-et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated Semi-Supervised Learning".
-AAAI 2025) has clients agree on labels of U, public examples of the clients' own distribution: in its
-experiments a part of the training split. The paper does not say how that part is drawn; here it is drawn at
-random, by the repeat's seed, from all classes together. FedMD (D. Li, J. Wang. "FedMD: Heterogenous Federated
-Learning via Model Distillation". 2019) uses another data set, with its labels (`federation.public_dataset`).
+All clients and the server have the public examples, without their labels unless `federation.public_labeled`.
+FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
+Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
+distribution: in its experiments a part of the training split. The paper does not say how that part is drawn;
+here it is drawn at random, by the repeat's seed, from all classes together. FedMD (D. Li, J. Wang. "FedMD:
+Heterogenous Federated Learning via Model Distillation". 2019) uses another data set, with its labels
+(`federation.public_dataset`).
 
-Without `federation.own_size`, clients hold everything that is not public: the larger U, the less they have.
-With `own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a larger
-one, and the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data fixed).
+Without `federation.own_size`, clients hold all examples that are not public: the larger U, the fewer they
+hold. With `own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a
+larger one, and the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data
+fixed).
 """
 
 from __future__ import annotations
@@ -37,15 +40,15 @@ _COLUMNS = ("client_id", "subclass")  # optional columns of a data set
 
 
 class Roles(NamedTuple):
-    """Examples of one repeat by their holders: int64 indices, which count the training split first.
+    """Examples of one repeat by their holders: int64 indices: the training split first, then the test split.
 
     Fields:
-        clients: training examples that are dealt to clients.
-        validation: examples to select models by.
-        new: the test split if it is dealt to clients, as their new points.
+        clients: training examples of all clients together.
+        validation: examples that select models.
+        new: the test split if clients hold it, as their new points.
         test: the test split if nobody holds it.
         server: the server's labeled examples, ascending; empty if labels are at clients.
-        public: everybody's, ascending; indices behind both splits refer to the public set.
+        public: public examples, ascending; indices after both splits are those of another, public data set.
     """
 
     clients: np.ndarray
@@ -61,7 +64,7 @@ def roles_of(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int
 
     Args:
         config: of the experiment.
-        data: the clients' data set, subsampled. Validation examples of its own replace drawn ones.
+        data: the clients' data set, subsampled. If it has validation examples, none are drawn.
         other: the public data set, if there is one.
         seed: of the repeat.
 
@@ -133,8 +136,8 @@ def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
 def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
     """Draw the examples of a server with labels from `train`, stratified by class.
 
-    `wanted` is the section `federation`. They are `labeled_per_class` of each class, else `num_labeled` or
-    `labeled_fraction` in total.
+    `wanted` is the section `federation`. The server has `labeled_per_class` of each class, else `num_labeled`
+    or `labeled_fraction` in total.
 
     Raises:
         UsageError: more labels are requested than exist, or none.
@@ -167,7 +170,7 @@ def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed:
 
 
 def _drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
-    """Draw `own_size` examples of `train` for clients, whatever the number of public ones, ascending."""
+    """Draw `own_size` examples of `train` for clients, ascending, whatever the number of public examples."""
     size = wanted.own_size
     if size > len(train):
         wrong = f"at most {len(train)}, all that there is to train on"

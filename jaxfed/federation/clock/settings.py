@@ -22,7 +22,7 @@ class Clock:
         seconds_per_round: simulated seconds of the median client for the communication of a round.
         speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
         availability: 'always', 'diurnal' (a window of each day), or a CSV file of client,from,to in seconds.
-        online_share: share of the day in which a client is available with availability='diurnal'.
+        online_share: share of the day in which a client is available.
         over_selection: clients drawn for a synchronous round, as a multiple of cohort_size; the first
             cohort_size that finish count.
         deadline: simulated seconds after which a client's work of a round is lost; 0: none.

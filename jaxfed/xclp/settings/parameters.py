@@ -189,8 +189,7 @@ class Parameters(Propagation):
         compared_by: choice of these clients: "random" draws them. "neighbors" draws half of them; the server
             chooses the others by neighbors of neighbors. That suits unlike clients better, and tells a client
             who may have points near its own (`jaxfed.xclp.steps.compared_clients`; Algorithm 1, line 5).
-        key_bits: size of Paillier's keys in bits, 2048 or 3072; only `hamming="phe"` uses it (Algorithm 1,
-            line 5).
+        key_bits: size of Paillier's keys in bits (Algorithm 1, line 5).
         row_sums: summation of the clients' contributions: "plaintext" shows them to the server, "masked"
             hides them. "masked_resilient" also survives dropouts without a second upload, and
             "masked_resilient_signed" also protects against a server that lies about them (Algorithm 1, line
