@@ -1,9 +1,9 @@
-"""Conditions on the number of clients, of a federation and of a round.
+"""Conditions on the number of clients of a federation and of a round.
 
     check_number_of_clients(config, 20)
 
-The config's check calls it if `federation.num_clients` is set. Else the data have the number, and it is
-called when a repeat is dealt out.
+`jaxfed.config.checks.check` calls it if `federation.num_clients` is set. Otherwise the data determine the
+number, and `jaxfed.config.data.feasibility` calls it for the clients of each repeat.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jaxfed.federation.sampling import cohort_sizes, num_groups
 from jaxfed.training.consensus.dropout import departures_of
 from jaxfed.xclp.settings import departures
 
-_BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels with the settings of the section `xclp`
+_BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`
 
 
 def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     """Check that rounds and their sums are possible with this number of clients.
 
     Every group needs a round. A round needs enough clients for methods that divide them into groups or sum
-    over them. Clients scheduled to drop out must exist. Mask partners must suffice for every number of
-    clients that sampling makes of these: fewer clients sometimes need more partners
+    over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
+    size that sampling can give: fewer clients sometimes need more partners
     (`jaxfed.secure.session.neighborhoods`).
 
     Raises:
@@ -49,9 +49,8 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
             allowed=f"use integers from {groups} on",
         )
     sizes = cohort_sizes(config, num_clients)
-    _check_presence(
-        "xclp", config.xclp.to_dict(), num_clients
-    )  # also a label source of methods that train
+    # Also if no method of the run is XCLP: methods that train may take its labels.
+    _check_presence("xclp", config.xclp.to_dict(), num_clients)
     _check_partners(config.xclp.get("mask_partners", 0), sizes, _of_xclp())
     for name in methods.chosen(config):
         given = methods.all_keywords(config, name)
@@ -62,10 +61,10 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
 
 
 def check_scheduled_partners(config: ConfigDict, name: str, schedule: Schedule) -> None:
-    """Check the mask partners of a method whose cohorts a clock has changed; see `clock.schedule`.
+    """Check the mask partners of a method whose cohorts depend on simulated time (`clock.schedule`).
 
     Raises:
-        UsageError: as `check_number_of_clients`.
+        UsageError: names the key.
     """
     for size, first, naming in _partners_of(config, name):
         later = schedule.rounds[first:]
@@ -111,7 +110,7 @@ def _check_round(config: ConfigDict, name: str, size: int) -> None:
 def _partners_of(
     config: ConfigDict, name: str
 ) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
-    """Yield numbers of partners, the rounds before the first sum among them, and the names of their keys."""
+    """Yield (number of mask partners, rounds before their first sum, context that names the key)."""
     own = methods.keywords(config, name).get("mask_partners", 0)
     yield own, 0, methods.naming(config, name)
     if methods.needs(config, name).pseudo_label in _BY_XCLP:

@@ -2,7 +2,7 @@
 
     with_overrides(config, ["xclp.alpha=0.9", "fedprox.mu=1", "model.name=cnn"])
 
-KEY is the dotted path of a key that the config has, or that a setting is declared for: a method's keyword,
+KEY is the dotted path of a key in the config, or of one that it may have in addition: a method's keyword,
 `METHOD.training.KEY`, a learner's keyword, an option of the network. VALUE is parsed by
 `ml_collections.config_flags`, as the type of the key's default; tuples may also be written `a,b`.
 """
@@ -34,7 +34,7 @@ from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, setti
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
-"""Registries whose entries from outside have sections of their names."""
+"""Registries of which an entry registered from outside has a section of its name."""
 CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 # Names of other frameworks -> the key here.
@@ -60,7 +60,7 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     determine which keys exist. Another network replaces the options of the config's own. Another
     `dataset.name` resets the sizes that the file sets for its data set (`_reset_sizes`), but not those that
     were set in place after `load` or after a file's `get_config`. A copy of a config does not know its file's
-    values: all its sizes are reset.
+    values, so all its sizes are reset.
 
     Raises:
         UsageError: a key is unknown, or a value cannot be parsed as the type of its key.
@@ -90,7 +90,7 @@ def as_text(key: str, value: Any) -> str:
 
 
 def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
-    """Return key -> setting of what a section may have; "" is the keys outside of sections."""
+    """Return key -> setting of all keys that a section may have; "" has the keys outside of sections."""
     owner, _, inner = section.partition(".")
     if section.startswith(CANDIDATES):
         return _candidates(config, section.removeprefix(CANDIDATES))
@@ -112,7 +112,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
 
 
 def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
-    """Return lists of the numbers and switches that a one-shot method has, in place of one value."""
+    """Return key -> setting of the values to try: a list for each number and switch of a one-shot method."""
     if methods.algorithm_of(config, name) not in ALGORITHMS:
         return {}
     if methods.needs(config, name).trains:
@@ -129,19 +129,19 @@ def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
 
 
 def setting_of(config: ConfigDict, key: str) -> Setting | None:
-    """Return the declaration of a key; None if there is none."""
+    """Return the setting of a key; None for an unknown key."""
     section, _, name = key.rpartition(".")
     learner = section.removeprefix("learner.")
     known = settings_in(config, section)
     if name == "algorithm" and section.isidentifier() and section not in config:
-        return _ALGORITHM  # an override is about to define a variant
+        return _ALGORITHM  # this override defines a new variant
     if learner != section and name not in known and learner_section.is_open(learner, name):
         return Setting(Any, None, "keyword of the estimator's class")
     return known.get(name)
 
 
 def value_of(config: ConfigDict, key: str) -> Any:
-    """Return the value of a key; of a method's key that no section has, the value in effect; else None."""
+    """Return the value of a key, for a method's key outside the config the value in effect; None: unknown."""
     flat, setting = dict(flatten(config.to_dict())), setting_of(config, key)
     if key in flat or setting is None or key.startswith("model."):
         return flat.get(key)
@@ -154,7 +154,7 @@ def value_of(config: ConfigDict, key: str) -> Any:
 
 
 def known_keys(config: ConfigDict) -> set[str]:
-    """Return every key that a setting is declared for."""
+    """Return every key that the config may have."""
     names = (*ALGORITHMS, *methods.variants(config))
     names = tuple(name for name in names if methods.algorithm_of(config, name) in ALGORITHMS)
     own = [f"{name}.training" for name in names if methods.needs(config, name).trains]
@@ -276,7 +276,7 @@ def _override(config: ConfigDict, text: str) -> None:
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
-    """Parse a value as `config_flags` does; a tuple, or a value of no type, as a literal, else as text."""
+    """Parse a value by `config_flags` as `kind`; a tuple or None as a Python literal, or else as text."""
     is_literal = kind not in (bool, int, float, str)
     held = ConfigDict({"value": placeholder(object if is_literal else kind)})
     if is_literal and kind is not tuple and text.lower() == "none":

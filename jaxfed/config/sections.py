@@ -1,13 +1,16 @@
-"""Sections of a config as objects: each key's type, default, allowed values and meaning, said once.
+"""Sections of a config as dataclasses, which declare each key's type, default, allowed values and meaning.
 
     section_of(config, "training")          # TrainingSection(optimizer="sgd", ...), checked
     SECTIONS["training"]                    # the class
 
-The same classes make `jaxfed.config.base.get_config()`, `launch.run --help_keys` and `docs/keys.md`. Defaults
-that a class of the library has too are read from it. The others are those of the experiments of XCLP's paper.
-Sections of methods, learners and networks have the keywords of their factories; `clock` is
-`jaxfed.federation.clock.settings.Clock`, and `xclp` and `per_client_lp` are the settings of a labeling
-(`jaxfed.xclp.settings.parameters`).
+`jaxfed.config.base.get_config()`, `launch.run --help_keys` and `docs/keys.md` are made from these classes. A
+default that a class of the library has too is read from that class. All others are those of the experiments
+of XCLP's paper. Classes of other sections:
+
+    of methods, learners and networks    none: their keys are the keywords of the factories
+    clock                                `jaxfed.federation.clock.settings.Clock`
+    xclp, per_client_lp                  none: their keys are settings of a labeling
+                                         (`jaxfed.xclp.settings.parameters`)
 
 Conditions between two keys of a section stand in its `__post_init__`; between two sections, in
 `jaxfed.config.checks.check`.
@@ -74,7 +77,7 @@ from jaxfed.training.specification import Training
 from jaxfed.xclp.settings.candidates import MEASURES
 
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
-MIXED = "mixed"  # a learner's name: several, cycled over the clients
+MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 AUGMENTATION = Annotated[
@@ -116,7 +119,7 @@ class Experiment(Section):
             per-client LP).
         evaluate_every: rounds between evaluations.
         evaluate_test: evaluate the test set at these rounds too, for curves; it selects nothing.
-        checkpoint_every: rounds between checkpoints; by the clock they take at most 3 % of the time.
+        checkpoint_every: rounds between checkpoints; 0: as often as they take at most 3 % of the time.
         paper_table: table of a paper to print beside the results.
     """
 
@@ -153,7 +156,7 @@ class Experiment(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSection(Section):
-    """The clients' examples.
+    """The data set of the clients' examples.
 
     Attributes:
         name: name of a data set, or path of an .npz, CSV or Parquet file, or of a folder of images or
@@ -164,12 +167,12 @@ class DatasetSection(Section):
             is a client; '': the usual one.
         drop: a table's columns that are not features.
         image_size: pixels a side of images in a folder or table.
-        train_size: training examples taken, stratified by class.
-        test_size: test examples taken.
-        unlabeled_size: examples without a label, beside train_size.
+        train_size: number of training examples to use, stratified by class.
+        test_size: number of test examples to use.
+        unlabeled_size: number of examples without a label to use, in addition to train_size.
         balanced: take the same number of examples of each class.
         pooled: pool the set's training and test split, and draw a new test split.
-        test_fraction: share for testing of a set without a test split.
+        test_fraction: share of the labeled examples held out for testing, of a set without a test split.
         test_rows: test rows of a set without a test split: 'by_repeat': each repeat draws its own,
             'shared': all repeats have the same.
         validation_fraction: share of the training examples for validation, which selects models; drawn in
@@ -205,11 +208,11 @@ class PreprocessingSection(Section):
 
     Attributes:
         kind: preprocessing of all examples.
-        rounds: FedAvg rounds that train the features' model.
+        rounds: FedAvg rounds that train the model whose features are used.
         cohort_size: clients in each of these rounds.
         network: network trained on ImageNet.
-        weights: its weights; '': NETWORK.safetensors in the data folder.
-        image_size: pixels a side of its input.
+        weights: file of this network's weights; '': NETWORK.safetensors in the data folder.
+        image_size: pixels a side of this network's input.
         components: principal components of the training images' features that are kept.
         views: weak, and as many strong, views of each image whose features are computed before training.
     """
@@ -271,7 +274,7 @@ class FederationSection(Section):
             and unlabeled examples follow two draws of it.
         labels_at: holder of the labels; 'server': all of them, drawn before the rest is distributed.
         public_size: unlabeled examples that everybody has.
-        public_fraction: the same as a share of the training examples.
+        public_fraction: public_size as a share of the training examples.
         public_dataset: data set of the public examples; '': the clients' own.
         own_size: training examples distributed to clients.
         public_labeled: public examples keep their labels, which everybody has (FedMD).
@@ -383,9 +386,10 @@ class SelectionSection(Section):
     """Choice of one-shot methods' settings; `selection.candidates.METHOD.KEY` lists values to try.
 
     Attributes:
-        settings: settings of one-shot methods: as given, or cross-validated over the labeled points.
+        settings: settings of one-shot methods: the config's, or chosen by cross-validation over labeled
+            points.
         folds: number of folds of the cross-validation.
-        measure: what cross-validation maximizes.
+        measure: measure that cross-validation maximizes.
     """
 
     settings: Literal["given", "cross_validated"] = "given"
@@ -395,10 +399,10 @@ class SelectionSection(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection(Section):
-    """The network; its other keys are the options of the network's factory.
+    """The network; the other keys of the section are options of its factory.
 
     Attributes:
-        name: network; its other keys depend on the name.
+        name: name of the network, on which the other keys of the section depend.
     """
 
     name: Annotated[str, OneOf(MODELS)] = "mlp"
@@ -517,7 +521,7 @@ class LearnerSection(Section):
     """The learner of every client, in methods with a model at each client.
 
     Attributes:
-        name: model of each client in methods that share labels; learner.NAME has its own keys.
+        name: learner of each client in methods that share labels; its keys are learner.NAME.KEY.
         names: learners of name='mixed', cycled over the clients.
     """
 
@@ -588,10 +592,10 @@ class ExecutionSection(Section):
     Attributes:
         strategy: how clients are mapped to devices; 'shard_map': over all devices, with XCLP's graph.
         convolution: convolution algorithm.
-        precision: type that networks compute in.
+        precision: number type in which networks compute.
         workers: processes for xclp.hamming='phe' and for fitting estimators; 0: none.
         memory_limit: limit of a step's device memory, and of per-client states in host memory: bytes, or
-            text such as '4 GiB'; None: all there is.
+            text such as '4 GiB'; None: all the memory of the device and the host.
         compilation_cache: folder of compiled programs, 'auto' or 'off'.
         plots: draw plots at the end; launch.report draws them as well.
     """
@@ -640,7 +644,7 @@ class Deployment(Section):
         """Return the number of clients; `num_clients` is that of the simulation.
 
         Raises:
-            UsageError: neither says how many, as in a simulation of all clients that the data have.
+            UsageError: both leave the number to the data.
         """
         if self.nodes is None:
             if not num_clients:
@@ -669,12 +673,12 @@ SECTIONS: dict[str, type] = {
     "execution": ExecutionSection,
     "deployment": Deployment,
 }
-"""Name in a config -> class; "" has the keys outside of sections."""
+"""Section -> class; the section "" has the keys outside of sections."""
 
 
 @cache
 def shared_settings() -> Mapping[str, Setting]:
-    """Return key -> setting of the sections above, not of those of methods, learners and networks."""
+    """Return key -> setting of all keys in `SECTIONS`, without those of methods, learners and networks."""
     return {
         f"{name}.{key}".lstrip("."): one
         for name, kind in SECTIONS.items()
@@ -683,10 +687,10 @@ def shared_settings() -> Mapping[str, Setting]:
 
 
 def section_of(config: ConfigDict, name: str) -> Any:
-    """Return a section of a config as an object of its class; keys of other owners are left out.
+    """Return a section of a config as an object of its class, without keys that the class does not declare.
 
     Raises:
-        UsageError: a value, or two, that the class refuses; the key is the config's.
+        UsageError: the class refuses a value, or two that contradict each other; names the key of the config.
     """
     kind, own = SECTIONS[name], config[name] if name else config
     given = {key: own[key] for key in settings_of(kind)}

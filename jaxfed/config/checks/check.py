@@ -1,8 +1,12 @@
-"""Check of a whole config: known keys, allowed values, and conditions between sections. Nothing is built.
+"""Check of a whole config before anything is built: keys, values, and conditions between them.
 
-A value is checked by its hint (`jaxfed.config.overrides.settings_in`), two of one section by the section's
-class. Conditions between sections, and between a section and a method's declaration, stand here; those on the
-number of clients in `jaxfed.config.client_numbers`, those on simulated time in `jaxfed.config.clock`.
+Where a condition stands:
+
+    on one value                                    in its type hint (`jaxfed.config.overrides.settings_in`)
+    on two values of a section                      in the section's class (`jaxfed.config.sections`)
+    on two sections, or a section and a method      here; the method by its declaration
+    on the number of clients                        in `jaxfed.config.client_numbers`
+    on simulated time                               in `jaxfed.config.clock`
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from jaxfed.settings import REQUIRED, OneOf, advice, check_value
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
-_ANY = {"num_classes": 2}  # no rule and no condition depends on it
+_ANY = {"num_classes": 2}  # keywords that the data set determines; no check depends on their values
 # In one run, all labels are either at clients or at the server. Most methods can learn from both.
 _ONE_TABLE = (
     "methods for both stand in one table with 'server' "
@@ -96,7 +100,7 @@ def _check_keys(config: ConfigDict) -> None:
         if name in ALGORITHMS and name not in config:
             wrong = f"the section is missing; config.selection.candidates.{name} has values for it"
             raise UsageError(wrong, key=f"config.{name}")
-    # Sections of baselines refer to XCLP's, whose keys are therefore named.
+    # The section `xclp` first: sections of baselines refer to its keys, and the error should name those.
     for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith("xclp.")):
         one = setting_of(config, key)
         if one is not None:
@@ -171,7 +175,7 @@ def _check_method(config: ConfigDict, name: str) -> None:
 
 
 def _check_own_training(config: ConfigDict, name: str) -> None:
-    """Check a method's training, with what its section or its algorithm's has of it."""
+    """Check the section `training` as a method sees it, with the values of `METHOD.training`."""
     if not methods.uses_training(config, name):
         return
     seen = methods.with_own_training(config, name)
@@ -193,7 +197,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 
 
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check that a method can use labels where they are: at clients, or at the server."""
+    """Check that a method can learn from labels of their holder: the clients, or the server."""
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
     if place == "server" and methods.labels_in_one_shot(config, name):
         wrong = f"{name!r} labels in one shot by labels that clients have"
@@ -242,7 +246,7 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check the clients' learners, and that a method of networks has networks."""
+    """Check the clients' learners: that all are networks if the method needs that, and their keywords."""
     learners = section_of(config, "learner").each
     if "network" in needed.takes and learners != ("network",):
         raise UsageError(

@@ -4,9 +4,9 @@
     check_given(config, ["federation.labeled_fraction=0.05"])
 
 A key is in effect in a run if a method of the run reads it (`jaxfed.config.checks.fingerprint`) and the
-conditions of its declaration hold (`jaxfed.settings.when`). An override is in effect if it changes the value
-of such a key: its own, or one that refers to it. Two kinds of override are always accepted: those that change
-nothing, and those of keys for execution, deployment and monitoring (`_OF_THE_RUN`, `_WAYS_TO_RUN`).
+conditions in its hint hold (`jaxfed.settings.when`). An override is in effect if it changes a value of such a
+key: of the overridden key, or of one that refers to it. Two kinds of override are always accepted: those that
+change nothing, and those of keys for execution, deployment and monitoring (`_OF_THE_RUN`, `_WAYS_TO_RUN`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_given(
     """Check that every override of the user is in effect in the run.
 
     Args:
-        config: the config without them, such as a file's, with references between keys.
+        config: the config without the overrides, such as a file's, with references between keys.
         overrides: `KEY=VALUE`, as the user gave them; the config with them is already checked.
         audited: True if membership inference runs, which reads the section `audit`.
 
@@ -85,7 +85,7 @@ class Given:
         return self._unread
 
     def _effect(self, run: Run, base: ConfigDict, others: Sequence[str]) -> tuple[bool, bool]:
-        """Return whether the other overrides make another config, and in a key that counts in one of both."""
+        """Return whether the config differs without this override, and if so in a key that is in effect."""
         try:
             without = with_overrides(base, others)
             before = dict(flatten(without.to_dict()))
@@ -104,7 +104,7 @@ class Given:
 
 
 class Run:
-    """A checked config, and what its methods read of it.
+    """A checked config, and the keys that its methods read.
 
     Attributes:
         values: dotted key -> value.
@@ -135,7 +135,7 @@ class Run:
         return f"no method of this run reads it ({names}); leave it out"
 
     def _unmet(self, seen: Mapping[str, tuple[str, Any]], key: str) -> str:
-        """Return which condition of a key's declaration does not hold for a method; "" if all do."""
+        """Return which condition in a key's hint does not hold for a method; "" if all do."""
         values, (key, _) = dict(seen.values()), seen[key]
         key = "selection.folds" if key.startswith(CANDIDATES) else key
         setting, section = setting_of(self._config, key), key.rpartition(".")[0]

@@ -40,11 +40,11 @@ _COLUMNS = ("client_id", "subclass")  # optional columns of a data set
 
 
 class Roles(NamedTuple):
-    """Examples of one repeat by their holders: int64 indices: the training split first, then the test split.
+    """Examples of one repeat by their holders: int64 indices, first the training split, then the test split.
 
     Fields:
         clients: training examples of all clients together.
-        validation: examples that select models.
+        validation: examples that select models; those of the data set itself come after all others.
         new: the test split if clients hold it, as their new points.
         test: the test split if nobody holds it.
         server: the server's labeled examples, ascending; empty if labels are at clients.
