@@ -13,7 +13,8 @@ keyword-only arguments in a section of that name, `config.mymethod.mu`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, ItemsView, Mapping, ValuesView
+from collections import UserDict
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
@@ -36,9 +37,9 @@ class Place(NamedTuple):
     name: str
     keywords: Mapping[str, Any] = {}
 
-    def load(self) -> Callable:
+    def load(self) -> Any:
         """Import the factory."""
-        factory: Callable = getattr(import_module(self.module), self.name)
+        factory = getattr(import_module(self.module), self.name)
         return partial(factory, **self.keywords) if self.keywords else factory
 
 
@@ -58,7 +59,7 @@ def imported_on_use(package: str, files: Mapping[str, str]) -> Callable[[str], A
     return attribute
 
 
-class Registry(dict[str, Factory]):
+class Registry(UserDict[str, Factory]):
     """Name -> factory, those of jaxfed first; `register` adds others."""
 
     def __init__(
@@ -87,31 +88,9 @@ class Registry(dict[str, Factory]):
         """The factory of this name, imported if it has not been yet."""
         found: Any = super().__getitem__(name)
         if isinstance(found, Place):
-            found = found.load()
-            self[name] = found
+            self[name] = found = found.load()
         factory: Factory = found
         return factory
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The factory of this name, or the default."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-    def values(self) -> ValuesView[Factory]:  # type: ignore[override]
-        """All factories, imported."""
-        self._load()
-        return super().values()
-
-    def items(self) -> ItemsView[str, Factory]:  # type: ignore[override]
-        """All names and factories, imported."""
-        self._load()
-        return super().items()
-
-    def _load(self) -> None:
-        for name in self:
-            self[name]
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         """A decorator that adds a factory under this name.
@@ -128,11 +107,8 @@ class Registry(dict[str, Factory]):
             raise UsageError(f"{self._kind} {name!r}: is one of jaxfed's own; take another name")
 
         def add(factory: Factory) -> Factory:
-            there = self.get(name)
-            if there is not None and _identity(there) != _identity(factory):
-                raise UsageError(
-                    f"{self._kind} {name!r}: {'.'.join(_identity(there))} has this name already"
-                )
+            if name in self and (there := _identity(self[name])) != _identity(factory):
+                raise UsageError(f"{self._kind} {name!r}: {'.'.join(there)} has this name already")
             self._check_keywords(name, factory)
             self._check(name, factory)
             self[name] = factory

@@ -7,7 +7,7 @@ defaults, allowed values and meanings: `docs/keys.md`, or `python -m launch.run 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config.keys import remember_values
@@ -25,9 +25,8 @@ Add = Callable[..., None]
 # `federation.labeled_fraction` and, if the file has public examples, this `federation.public_fraction`.
 # The paper's table is also reset.
 PUBLIC_FRACTION = 0.5
-_DEFAULTS = {key: one.default for key, one in shared_settings().items()}
 SIZES_OF_A_SET: dict[str, Any] = {
-    key: _DEFAULTS[key]
+    key: shared_settings()[key].default
     for key in (
         *("dataset.train_size", "dataset.test_size", "dataset.unlabeled_size", "dataset.balanced"),
         "dataset.test_rows",
@@ -36,43 +35,31 @@ SIZES_OF_A_SET: dict[str, Any] = {
     )
 }
 
-ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
-
 
 def get_config() -> ConfigDict:
     """XCLP and its Section 4.1 baselines on no data set yet."""
-    values = _defaults()
-    followers = ("per_client_lp", "pooled_lp")
-    for key in {key for name in followers for key in values[name]}:
-        values["xclp"][key] = FieldReference(values["xclp"][key])
-    config = ConfigDict(values)
-    # Baselines follow XCLP's settings unless they have their own.
-    for name in followers:
+    config = ConfigDict()
+    for name, kind in SECTIONS.items():
+        own = {key: one.default for key, one in settings_of(kind).items()}
+        config.update({name: own} if name else own)
+    # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
+    labeling = settings_of(Parameters)
+    given = ("num_classes", "seed")
+    config.xclp = {key: one.default for key, one in labeling.items() if key not in given}
+    for name in ("per_client_lp", "pooled_lp", "client_knn"):
+        config[name] = completed(ALGORITHMS[name], {})
+    for name in ("per_client_lp", "pooled_lp"):  # follow XCLP's settings unless they have their own
         for key in config[name]:
             config[name][key] = config.xclp.get_oneway_ref(key)
     # In addition to the given value; () = it alone. Keys in a method's `select` are chosen by leave-one-out.
-    candidates = config.selection.candidates = ConfigDict()
-    candidates.xclp = ConfigDict({"num_bits": (), "num_neighbors": (), "alpha": ALPHAS})
-    for name in ("per_client_lp", "pooled_lp"):
-        candidates[name] = ConfigDict({"num_neighbors": (), "alpha": ALPHAS})
-    candidates.client_knn = ConfigDict({"num_neighbors": (1, 3, 5, 10, 20)})
-    return config
-
-
-def _defaults() -> dict[str, Any]:
-    """Return all defaults, nested by section, with those of the one-shot methods."""
-    values: dict[str, Any] = {}
-    for name, kind in SECTIONS.items():
-        own = {key: one.default for key, one in settings_of(kind).items()}
-        values |= {name: own} if name else own
-    # Methods that train use this section for pseudo-labels too, so it has the fields of `Parameters` alone.
-    labeling = settings_of(Parameters)
-    values["xclp"] = {
-        key: one.default for key, one in labeling.items() if key not in ("num_classes", "seed")
+    alphas = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # the paper's is 0.99
+    config.selection.candidates = {
+        "xclp": {"num_bits": (), "num_neighbors": (), "alpha": alphas},
+        "per_client_lp": {"num_neighbors": (), "alpha": alphas},
+        "pooled_lp": {"num_neighbors": (), "alpha": alphas},
+        "client_knn": {"num_neighbors": (1, 3, 5, 10, 20)},
     }
-    for name in ("per_client_lp", "pooled_lp", "client_knn"):
-        values[name] = completed(ALGORITHMS[name], {})
-    return values
+    return config
 
 
 def smoke(config: ConfigDict) -> None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section
 from jaxfed.config.keys import flatten
-from jaxfed.config.overrides import PLUGINS, nearest_keys
-from jaxfed.config.sections import shared_settings
+from jaxfed.config.overrides import PLUGINS, nearest_keys, settings_in
+from jaxfed.config.sections import SECTIONS
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain
 from jaxfed.learners import LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.settings import REQUIRED, Setting, settings_of
+from jaxfed.settings import REQUIRED, Setting
 
 
 class Entry(NamedTuple):
@@ -35,19 +34,34 @@ class Entry(NamedTuple):
     meaning: str
 
 
-def entries() -> list[Entry]:
-    """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks."""
-    shared = shared_settings().items()
-    return [*(_entry(key, one) for key, one in shared), *_of_registries(_own)]
+def entries(*, registered: bool = False) -> list[Entry]:
+    """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks.
 
+    `registered`: those of what a config file, for instance, has registered, and none of jaxfed's own.
+    """
 
-def registered_entries() -> list[Entry]:
-    """Return the keys of what was registered from outside, by a config file for instance."""
-    found = [*_of_registries(_registered)]
-    for registry in PLUGINS:
-        for name in registry.from_outside():
-            own = settings_of(registry[name])
-            found += [_entry(f"{name}.{key}", one) for key, one in own.items()]
+    def names(registry: Registry[Any]) -> list[str]:
+        return [name for name in registry if (name in registry.from_outside()) == registered]
+
+    sections = [] if registered else [*SECTIONS]
+    sections += [*names(ALGORITHMS), *(f"learner.{name}" for name in names(LEARNERS))]
+    sections += [name for registry in PLUGINS if registered for name in names(registry)]
+    found = []
+    for section in sections:
+        given = getattr(ALGORITHMS.get(section), "keywords", {})  # those that its name gives
+        own = settings_in(ConfigDict(), section)
+        found += [
+            _entry(f"{section}.{key}".lstrip("."), one)
+            for key, one in own.items()
+            if key not in given
+        ]
+    # Networks whose option has the same default and rule share a line.
+    options: dict[tuple[str, str, str], list[str]] = {}
+    for network in names(MODELS):
+        for key, one in options_of(network).items():
+            options.setdefault((key, repr(one.default), one.allowed), []).append(network)
+    for (key, default, allowed), networks in sorted(options.items()):
+        found.append(Entry(f"model.{key}", default, allowed, f"option of {', '.join(networks)}"))
     return found
 
 
@@ -59,7 +73,7 @@ def help_text(prefix: str = "", config: ConfigDict | None = None) -> str:
     Raises:
         UsageError: no key has the prefix.
     """
-    every = [*entries(), *registered_entries()]
+    every = [*entries(), *entries(registered=True)]
     found = [entry for entry in every if entry.key.startswith(prefix)]
     if not found:
         keys = [entry.key for entry in every]
@@ -136,7 +150,9 @@ class Method(NamedTuple):
 def described_methods() -> list[Method]:
     """Return the methods of jaxfed, described by their code."""
     found = []
-    for name, factory in _own(ALGORITHMS):
+    for name, factory in ALGORITHMS.items():
+        if name in ALGORITHMS.from_outside():
+            continue
         function, given = plain(factory), getattr(factory, "keywords", {})
         module = sys.modules[function.__module__]
         file = module.__name__.rpartition(".")[2]
@@ -153,7 +169,7 @@ def described_methods() -> list[Method]:
                 ", ".join(filter(None, needed)) or "features",
                 declared(factory).labels_at,
                 next(filter(None, map(_leaves, said)), ""),
-                [*_settings_of(factory)],
+                [key for key in method_settings(factory) if key not in given],
                 docstring,
             )
         )
@@ -201,36 +217,6 @@ PAGES = {
 }  # values of `--help_keys`
 
 
-def _own(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and factories of jaxfed itself, not those that were registered from outside."""
-    return ((n, registry[n]) for n in registry if n not in registry.from_outside())
-
-
-def _registered(registry: Registry[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and factories that were registered from outside."""
-    return ((name, registry[name]) for name in registry.from_outside())
-
-
-def _of_registries(chosen: Callable[[Registry[Any]], Iterator[tuple[str, Any]]]) -> Iterator[Entry]:
-    """Yield the keys of the chosen methods, learners and networks."""
-    for name, factory in chosen(ALGORITHMS):
-        yield from (_entry(f"{name}.{key}", one) for key, one in _settings_of(factory).items())
-    for name, _ in chosen(LEARNERS):
-        own = learner_section.settings_at(name)
-        yield from (_entry(f"learner.{name}.{key}", one) for key, one in own.items())
-    yield from _of_networks(chosen(MODELS))
-
-
-def _of_networks(chosen: Iterator[tuple[str, Any]]) -> Iterator[Entry]:
-    """Yield options by name; networks whose option has the same default and rule share a line."""
-    networks: dict[tuple[str, str, str], list[str]] = {}
-    for network, _ in chosen:
-        for key, one in options_of(network).items():
-            networks.setdefault((key, repr(one.default), one.allowed), []).append(network)
-    for (key, default, allowed), names in sorted(networks.items()):
-        yield Entry(f"model.{key}", default, allowed, f"option of {', '.join(names)}")
-
-
 def _entry(key: str, one: Setting) -> Entry:
     conditions = " and ".join(map(str, one.conditions))
     meaning = one.meaning.rstrip(".")
@@ -240,12 +226,6 @@ def _entry(key: str, one: Setting) -> Entry:
         one.allowed,
         f"with {conditions}: {meaning}" if conditions else meaning,
     )
-
-
-def _settings_of(factory: Callable[..., Any]) -> dict[str, Setting]:
-    """Return a method's settings but those that its name gives."""
-    given = getattr(factory, "keywords", {})
-    return {key: one for key, one in method_settings(factory).items() if key not in given}
 
 
 def _row(*cells: str) -> str:
