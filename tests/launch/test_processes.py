@@ -17,10 +17,11 @@ from jaxfed.experiment.store.records import read_run
 
 TALK = """
 import sys
+from pathlib import Path
 import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.experiment.run.processes import agree, open_for_all
+from jaxfed.experiment.run.processes import agree, open_for_all, own_place
 from jaxfed.federation.execution.client_map import client_map, jitted
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.host.parallel import processes
@@ -83,7 +84,7 @@ assert "all-reduce" in sent and "all-gather" not in sent
 
 # The first one's workdir is where all go on from; the other writes elsewhere.
 config = {"algorithm": "one", "dataset": {}, "num_repeats": 1}
-with open_for_all(place, config) as workdir:
+with own_place(Path(place)) as own, open_for_all(own, config) as workdir:
     assert (str(workdir.path) == place) == (number == 0)
     assert workdir.read_metrics() == [{"round": 1}]
     workdir.append_metrics({"round": 2})
