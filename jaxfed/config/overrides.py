@@ -157,7 +157,8 @@ def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that the config may have."""
     names = (*ALGORITHMS, *methods.variants(config))
     names = tuple(name for name in names if methods.algorithm_of(config, name) in ALGORITHMS)
-    own = [f"{name}.training" for name in names if methods.needs(config, name).trains]
+    trains = {name: methods.needs(config, name).trains for name in names}
+    own = [f"{name}.training" if trains[name] else f"{CANDIDATES}{name}" for name in names]
     plugins = (name for registry in PLUGINS for name in registry.from_outside())
     sections = (*SECTIONS, *plugins, *(f"learner.{name}" for name in LEARNERS), *names, *own)
     return {
