@@ -3,7 +3,7 @@
     from jaxfed.algorithms import ALGORITHMS
 
     @ALGORITHMS.register("mymethod")
-    @method()                                       # of jaxfed.federation.method: what it takes and needs
+    @method()                                       # jaxfed.federation.method; only for methods
     def mymethod(*, training, mu: NotNegative = 0.1): ...
 
 A config file that imports such code may then set `config.algorithm = "mymethod"`, and the factory's
@@ -75,10 +75,10 @@ class Registry(UserDict[str, Factory]):
 
         Args:
             kind: of object, for messages.
-            own: name -> factory, or the place where it is defined.
+            own: name -> factory, or the module that defines it.
             reserved: names that cannot be registered, besides those of `own`.
             num_given: number of positional arguments of a factory; the others are keys of a config.
-            check: refuses a factory that is to be registered under a name.
+            check: called with name and factory before they are registered; raises a UsageError to refuse.
         """
         super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given

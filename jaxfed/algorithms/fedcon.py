@@ -30,7 +30,7 @@ Differences from the authors' code:
     4.5 does not), and averages the bodies of all local epochs, with equal weights.
   * In the code the server has SGD with rate 0.01 and momentum 0.5, and clients have LARS. Here
     `training.optimizer` is for both.
-  * The code's predictor has 12288 hidden numbers with BatchNorm; here none, and 512.
+  * The code's predictor has 12288 hidden units with BatchNorm. Here it has 512, without BatchNorm.
 
 Leaves a client: its body's change.
 """
@@ -75,7 +75,7 @@ from jaxfed.training.specification import Training
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
-_PREDICTOR_HIDDEN = 512  # ReLUs of h_k
+_PREDICTOR_HIDDEN = 512  # hidden units of h_k
 
 
 class Own(NamedTuple):

@@ -26,7 +26,8 @@ Differences from the authors' code:
     (`jaxfed.training.local.thresholds.freematch`). For SVHN the code clips them to [0.9, 0.95].
   * In the code fully unlabeled clients have lambda 0 by default, and 0.5 as an option; their views are then
     exchanged: the strong view labels, and the weak one learns.
-  * The code's projector has 4096 and 2048 numbers and a BatchNorm; here none, and 512 and 128.
+  * The code's projector has 4096 hidden and 2048 output units, and BatchNorm. Here it has 512 and 128,
+    without BatchNorm.
   * The code has SimSiam and BYOL as other choices for L_u.
 
 Leaves a client: the changes of both networks and the projector.
@@ -70,7 +71,7 @@ from jaxfed.training.specification import Training
 if TYPE_CHECKING:
     from jaxfed.models import Model
 
-_PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # ReLUs of the projector, numbers in z
+_PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector, dimension of z
 
 
 @method(pseudo_label=ALL, two_views=True, averages=True)

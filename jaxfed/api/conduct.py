@@ -135,7 +135,7 @@ def conduct(
 def _tell(
     config: ConfigDict, held: Holdings, statistics: Sequence[str], progress: RunProgress
 ) -> None:
-    """Print who holds how many examples, and what the run reveals of them."""
+    """Print the numbers of examples by holder, and what the run reveals of them."""
     few = 0 < config.cohort_size < held.clients
     cohort = f"; {config.cohort_size:,} clients a round" if few else ""
     progress.say(held.line(config.dataset.name) + cohort)

@@ -1,4 +1,4 @@
-"""Reference of settings and methods, generated from the code: keys by prefix, pages of docs, README's table.
+"""Reference of settings and methods, generated from the code: `--help_keys`, two pages, README's table.
 
 A key is a shared setting, a keyword of a method's or a learner's factory, or an option of a network.
 """
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 def entries(*, registered: bool = False) -> list[Entry]:
     """Return jaxfed's keys by section: shared settings, then those of methods, learners and networks.
 
-    `registered`: those of what a config file, for instance, has registered, and none of jaxfed's own.
+    With `registered` return only the keys of what is registered from outside, such as by a config file.
     """
 
     def names(registry: Registry[Any]) -> list[str]:
@@ -48,14 +48,14 @@ def entries(*, registered: bool = False) -> list[Entry]:
     sections += [name for registry in PLUGINS if registered for name in names(registry)]
     found = []
     for section in sections:
-        given = getattr(ALGORITHMS.get(section), "keywords", {})  # those that its name gives
+        given = getattr(ALGORITHMS.get(section), "keywords", {})  # fixed by the method's name
         own = settings_in(ConfigDict(), section)
         found += [
             _entry(f"{section}.{key}".lstrip("."), one)
             for key, one in own.items()
             if key not in given
         ]
-    # Networks whose option has the same default and rule share a line.
+    # Networks whose option has the same default and allowed values share an entry.
     options: dict[tuple[str, str, str], list[str]] = {}
     for network in names(MODELS):
         for key, one in options_of(network).items():
@@ -119,10 +119,10 @@ class Method(NamedTuple):
         name: in configs.
         title: its name, paper and idea, from the docstring.
         module: of its factory.
-        needs: ingredients, such as "a network".
-        labels_at: places where labels may be.
-        leaves: the messages of a client.
-        keys: own keywords.
+        needs: its needs in words, such as "a network".
+        labels_at: holders of labels that it can learn from.
+        leaves: what leaves a client.
+        keys: keys of its section.
         docstring: of its module, or of its function where a module has several methods.
     """
 
@@ -148,7 +148,7 @@ class Method(NamedTuple):
 
 
 def described_methods() -> list[Method]:
-    """Return the methods of jaxfed, described by their code."""
+    """Return the entries of jaxfed's methods, from their code and docstrings."""
     found = []
     for name, factory in ALGORITHMS.items():
         if name in ALGORITHMS.from_outside():

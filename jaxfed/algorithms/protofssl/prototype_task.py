@@ -42,10 +42,10 @@ class PrototypeTask:
             raise UsageError(f"num_classes={self.num_classes}: use the number of classes")
 
     def check_labels(self, *, support: int, min_labels: int) -> None:
-        """Check that some client has enough labels of a class for episodes and for prototypes that it shows.
+        """Check that some client has enough labels of a class for an episode, and to share a prototype.
 
         Raises:
-            UsageError: nobody has.
+            UsageError: no client has.
         """
         most = self.max_labels_of_a_class
         for key, given, allowed, why in (

@@ -25,7 +25,7 @@ from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
 
 
 def check_data(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the examples have two classes, and are those of the config's preprocessing and methods.
+    """Check that the examples have two classes, and suit the config's preprocessing and methods.
 
     Raises:
         UsageError: as described.
@@ -49,7 +49,7 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, se
         UsageError: they have no labels; nothing is held out that the config tests or
             validates on; they are too few, too slow or too many for its rounds, its deadline or the memory.
     """
-    if not config.federation.num_clients:  # else it is in the config, which has been checked
+    if not config.federation.num_clients:  # otherwise `jaxfed.config.checks.check` has checked it
         check_number_of_clients(config, federation.num_clients)
     check_deadlines(config, federation, seed)
     _check_points(dataset, config, federation)
@@ -57,7 +57,7 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, se
 
 
 def _check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse numbers whose array alone exceeds the memory; what a step takes is known when it is compiled."""
+    """Refuse numbers of which one array exceeds the memory, before steps are compiled and measured."""
     clients, public = config.cohort_size or federation.num_clients, len(federation.public)
     what = f"{clients} clients' labels of them"
     require(4 * clients * public, what, key="config.federation.public_size", value=public)
@@ -70,7 +70,7 @@ def _check_memory(config: ConfigDict, federation: Federation, num_features: int)
     given = {name: all_keywords(config, name) for name in chosen(config)}
     for needed in (needs(config, name) for name in chosen(config)):
         source = str(needed.pseudo_label) if needed.trains else ""
-        owner = SECTION_OF.get(source, source)  # of the labels that it trains on
+        owner = SECTION_OF.get(source, source)  # the section with the settings of its pseudo-labels
         given |= {owner: config[owner]} if owner in config else {}
     for name, values in given.items():
         for key, (each, what) in arrays.items():
@@ -111,7 +111,7 @@ def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) 
 
 
 def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> Iterator[str]:
-    """Yield a line for all data that a run would not use, or not as its user may think.
+    """Yield a line for data that a run does not use, or uses otherwise than the user may expect.
 
     `federation` has the clients of the first repeat, with or without examples.
     """

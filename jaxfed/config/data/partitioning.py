@@ -85,7 +85,7 @@ def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarra
 
 
 def _check_column(config: ConfigDict, data: Dataset, column: str) -> None:
-    """Check that the data have the column that deals out examples, and so has a test split of clients."""
+    """Check that the data have the scheme's column, also for a test split that clients hold."""
     if getattr(data, column) is None:
         raise UsageError(
             f"needs {column}, which {data.name} does not have",

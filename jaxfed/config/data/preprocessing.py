@@ -119,7 +119,7 @@ def is_flat(config: ConfigDict) -> bool:
 
 
 def check_copies(parts: Parts, config: ConfigDict) -> None:
-    """Refuse to make more examples than memory holds; images, and vectors of float32, stay where they are."""
+    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
     kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
     if config.preprocessing.views:
         n, rows = sum(map(len, there)), num_rows(config)
@@ -165,10 +165,11 @@ def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
 
 
 def check_kind(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the preprocessing is one for these examples.
+    """Check that the examples suit the preprocessing.
 
     Raises:
-        UsageError: images are needed, and these are none; their range is unknown; too few for the components.
+        UsageError: the examples are no images but need to be; their range is unknown; they are fewer than the
+            components.
     """
     kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
     if kind == "images" and x.ndim == 2:

@@ -24,7 +24,14 @@ _VALIDATION = "dataset.validation_fraction"
 
 
 class Statistic(NamedTuple):
-    """Statistics that a key causes, in words; `instead` avoids them, "": an epsilon does not cover them."""
+    """Statistics of clients' rows that a key causes.
+
+    Fields:
+        key: key of the config.
+        value: its value.
+        what: the statistics, in words.
+        instead: what to write to avoid them; "": they are allowed, and an epsilon does not cover them.
+    """
 
     key: str
     value: object

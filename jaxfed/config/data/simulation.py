@@ -63,8 +63,9 @@ _ARRAYS = (
 class Simulation:
     """Examples of one experiment, and the federations made from them.
 
-    The data set is checked against the config when the object is made. A repeat is checked when it is dealt
-    out: the first one before a run makes its workdir, a later one when its turn comes.
+    The data set is checked against the config when the object is made. The clients of a repeat are checked
+    when they are made: those of the first repeat before a run makes its workdir, those of a later one when it
+    begins.
 
     Attributes:
         numbers: int64 [n], index of each of a federation's examples in the data set: training split from 0
@@ -105,7 +106,7 @@ class Simulation:
         return data, None if public is None else completed_public(public, data.gaps)
 
     def warn(self) -> None:
-        """Log warnings about data that the first repeat leaves unused, or uses otherwise than it may seem."""
+        """Log warnings about data that the first repeat does not use, or uses in an unexpected way."""
         for line in warnings(self._dataset, self._config, self.dealt(self._config.seed)):
             logging.warning("%s", line)
 
@@ -170,7 +171,7 @@ class Simulation:
         return self._made[1]
 
     def feature_training(self, seed: int) -> FeatureTraining:
-        """Return the training of 'federated_features' in this seed's repeat, before its first round."""
+        """Return the training of kind='federated_features' in this seed's repeat, before its first round."""
         if self._features is None or self._features[0] != seed:
             federation = self._with_examples(seed)
             repeat = seed - self._config.seed

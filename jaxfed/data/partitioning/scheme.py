@@ -1,6 +1,6 @@
 """Base of partition schemes, and the registry of their names in configs.
 
-A scheme of one's own is one class, here in full:
+A new scheme is one class, here in full:
 
     from dataclasses import dataclass
     import numpy as np
@@ -26,8 +26,8 @@ A scheme of one's own is one class, here in full:
     partition(y, num_clients=10, scheme=TwoCamps(preference=9.0))
 
 A config file that contains or imports this code may set `config.federation.partition = "two_camps"`, and the
-fields in a section of that name, `config.two_camps = ConfigDict({"preference": 9.0})`. The fields are then
-keys of the command line, too.
+fields in a section of that name, `config.two_camps = ConfigDict({"preference": 9.0})`. The fields can be set
+on the command line, too: `--config.two_camps.preference=9`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Clients(Protocol):
 
 
 class Made(NamedTuple):
-    """A method of one repeat before its first round: its config, with its number of rounds, and clients."""
+    """A method of one repeat before its first round, with its config, its number of rounds and clients."""
 
     config: ConfigDict
     federation: Federation
@@ -168,19 +168,19 @@ def first_repeat(
 ) -> dict[str, Made]:
     """Make the clients and the methods of the first repeat, before a run makes its workdir.
 
-    What is refused when:
+    A run refuses what does not fit in this order:
 
-    * values of the config alone, and pairs of them: by `jaxfed.config.checks.check`, before data are read;
-    * a data set that does not suffice: when the `Simulation` is made;
+    * values of the config, and pairs of them: `jaxfed.config.checks.check`, before data are read;
+    * the data set: when the `Simulation` is made;
     * clients, networks, learners and methods of the first repeat: here. With
-      `preprocessing.kind="federated_features"` it is the model and the training of the features; methods need
-      the features, and are made once these are there;
-    * a later repeat: when its turn comes, by the same line.
+      `preprocessing.kind="federated_features"` only the model that computes features, and its training:
+      methods need the features, which are computed later;
+    * clients and methods of a later repeat: when it begins, with the same error line.
 
     Args:
         config: resolved and checked.
         simulation: of this config.
-        maker: of a method's name, makes its algorithm as `make_algorithm` does.
+        maker: name of a method -> function that makes its algorithm, with the arguments of `make_algorithm`.
         report: receives the progress of preprocessing.
 
     Raises:
@@ -228,7 +228,7 @@ class Experiment:
         observe: called with every round that has not diverged, before the round counts as finished.
         make: makes a method's algorithm, as `make_algorithm`.
         track: called with every line that has been added to metrics.jsonl.
-        first: methods of the first repeat that are made already (`first_repeat`).
+        first: method's name -> the method of the first repeat, if it is made already (`first_repeat`).
     """
 
     config: ConfigDict
@@ -268,7 +268,7 @@ class Experiment:
         return summarize(self.config, self.workdir.read_metrics())
 
     def maker(self, name: str) -> Callable[..., FederatedAlgorithm]:
-        """Return the function that makes a method's algorithm; its arguments are those of `made`."""
+        """Return the function that makes the algorithm of the method `name`, with the arguments of `make`."""
 
         def tell(line: str) -> None:
             self.progress.note(f"{name}: {line}")

@@ -1,7 +1,7 @@
-"""Memory: how many bytes there are, how many clients at once fit into them, and the one line beyond.
+"""Memory limits: bytes of a device, reports of what steps take, and clients at once that fit.
 
     limit = execution.limit                                        bytes of a device, or of `memory_limit`
-    limit.take("a step", num_bytes)                                report a step; refuse it beyond the limit
+    limit.take("a step", num_bytes)                                report a step; refuse it if it takes more
     limit.sized("a round", program)                                the same before a program's first run
     limit.fitted("a round", program_of, map_clients, number)       with as many clients at once as fit
     require(8 * k * n, "neighbors", key="num_neighbors", value=k)  refuse a setting before its array is made
@@ -41,14 +41,14 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)", re.IGNORECASE)
 
 
 def _bytes_of(given: int | str) -> int | None:
-    """Parse a number of bytes; None: it is no number of bytes, below 1, or beyond 63 bits."""
+    """Return the number of bytes that a value or a text means; None if it is none from 1 to 2**63 - 1."""
     found = _TEXT.fullmatch(str(given).strip()) if type(given) in (int, str) else None
     unit = _UNITS.get(found[2].lower(), 0) if found else 0
     size = float(found[1]) * unit if found else 0.0
     return int(size) if 1 <= size < 2**63 else None
 
 
-# None is the device's memory; to read it here would start JAX, before its devices are set.
+# None stays None: reading the device's memory would start JAX before its devices are set.
 Limit = Annotated[
     int | str | None, Allowed(lambda given: given is None or _bytes_of(given), _ALLOWED)
 ]
@@ -90,7 +90,7 @@ def require(num_bytes: int, what: str, *, key: str, value: Any, owner: str = "")
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """The limit on a device's memory, and who hears what steps take of it.
+    """The limit on a device's memory, and the receiver of reports on what steps take of it.
 
     Attributes:
         given: bytes, or text such as "4 GiB"; None: the device's memory.
@@ -129,10 +129,10 @@ class MemoryLimit:
             BeyondMemory: names the key, the step, its bytes, and the smallest sufficient limit.
         """
         if num_bytes > self.num_bytes:
-            asked = f"{_KEY}={self.given!r}: {what} takes {bytes_text(num_bytes)} at least"
+            refused = f"{_KEY}={self.given!r}: {what} takes {bytes_text(num_bytes)} at least"
             if self.given is None:
-                raise BeyondMemory(f"{asked}, the device has {bytes_text(self.num_bytes)}")
-            raise BeyondMemory(f"{asked}; use {num_bytes} bytes or more")
+                raise BeyondMemory(f"{refused}, the device has {bytes_text(self.num_bytes)}")
+            raise BeyondMemory(f"{refused}; use {num_bytes} bytes or more")
         if self.tell is not None:
             self.tell(f"memory: {what} takes {bytes_text(num_bytes)} {self}")
 
@@ -144,7 +144,7 @@ class MemoryLimit:
     def sized(self, what: str, program: Callable[..., _T]) -> Callable[..., _T]:
         """Wrap a program under `jax.jit`: its memory is reported and checked (`take`) before its first run.
 
-        It is still compiled once. Without a limit or `tell` it is returned as it is.
+        It is compiled once all the same. Without a limit or `tell` it is returned as it is.
         """
         if not self.is_watched:
             return program
@@ -210,6 +210,6 @@ class MemoryLimit:
         return run
 
     def _fewer(self, number: int, taken: Footprint) -> int:
-        """Number of items that fit, when `number` of them take as much: `arguments + results` are fixed."""
+        """Estimate the number of clients that fit from the memory `taken` by `number` of them."""
         left = self.num_bytes - taken.arguments - taken.results
         return max(1, min(number - 1, number * left // max(taken.working, 1)))

@@ -74,7 +74,7 @@ class Execution:
 
     @cached_property
     def limit(self) -> MemoryLimit:
-        """The limit on a device's memory, by which steps are reported, refused and cut into chunks."""
+        """The limit on a device's memory, which reports and refuses steps, and cuts them into chunks."""
         return MemoryLimit(self.memory_limit, self.tell)
 
     @property
