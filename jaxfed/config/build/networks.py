@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import numpy as np
 from ml_collections import ConfigDict
@@ -45,7 +43,16 @@ def make_model(
     except UsageError as error:
         raise UsageError(str(error), key="config.model.name", value=name) from error
     if name in MODELS.from_outside():
-        _check_outputs(model, name, shape, federation.num_classes)
+        state = jax.eval_shape(model.init, jax.random.key(0))
+        example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
+        outputs = jax.eval_shape(model.apply, state, example).shape[-1]
+        if outputs != num_classes:
+            raise UsageError(
+                f"has {outputs} outputs for {num_classes} classes",
+                key="config.model.name",
+                value=name,
+                allowed="its factory receives num_classes",
+            )
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     model = normalized(model, *_normalization(config, federation, private=private))
@@ -63,20 +70,6 @@ def check_size(config: ConfigDict, model: Model) -> None:
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     what = f"with {options or 'its own options'} the parameters alone"
     require(num_bytes, what, key="config.model.name", value=config.model.name)
-
-
-def _check_outputs(model: Model, name: str, shape: Sequence[int], num_classes: int) -> None:
-    """Check that a network from outside has an output for each class."""
-    state = jax.eval_shape(model.init, jax.random.key(0))
-    example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
-    outputs = jax.eval_shape(model.apply, state, example).shape[-1]
-    if outputs != num_classes:
-        raise UsageError(
-            f"has {outputs} outputs for {num_classes} classes",
-            key="config.model.name",
-            value=name,
-            allowed="its factory receives num_classes",
-        )
 
 
 def scales_by_clients(config: ConfigDict, name: str) -> bool:

@@ -89,7 +89,9 @@ def _check_keys(config: ConfigDict) -> None:
         check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
     for name in (*ALGORITHMS, *methods.variants(config)):
         section = methods.own_section(config, name)
-        own = dict(section.items()).get("training", {})
+        if "training" not in section:
+            continue
+        own = section["training"]
         if not isinstance(own, Mapping | ConfigDict):
             allowed = "use a section of training's keys"
             raise UsageError(key=f"config.{name}.training", value=own, allowed=allowed)
