@@ -2,13 +2,7 @@
 
     @dataclass(frozen=True, kw_only=True)
     class Clock:
-        '''Speed of clients.
-
-        Attributes:
-            seconds_per_example: simulated seconds for an example; 0: no simulated time.
-        '''
-
-        seconds_per_example: NotNegative = 0.0
+        seconds_per_example: NotNegative = 0.0      # its meaning stands in the docstring, `Attributes:`
 
         def __post_init__(self) -> None:
             check(self)
@@ -34,9 +28,8 @@ A value is allowed if it fits the hint:
 Conditions between two fields stand in `__post_init__` of the class that has both.
 
 Why not pydantic's `TypeAdapter`: without `strict` it turns True into 1.0 and "3" into 3, and with it a list
-is no tuple. Its errors have three lines and an address. Numbers that float32 does not hold, suggestions for
-a misspelled name and the texts of `docs/keys.md` would still be written here. It takes 0.13 s to import, of
-the 1 s before a run's first line; this file takes none.
+is no tuple. Its errors have three lines, and most of the texts here would still be written. Its import takes
+0.13 s of the 1 s before a run's first line.
 """
 
 from __future__ import annotations
@@ -405,23 +398,16 @@ def _is_of(value: Any, base: Any) -> bool:
     kind = origin or base
     if kind is float:
         return _is_number(value) and -math.inf < value < math.inf
-    if kind is int:
-        return not isinstance(value, bool | np.bool_) and _is_index(value)
-    if kind is bool:
-        return isinstance(value, bool | np.bool_)
-    return isinstance(value, kind)
+    is_flag = isinstance(value, bool | np.bool_)
+    if kind is int:  # an integer of Python, NumPy or JAX; `index` raises a TypeError for others
+        return not is_flag and operator.index(value) == value
+    return is_flag if kind is bool else isinstance(value, kind)
 
 
 def _is_same(value: Any, other: Any) -> bool:
     """True for an equal value; True is not 1, and an array equals nothing."""
     is_flag = isinstance(value, bool | np.bool_)
     return not np.shape(value) and is_flag == isinstance(other, bool) and bool(value == other)
-
-
-def _is_index(value: Any) -> bool:
-    """True for integers of Python, NumPy and JAX."""
-    operator.index(value)  # raises a TypeError for others, which `_is_allowed` catches
-    return True
 
 
 def _is_number(value: Any) -> bool:
@@ -492,16 +478,14 @@ def _beyond_float32(value: Any, hint: Any) -> str:
     """
     base, _ = _taken_apart(hint)
     if isinstance(value, tuple | list):
-        entry = get_args(base)[0] if get_args(base) else Any
+        entry, *_ = get_args(base) or [Any]
         return next(filter(None, (_beyond_float32(each, entry) for each in value)), "")
-    kinds = {each for other in (base, *_alternatives(base)) for each in _taken_apart(other)[:1]}
-    if float in kinds or isinstance(value, float | np.floating):
-        if not _is_of(value, float):
-            return ""
-        if abs(value) > float(_FLOAT32.max):
-            return "becomes inf in float32"
-        return "becomes 0 in float32" if 0 < abs(value) < float(_FLOAT32.tiny) else ""
-    return ""
+    kinds = [_taken_apart(other)[0] for other in _alternatives(base) or [base]]
+    if not (float in kinds or isinstance(value, float | np.floating)) or not _is_of(value, float):
+        return ""
+    if abs(value) > float(_FLOAT32.max):
+        return "becomes inf in float32"
+    return "becomes 0 in float32" if 0 < abs(value) < float(_FLOAT32.tiny) else ""
 
 
 def _is_beyond_int32(value: Any, hint: Any) -> bool:
