@@ -26,7 +26,7 @@ Flat = dict[str, str]
 
 STATE = "state/"
 TIMES = re.compile(r"(^|_)(seconds|time|duration)(_|$)")
-LEFT_OUT = ("environment", "config.json")
+LEFT_OUT = ("environment", "config.json", "manifest.json")  # which has digests of files with times
 
 
 def flat_workdir(workdir: Path) -> Flat:
