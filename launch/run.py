@@ -31,17 +31,14 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     """Run the experiment, or print the reference of keys."""
     if _HELP_KEYS.value is not None:
         from jaxfed.config import file as config_file
-        from jaxfed.config.reference import PAGES, help_text
+        from jaxfed.config.reference import help_text
 
         entry.refuse(arguments)
         asked, spec = _HELP_KEYS.value, flags.FLAGS["config"].value
         if overrides and not spec:
             entry.require(config=spec)
         config = config_file.load(spec, overrides) if spec else None
-        if asked in PAGES:
-            print(PAGES[asked](), end="")
-        else:
-            print(help_text(asked, config))
+        print(help_text(asked, config))
         return 0
     return one_experiment.conducted(arguments, overrides, interruption)
 

@@ -11,8 +11,8 @@ from invoking import ROOT
 from on_demand import on_demand
 
 import jaxfed
+from docs.generate import reference
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import reference
 from jaxfed.learners import LEARNERS, Learner
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -125,7 +125,7 @@ def test_readme_is_a_front_page():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
     table = text.partition("<!-- table: methods")[2].partition("-->\n")[2].partition("\n\n")[0]
-    assert table + "\n" == reference.methods_table()  # python -m launch.run --help_keys=table
+    assert table + "\n" == reference.methods_table()  # python -m docs.generate.reference table
 
 
 def test_every_method_is_in_the_readme():

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxfed.config import reference
+from docs.generate import reference
+from jaxfed.config.reference import entries
 from jaxfed.reports.documents.sections import HOW
 from jaxfed.reports.tables.display_names import algorithm_label
 
@@ -20,7 +21,7 @@ _HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 def methods(root: Path) -> dict[str, str]:
     """Return a page for each method: its docstring, its keys, where it has results."""
 
-    described, entries = reference.described_methods(), reference.entries()
+    described, keys = reference.described_methods(), entries()
     ranked = list(_tables(root))
     found = {}
     for method in described:
@@ -40,7 +41,7 @@ def methods(root: Path) -> dict[str, str]:
         ]
         if body.strip():
             lines += ["## What it does", "", _prose(textwrap.dedent(body).strip("\n")), ""]
-        own = [entry for entry in entries if entry.key.startswith(f"{method.name}.")]
+        own = [entry for entry in keys if entry.key.startswith(f"{method.name}.")]
         if own:
             lines += [
                 "## Keys",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from invoking import called, invoke
 
+from docs.generate import reference as made
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import base, file, reference
 from jaxfed.config.keys import flatten
@@ -18,10 +19,10 @@ from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from launch import entry, run
 
 
-@pytest.mark.parametrize(("file", "page"), [("keys.md", "page"), ("methods.md", "methods")])
-def test_pages_are_what_the_code_says(file, page):
-    """If not: python -m launch.run --help_keys=PAGE > docs/FILE."""
-    assert (Path("docs") / file).read_text() == reference.PAGES[page]()
+@pytest.mark.parametrize("page", ["keys", "methods"])
+def test_pages_are_what_the_code_says(page):
+    """If not: python -m docs.generate.reference PAGE > docs/PAGE.md."""
+    assert (Path("docs") / f"{page}.md").read_text() == made.PAGES[page]()
 
 
 def test_every_key_has_a_meaning_and_what_is_allowed():
@@ -80,7 +81,7 @@ def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
 
     def network(num_classes, *, width: int = 8): ...
 
-    pages = keys_of(reference.keys_page()), reference.methods_page()
+    pages = keys_of(made.keys_page()), made.methods_page()
     for registry, factory in ((ALGORITHMS, mine), (PSEUDO_LABELS, source), (MODELS, network)):
         monkeypatch.setitem(registry, "mine" if registry is ALGORITHMS else "other", factory)
     text = reference.help_text("mine")
@@ -92,11 +93,11 @@ def test_what_a_config_registers_is_listed_but_in_no_page(monkeypatch):
     assert re.search(
         r"option of .*\bother\b", reference.help_text("model.width")
     )  # beside other tests'
-    assert pages == (keys_of(reference.keys_page()), reference.methods_page())
+    assert pages == (keys_of(made.keys_page()), made.methods_page())
 
 
 def test_methods_have_what_leaves_a_client():
-    rows = [line.split(" | ") for line in reference.methods_page().splitlines() if "](../" in line]
+    rows = [line.split(" | ") for line in made.methods_page().splitlines() if "](../" in line]
     assert len(rows) == len(ALGORITHMS) - len(ALGORITHMS.from_outside())
     assert all(len(cells) == 6 and cells[4].strip() for cells in rows)
 
