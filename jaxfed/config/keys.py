@@ -18,11 +18,11 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def remember_values(config: ConfigDict, values: Mapping[str, Any] | None = None) -> None:
-    """Store a file's values, by default those of the config, beside its keys; copies do not have them."""
+    """Store the values of a config's file, by default its present ones, as an attribute; copies lack it."""
     values = dict(flatten(config.to_dict())) if values is None else values
     object.__setattr__(config, _OF_FILE, values)
 
 
 def remembered_values(config: ConfigDict) -> Mapping[str, Any] | None:
-    """Return the values of the config's file by dotted keys, before anybody changed them, or None."""
+    """Return dotted key -> value in the config's file, before changes; None if they are not stored."""
     return vars(config).get(_OF_FILE)

@@ -1,7 +1,7 @@
 """The section `learner`: the learner of every client, in methods with per-client models.
 
-    config.learner.name = "decision_tree"                   # in jaxfed.learners.LEARNERS; "mixed" is
-    config.learner.names = ("decision_tree", "network")     # these, cycled over the clients
+    config.learner.name = "decision_tree"                   # in jaxfed.learners.LEARNERS, or "mixed"
+    config.learner.names = ("decision_tree", "network")     # cycled over the clients if name is "mixed"
     config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
 `ingredients` of `jaxfed.config.build.assembly` builds what a method with per-client models takes.
@@ -50,7 +50,7 @@ def settings_at(name: str) -> Mapping[str, Setting]:
 
 
 def is_open(name: str, key: str) -> bool:
-    """True for a key that a learner hands on unchecked: a keyword of the class named by `estimator`."""
+    """True for a key that a learner passes on unchecked: a keyword of the class named by `estimator`."""
     return (
         name in LEARNERS
         and takes_any(LEARNERS[name])
@@ -62,7 +62,7 @@ def check_keywords(name: str, given: Mapping[str, Any]) -> None:
     """Check that a learner has the keywords that it needs, and that its class takes them.
 
     Raises:
-        UsageError: a missing keyword, or what the class refuses.
+        UsageError: a keyword is missing, or the class refuses one.
     """
     for key, one in settings_at(name).items():
         if one.default is REQUIRED and key not in given:

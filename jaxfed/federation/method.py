@@ -86,7 +86,7 @@ class Method:
 
     @property
     def has_learners(self) -> bool:
-        """True if each client has its own model, made by a learner."""
+        """True if learners make its models: one at each client, or one for the rows of all clients."""
         return not {"learner", "server_learner", "network"}.isdisjoint(self.takes)
 
     @property

@@ -57,7 +57,7 @@ def check_budget(given: SimpleNamespace) -> None:
     """Check that a method's keywords give noise directly or by an epsilon, not both.
 
     Raises:
-        UsageError: both are given, or the participation of no run.
+        UsageError: both are given, or `participation` is of another type.
     """
     check_value("participation", vars(given).get("participation"), _OfTheRun | None)
     if given.noise_multiplier and given.target_epsilon:

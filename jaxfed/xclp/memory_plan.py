@@ -29,13 +29,13 @@ _TILE_BYTES = 64 << 20  # of distances or minima at most (`jaxfed.kernels.knn.ha
 def planned_part(
     what: str, num_points: int, dim: int, p: Parameters, execution: Execution, num_later: int = 0
 ) -> int | None:
-    """Number of codes on the device at a time; None: all of them.
+    """Return the number of codes on the device at a time; None: all of them.
 
-    Reports the plan under the name `what`; without anybody who watches the memory there is none.
+    Reports the plan under the name `what`; without a limit and a receiver of reports nothing is planned.
 
     Args:
         what: name of the labeling.
-        num_points: of all clients, later ones included.
+        num_points: number of all clients' points, later ones included.
         dim: d.
         p: the settings; with `select` the largest candidates.
         execution: its memory limit and devices; every device has its part.

@@ -1,11 +1,11 @@
-"""From a config to an algorithm: the keywords of its section, and the parts that training methods share.
+"""From a config to an algorithm: build a method's ingredients, and call its factory.
 
     algorithm = make_algorithm(config, "fedavg_xclp", federation, repeat)
 
-A method that takes `training` receives a `Training` built from the sections
-`model`, `training`, `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes a `learner`
-receives per-client models built from the section `learner` (`jaxfed.config.learner_section`). The settings of
-a one-shot method may be selected by cross-validation (section `selection`).
+A method that takes `training` receives a `Training` built from the sections `model`, `training`,
+`pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes `learner` receives per-client models
+built from the section `learner` (`jaxfed.config.learner_section`). The settings of a one-shot method may be
+selected by cross-validation (section `selection`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def make_algorithm(
 
 
 def settings_to_try(config: ConfigDict, name: str) -> list[dict[str, Any]]:
-    """Return every combination of a method's values in `selection.candidates`, the given settings first.
+    """Return every combination of a method's values in `selection.candidates`, its own settings first.
 
     A variant without candidates uses those of its algorithm. Keys in the method's `select` are omitted,
     because leave-one-out selects them.
@@ -140,11 +140,13 @@ def ingredients(
     map_clients: MapClients | None = None,
     needed: Method = _NO_NEEDS,
 ) -> dict[str, Any]:
-    """Build what a factory takes beside its settings (`jaxfed.federation.method.INGREDIENTS`).
+    """Build the ingredients `takes` of a method (`jaxfed.federation.method.INGREDIENTS`).
 
-    `learner` is the model of each client; `server_learner` one of the same kind for `Federation.pooled`
-    clients, the first of a mixture; `network` a function: keywords -> networks of all clients, with these in
-    place of the section's own.
+    Learners among them:
+
+    learner           the learner of all clients, also of several kinds (`learner.names`)
+    server_learner    the learner of the first kind, for one client with all rows (`Federation.pooled`)
+    network           function: keywords -> learner of networks; keywords replace values of `learner.network`
     """
 
     def training(clients: Federation = federation) -> Training:
@@ -169,7 +171,7 @@ def ingredients(
             federation.num_classes,
             federation.max_labels,
             partial(make_model, config, federation, head=False),
-            # On a network nobody knows it of all clients.
+            # On a network no party knows this number for all clients.
             federation.max_labels_of_a_class if federation.census is None else 0,
         )
 

@@ -57,7 +57,7 @@ def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
 
 
 def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
-    """Return repeat -> the state that it starts from; {} without states, only 0 if all repeats share one.
+    """Return repeat -> state that its training starts from; {} for none, only 0 if all repeats share one.
 
     Raises:
         UsageError: a state does not exist, or belongs to another network.
@@ -99,7 +99,7 @@ def pretrained_network(config: ConfigDict) -> Network:
     """Return the description of the network that there are released weights for.
 
     Raises:
-        UsageError: there are none for the config's network.
+        UsageError: the config's network has no released weights.
     """
     if config.model.name not in NETWORKS:
         raise UsageError(

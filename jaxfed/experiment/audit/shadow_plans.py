@@ -91,10 +91,10 @@ class StudentPlan:
     Attributes:
         message: name of the student among the observed messages.
         schooling: sizes and steps of the teachers and the student, and the vote.
-        rounds: of the method.
+        rounds: number of the method's rounds.
         identity: cache key, equal for methods with equal shadows.
-        teacher: -> learner.
-        student: -> learner.
+        teacher: makes the learner of the teachers.
+        student: makes the learner of the student.
     """
 
     message: str
@@ -144,7 +144,7 @@ def student_plan(
 def _learner_of(
     seen: ConfigDict, name: str, ingredient: str, federation: Federation, repeat: int
 ) -> Callable[..., Learner]:
-    """Return a function from a network's keywords to a learner; without keywords the method's ingredient."""
+    """Return a function: keywords of a network -> learner; without keywords, the method's ingredient."""
     execution = Execution(seen.execution.workers)
     has_learners = methods.needs(seen, name).has_learners
 
