@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from jaxfed.errors import UsageError
 from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of
 
-Factory = TypeVar("Factory", bound=Callable[..., Any])
+R = TypeVar("R")
 Place = Literal["clients", "server"]
 Check = Callable[[SimpleNamespace], None]
 
@@ -106,7 +106,7 @@ class Method:
 _UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
 
 
-def method(**declaration: Any) -> Callable[[Factory], Factory]:
+def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Decorate a factory: declare its method, and check its keywords in each call.
 
     Arguments are the attributes of `jaxfed.federation.method.Method`.
@@ -115,11 +115,11 @@ def method(**declaration: Any) -> Callable[[Factory], Factory]:
     if "training" in own.takes and not own.two_views:
         own = replace(own, unread=(*own.unread, "strong_augment"))
 
-    def declare(factory: Factory) -> Factory:
+    def declare(factory: Callable[..., R]) -> Callable[..., R]:
         name = factory.__name__
 
         @functools.wraps(factory)
-        def made(**keywords: Any) -> Any:
+        def made(**keywords: Any) -> R:
             given, objects = checked(made, keywords)
             if "training" in keywords:
                 training, needs = keywords["training"], own.of(given)
@@ -133,7 +133,7 @@ def method(**declaration: Any) -> Callable[[Factory], Factory]:
             return factory(**rest, **objects)
 
         made.declaration = own  # type: ignore[attr-defined]
-        return made  # type: ignore[return-value]
+        return made
 
     return declare
 

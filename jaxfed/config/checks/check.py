@@ -104,9 +104,9 @@ def _check_keys(config: ConfigDict) -> None:
             raise UsageError(wrong, key=f"config.{name}")
     # The section `xclp` first: sections of baselines refer to its keys, and the error should name those.
     for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith("xclp.")):
-        one = setting_of(config, key)
-        if one is not None:
-            check_value(f"config.{key}", value, one.hint)
+        setting = setting_of(config, key)
+        if setting is not None:
+            check_value(f"config.{key}", value, setting.hint)
         elif value != {}:  # an empty section
             raise unknown_key(key, known_keys(config))
 
