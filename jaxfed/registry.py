@@ -112,6 +112,9 @@ class Registry(UserDict[str, Factory]):
             self._check_keywords(name, factory)
             self._check(name, factory)
             self[name] = factory
+            if hasattr(factory, "__dict__"):
+                # A declaration that comes too late says so.
+                factory.registered_as = name  # type: ignore[attr-defined]
             return factory
 
         return add

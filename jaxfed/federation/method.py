@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, suggestion
 from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of
 
 R = TypeVar("R")
@@ -111,12 +111,20 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
 
     Arguments are the attributes of `jaxfed.federation.method.Method`.
     """
+    known = [each.name for each in fields(Method)]
+    for key in declaration.keys() - {*known}:
+        raise UsageError(f"unknown{suggestion(key, known)}", key=key, owner="method")
     own = Method(**declaration)
     if "training" in own.takes and not own.two_views:
         own = replace(own, unread=(*own.unread, "strong_augment"))
 
     def declare(factory: Callable[..., R]) -> Callable[..., R]:
         name = factory.__name__
+        if hasattr(factory, "registered_as"):
+            raise UsageError(
+                f"method {factory.registered_as!r} was registered without its declaration; write "
+                "@method(...) between @ALGORITHMS.register and def"
+            )
 
         @functools.wraps(factory)
         def made(**keywords: Any) -> R:

@@ -114,6 +114,7 @@ def test_needs_depend_on_keywords():
     [
         ({"takes": ("trainin",)}, "Method.takes=.*'trainin' is unknown, did you mean 'training'?"),
         ({"labels_at": ("client",)}, "Method.labels_at=.*did you mean 'clients'?"),
+        ({"lables_at": ("clients",)}, r"method\.lables_at: unknown, did you mean 'labels_at'\?"),
     ],
 )
 def test_declarations_are_checked(declaration, line):
@@ -134,3 +135,14 @@ def test_what_is_not_declared_takes_a_training_alone():
     with pytest.raises(UsageError, match=line):
         registry.register("learns")(learns)
     registry.register("learns")(method(takes=("learner", "public", "num_classes"))(learns))
+
+
+def test_a_declaration_after_the_registration_is_refused():
+    def late(*, training):
+        raise AssertionError
+
+    registry = Registry("method", {})
+    with pytest.raises(
+        UsageError, match=r"'late' was registered without its declaration; write @m"
+    ):
+        method()(registry.register("late")(late))
