@@ -69,8 +69,9 @@ def with_overrides(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     changed.unlock()
     of_file = remembered_values(config)
     _reset_sizes(changed, overrides, of_file)
-    for text in sorted(overrides, key=_comes_later):
-        _override(changed, text)
+    with changed.ignore_type():
+        for text in sorted(overrides, key=_comes_later):
+            _override(changed, text)
     resolved = changed.copy_and_resolve_references()
     resolved.lock()
     if of_file is not None:
@@ -272,8 +273,7 @@ def _override(config: ConfigDict, text: str) -> None:
         if parent not in section:
             section[parent] = ConfigDict()
         section = section[parent]
-    with section.ignore_type():
-        section[name] = new
+    section[name] = new
 
 
 def _parsed(key: str, text: str, kind: type, hint: Any) -> Any:
