@@ -491,7 +491,7 @@ def _beyond_float32(value: Any, hint: Any) -> str:
 def _is_beyond_int32(value: Any, hint: Any) -> bool:
     """True for an integer above the largest int32, where the hint has no upper bound of its own."""
     base, notes = _taken_apart(hint)
-    is_bounded = any(isinstance(note, Le | Lt | Allowed) for note in notes)
+    is_bounded = any(isinstance(note, Le | Lt) for note in notes)
     return base is int and not is_bounded and value > _LARGEST
 
 

@@ -119,9 +119,10 @@ def test_refusals_are_one_line(hint, value, line):
 
 
 def test_a_bound_of_its_own_may_be_beyond_what_devices_count():
-    check_value(
-        "seed", 2**200, Annotated[int, Allowed(lambda seed: seed >= 0, "integers from 0 on")]
-    )
+    check_value("seed", 2**200, Annotated[int, Ge(0), Lt(2**256)])
+    for notes in ((), (Ge(0),), (Allowed(lambda bits: bits % 32 == 0, "multiples of 32"),)):
+        with pytest.raises(UsageError, match=r"bits=4294967296: use integers up to 2147483647"):
+            check_value("bits", 2**32, Annotated[int, *notes] if notes else int)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ No step rejects samples, so nothing hangs, however small a Dirichlet parameter i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -35,7 +36,7 @@ from jaxfed.data.partitioning.labeling import Labels
 from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
 from jaxfed.data.partitioning.sizes import Sizes
 from jaxfed.errors import UsageError
-from jaxfed.settings import Allowed, Count, check_value
+from jaxfed.settings import Count, Described, Ge, Lt, check_value
 
 
 def partition(
@@ -154,7 +155,7 @@ def _check(
         ("sizes", sizes, Sizes),
         ("labels", labels, Labels),
         ("skew", skew, Skew),
-        ("seed", seed, Annotated[int, Allowed(lambda seed: seed >= 0, "integers from 0 on")]),
+        ("seed", seed, Annotated[int, Ge(0), Lt(math.inf), Described("integers from 0 on")]),
         ("num_clients", num_clients, Count | None if is_given else Count),
     ):
         check_value(name, given, hint, owner="partition")

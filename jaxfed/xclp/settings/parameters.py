@@ -10,9 +10,11 @@ from jaxfed.errors import UsageError
 from jaxfed.settings import (
     Allowed,
     Count,
+    Described,
     Ge,
     Gt,
     Le,
+    Lt,
     Note,
     OneOf,
     advice,
@@ -37,7 +39,7 @@ COMPARED_BY = ("random", "neighbors")  # as in `jaxfed.xclp.steps.compared_clien
 # lost in float32.
 _LEFT_OUT_FROM = 0.5
 _Epsilon = Annotated[float, Ge(0), Note("0 is no noise")]
-_Seed = Annotated[int, Allowed(lambda seed: 0 <= seed < 2**256, "integers from 0 to 2^256 - 1")]
+_Seed = Annotated[int, Ge(0), Lt(2**256), Described("integers from 0 to 2^256 - 1")]
 _Bits = Annotated[int, Allowed(lambda bits: bits >= 32 and bits % 32 == 0, "multiples of 32")]
 _Compared = Annotated[
     int, Allowed(lambda clients: clients >= 0 and clients % 4 == 0, "multiples of 4, 0 is all")
