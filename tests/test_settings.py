@@ -21,6 +21,7 @@ from jaxfed.settings import (
     Ge,
     Gt,
     Le,
+    Lt,
     Note,
     NotNegative,
     OneOf,
