@@ -405,9 +405,9 @@ def _is_of(value: Any, base: Any) -> bool:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """True for an equal value; True is not 1, and an array equals nothing."""
-    is_flag = isinstance(value, bool | np.bool_)
-    return not np.shape(value) and is_flag == isinstance(other, bool) and bool(value == other)
+    """True for an equal value; True and 1.0 are not 1, and an array equals nothing."""
+    is_of_kind = type(other) not in (bool, int) or _is_allowed(value, type(other))
+    return not np.shape(value) and is_of_kind and bool(value == other)
 
 
 def _is_number(value: Any) -> bool:

@@ -61,7 +61,12 @@ HINTS = [  # hint, its text, what it allows, what it refuses
     (Annotated[int, Ge(0), Note("0 is all")], "integers from 0 on, 0 is all", [0], [-1]),
     (EVEN, "even integers", [0, 4], [3, 2.0]),
     (Literal["a", "b"], "'a', 'b'", ["a"], ["c", "", 1, None, ("a",)]),
-    (Literal[2048, 3072], "2048 or 3072", [2048, np.int64(3072)], [1024, "2048", np.ones(2)]),
+    (
+        Literal[2048, 3072],
+        "2048 or 3072",
+        [2048, np.int64(3072)],
+        [1024, "2048", 2048.0, np.ones(2)],
+    ),
     (Named, "'rose', 'lily'", ["rose"], ["tulip", None]),
     (tuple[Count, ...], "lists of integers from 1 on", [(), (1, 2)], [[1], (0,), 3, (1, 2.0)]),
     (Sequence[Count], "lists of integers from 1 on", [(), [1, 2]], ["12", [0], (1, "2"), ((1,),)]),

@@ -92,7 +92,7 @@ def as_text(key: str, value: Any) -> str:
 
 def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
     """Return key -> setting of all keys that a section may have; "" has the keys outside of sections."""
-    owner, _, inner = section.partition(".")
+    owner, dot, inner = section.partition(".")
     if section.startswith(CANDIDATES):
         return _candidates(config, section.removeprefix(CANDIDATES))
     for registry in PLUGINS:
@@ -106,7 +106,7 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
         return learner_section.settings_at(inner)
     if methods.algorithm_of(config, owner) not in ALGORITHMS:
         return {}
-    if inner:
+    if dot:
         return settings_of(TrainingSection) if inner == "training" else {}
     own = method_settings(methods.factory_of(config, owner))
     return own if owner in ALGORITHMS else {**own, "algorithm": _ALGORITHM}

@@ -43,6 +43,7 @@ from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import participation
 from jaxfed.learners import LEARNERS, Learner, mixed
 from jaxfed.learners.learner import unnamed
+from jaxfed.settings import settings_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
@@ -321,8 +322,9 @@ def label_settings(
     Raises:
         UsageError: values that do not go together.
     """
-    with section("config.xclp", config.xclp):
-        parameters = xclp.Parameters(num_classes=num_classes, **config.xclp)
+    own = {key: config.xclp[key] for key in config.xclp if key in settings_of(xclp.Parameters)}
+    with section("config.xclp", config.xclp):  # its other keys are of the one-shot method alone
+        parameters = xclp.Parameters(num_classes=num_classes, **own)
     with section("config.per_client_lp", config.per_client_lp):
         return parameters, xclp.Propagation(num_classes=num_classes, **config.per_client_lp)
 

@@ -102,8 +102,9 @@ def _check_keys(config: ConfigDict) -> None:
         if name in ALGORITHMS and name not in config:
             wrong = f"the section is missing; config.selection.candidates.{name} has values for it"
             raise UsageError(wrong, key=f"config.{name}")
-    # The section `xclp` first: sections of baselines refer to its keys, and the error should name those.
-    for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith("xclp.")):
+    # First the sections that those of baselines refer to: the error should name their keys.
+    first = ("xclp.", f"{config.algorithm}.")
+    for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith(first)):
         setting = setting_of(config, key)
         if setting is not None:
             check_value(f"config.{key}", value, setting.hint)

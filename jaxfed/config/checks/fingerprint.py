@@ -51,6 +51,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         # A source's settings are in a section, mostly of its own name, which may also be a method's.
         sections = {SECTION_OF.get(source, source) for source in taken}
         seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
+        seen.get("xclp", {}).pop("late_fraction", None)  # of the one-shot method alone
         if taken <= LABELING_NOTHING:
             del seen["pseudo_label"]
         for key in methods.unread_keys(config, name):
