@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.config.sections import section_of
+from jaxfed.config.sections import MIXED
 from jaxfed.errors import UsageError, section
 from jaxfed.learners import INGREDIENTS, LEARNERS, SCALE_FREE
 from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
@@ -22,8 +22,7 @@ from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
     """Return the names of the clients' learners."""
-    each: tuple[str, ...] = section_of(config, "learner").each
-    return each
+    return tuple(config.learner.names) if config.learner.name == MIXED else (config.learner.name,)
 
 
 def has_networks(config: ConfigDict) -> bool:

@@ -218,6 +218,7 @@ def test_a_stage_2_that_only_does_harm_is_reported_as_its_start(config, tmp_path
 
 def test_without_a_validation_split_there_is_no_round_0(config, tmp_path):
     config.dataset.validation_fraction, config.rounds = 0.0, 2
+    config.training.labeled_only_rounds = 1
     _, records = run(config, tmp_path)
     assert [r["round"] for r in records] == [1, 2]
     assert records[-1]["selected_round"] == 2

@@ -102,6 +102,7 @@ def _check_keys(config: ConfigDict) -> None:
         if name in ALGORITHMS and name not in config:
             wrong = f"the section is missing; config.selection.candidates.{name} has values for it"
             raise UsageError(wrong, key=f"config.{name}")
+    section_of(config, "model")  # its network decides which keys there are
     # First the sections that those of baselines refer to: the error should name their keys.
     first = ("xclp.", f"{config.algorithm}.")
     for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith(first)):
