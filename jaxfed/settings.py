@@ -245,9 +245,17 @@ def _settings_of(owner: Any) -> Mapping[str, Setting]:
 
 def takes_any(factory: Any) -> bool:
     """True if a factory takes keywords of any name."""
-    while inner := getattr(factory, "func", getattr(factory, "__wrapped__", None)):
+    return unwrapped(factory).__code__.co_flags & CO_VARKEYWORDS != 0
+
+
+def unwrapped(factory: Any, until: str = "") -> Any:
+    """Return the function inside a partial or wrapped one; with `until` the first that has this attribute."""
+    while not (until and hasattr(factory, until)):
+        inner = getattr(factory, "func", getattr(factory, "__wrapped__", None))
+        if inner is None:
+            break
         factory = inner
-    return factory.__code__.co_flags & CO_VARKEYWORDS != 0
+    return factory
 
 
 def check(settings: Any, owner: str = "") -> None:
@@ -283,6 +291,19 @@ def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: st
     for name, one in known.items():
         if name in given and not (given[name] is None and one.default is None):
             check_value(name, given[name], one.hint, owner=owner)
+
+
+def check_complete(
+    known: Mapping[str, Setting], given: Mapping[str, Any], owner: str, needed: str
+) -> None:
+    """Check that no setting without a default is missing; `needed` says in the error what needs it.
+
+    Raises:
+        UsageError: names the first missing one.
+    """
+    for name, one in known.items():
+        if one.default is REQUIRED and name not in given:
+            raise UsageError("missing", key=name, owner=owner, allowed=needed)
 
 
 def check_value(key: str, value: Any, hint: Any, *, owner: str = "") -> None:

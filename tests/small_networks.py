@@ -9,6 +9,20 @@ CIFAR, GREY, MINI = (32, 32, 3), (28, 28, 1), (84, 84, 3)
 NUM_CLASSES, BATCH = 5, 4
 
 
+class DeepHead(nnx.Module):
+    """A head of two layers, neither of which is called one; features are as wide as no other layer."""
+
+    def __init__(self, rngs):
+        self.a, self.b = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
+        self.c = nnx.Linear(5, 3, rngs=rngs)
+
+    def features(self, x, rngs=None):
+        return jnp.tanh(self.a(x))
+
+    def head(self, features):
+        return self.c(jnp.tanh(self.b(features)))
+
+
 def size_of(state):
     return sum(leaf.size for leaf in jax.tree.leaves(state))
 

@@ -36,9 +36,13 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     Raises:
         UsageError: names the key.
     """
-    if 0 < config.federation.num_clients < config.cohort_size:
-        wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-        raise UsageError(wrong, key="config.cohort_size", value=config.cohort_size)
+    for key, value, number in (
+        ("cohort_size", config.cohort_size, config.cohort_size),
+        ("learner.names", config.learner.names, len(config.learner.names)),
+    ):
+        if 0 < config.federation.num_clients < number:
+            wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
+            raise UsageError(wrong, key=f"config.{key}", value=value)
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
         raise UsageError(

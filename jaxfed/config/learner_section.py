@@ -15,9 +15,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config.sections import MIXED
-from jaxfed.errors import UsageError, section
+from jaxfed.errors import section
 from jaxfed.learners import INGREDIENTS, LEARNERS, SCALE_FREE
-from jaxfed.settings import REQUIRED, Setting, settings_of, takes_any
+from jaxfed.settings import Setting, check_complete, settings_of, takes_any
 
 
 def names_of(config: ConfigDict) -> tuple[str, ...]:
@@ -63,10 +63,8 @@ def check_keywords(name: str, given: Mapping[str, Any]) -> None:
     Raises:
         UsageError: a keyword is missing, or the class refuses one.
     """
-    for key, one in settings_at(name).items():
-        if one.default is REQUIRED and key not in given:
-            wrong = f"missing; learner.name={name!r} needs it"
-            raise UsageError(wrong, key=f"config.learner.{name}.{key}")
+    owner = f"config.learner.{name}"
+    check_complete(settings_at(name), given, owner, f"learner.name={name!r} needs it")
     if name not in LEARNERS.from_outside() and not takes(name, "training"):
-        with section(f"config.learner.{name}", given):
+        with section(owner, given):
             LEARNERS[name](num_classes=2, **given)

@@ -539,11 +539,6 @@ class LearnerSection(Section):
                 allowed="list learners" if self.name == MIXED else "use ()",
             )
 
-    @property
-    def each(self) -> tuple[str, ...]:
-        """Names of the clients' learners."""
-        return self.names if self.name == MIXED else (self.name,)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelSection(Section):

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of
+from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
 
 R = TypeVar("R")
 Place = Literal["clients", "server"]
@@ -215,9 +215,5 @@ def checked(
 
 def plain(factory: Callable[..., Any]) -> Callable[..., Any]:
     """Return the declared function inside a partial or wrapped one, or else the innermost function."""
-    while not hasattr(factory, "declaration"):
-        inner = getattr(factory, "func", getattr(factory, "__wrapped__", None))
-        if inner is None:
-            break
-        factory = inner
-    return factory
+    function: Callable[..., Any] = unwrapped(factory, until="declaration")
+    return function

@@ -1,10 +1,9 @@
 """The head's parameters in a state, of every kind of network."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from small_networks import DeepHead
 
 from jaxfed.models import MODELS
 from jaxfed.models.head import dense_head, head_paths, leaf_of, with_leaf
@@ -30,22 +29,8 @@ def test_resnet9_has_no_bias_and_efficientnet_another_name():
     assert dense_head(lite, "m") == (("classifier", "kernel"), 1280, 3)
 
 
-class Renamed(nnx.Module):
-    """A head of two layers, neither of which is called one; features are as wide as no other layer."""
-
-    def __init__(self, rngs):
-        self.a, self.b = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
-        self.c = nnx.Linear(5, 3, rngs=rngs)
-
-    def features(self, x, rngs=None):
-        return jnp.tanh(self.a(x))
-
-    def head(self, features):
-        return self.c(jnp.tanh(self.b(features)))
-
-
 def test_a_deep_head_is_read():
-    model = from_module(Renamed)
+    model = from_module(DeepHead)
     assert {path[0] for path in head_paths(model, "m")} == {"b", "c"}
 
 

@@ -11,6 +11,7 @@ import refusals
 from efficientnet_weights import write_weights
 from flax import nnx
 from safetensors.numpy import load_file, save_file
+from small_networks import DeepHead
 
 from jaxfed.models import MODELS, from_flax
 from jaxfed.models.efficientnet import efficientnet
@@ -124,18 +125,6 @@ class OnlyWhileTraining(nn.Module):
         if train:
             self.variable("batch_stats", "seen", lambda: jnp.zeros(()))
         return nn.Dense(3)(x)
-
-
-class DeepHead(nnx.Module):
-    def __init__(self, rngs):
-        self.a, self.b = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
-        self.c = nnx.Linear(5, 3, rngs=rngs)
-
-    def features(self, x, rngs=None):
-        return jnp.tanh(self.a(x))
-
-    def head(self, features):
-        return self.c(jnp.tanh(self.b(features)))
 
 
 def module(given, shape=(4,)):

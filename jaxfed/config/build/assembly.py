@@ -177,10 +177,10 @@ def ingredients(
         )
 
     def learner() -> Learner:
-        made = [of_clients(name) for name in wanted.each]
-        return mixed(made) if wanted.name == MIXED else made[0]
+        made = [of_clients(name) for name in learners]
+        return mixed(made) if config.learner.name == MIXED else made[0]
 
-    wanted = section_of(config, "learner")
+    learners = learner_section.names_of(config)
     make: dict[str, Callable[[], Any]] = {
         "training": training,
         "participation": lambda: participation(
@@ -190,7 +190,7 @@ def ingredients(
         "execution": lambda: execution,
         "num_classes": lambda: federation.num_classes,
         "learner": learner,
-        "server_learner": lambda: of_clients(wanted.each[0], federation.pooled()),
+        "server_learner": lambda: of_clients(learners[0], federation.pooled()),
         "network": lambda: partial(of_clients, "network"),
         "public": lambda: federation.public_examples,
         "public_labels": lambda: federation.public_labels,

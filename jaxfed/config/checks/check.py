@@ -28,7 +28,7 @@ from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_se
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.federation.method import Method, checked
-from jaxfed.settings import REQUIRED, OneOf, advice, check_value
+from jaxfed.settings import OneOf, advice, check_complete, check_value
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
 
@@ -139,21 +139,13 @@ def _check_together(config: ConfigDict) -> None:
             value=config.audit.rounds,
             allowed=f"use rounds from 1 to rounds={config.rounds}",
         )
-    if 0 < config.federation.num_clients < len(config.learner.names):
-        wrong = f"at most {config.federation.num_clients} with federation.num_clients="
-        names = config.learner.names
-        raise UsageError(
-            f"{wrong}{config.federation.num_clients}", key="config.learner.names", value=names
-        )
     check_views(config)
 
 
 def _check_method(config: ConfigDict, name: str) -> None:
     """Check a method of the run: its keywords together, its own training, its labels, its learners."""
     needed, own = methods.needs(config, name), methods.keywords(config, name)
-    for key, one in settings_in(config, name).items():
-        if one.default is REQUIRED and key not in own:
-            raise UsageError("missing", key=f"config.{name}.{key}", allowed=f"{name!r} needs it")
+    check_complete(settings_in(config, name), own, f"config.{name}", f"{name!r} needs it")
     _check_own_training(config, name)
     _check_place_of_labels(config, name, needed)
     if "public" in needed.takes and not section_of(config, "federation").has_public:
@@ -251,7 +243,7 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
 
 def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
     """Check the clients' learners: that all are networks if the method needs that, and their keywords."""
-    learners = section_of(config, "learner").each
+    learners = learner_section.names_of(config)
     if "network" in needed.takes and learners != ("network",):
         raise UsageError(
             f"{name!r} shares probabilities or scores; only networks can learn from them",
