@@ -34,6 +34,8 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from jaxfed.registry import Registry  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -130,6 +132,24 @@ def programs_of_many_files() -> Iterator[None]:
     trim = getattr(_C_LIBRARY, "malloc_trim", None)  # glibc's, which else keeps what was freed
     if trim is not None:
         trim(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registries_as_they_were() -> Iterator[None]:
+    """What a file registers is unknown to the next, and to the pages that list what there is."""
+    registered: list[tuple[Registry, str]] = []
+    register = Registry.register
+
+    def noted(registry: Registry, name: str) -> Callable[[Any], Any]:
+        add = register(registry, name)
+        registered.append((registry, name))
+        return add
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Registry, "register", noted)
+        yield
+    for registry, name in registered:
+        registry.pop(name, None)
 
 
 def _resident() -> int:
