@@ -172,8 +172,7 @@ def sweep(add: Callable[..., None], variant: str = "") -> None:
 
     `alphas` crosses them with every alpha, which per-client LP takes from XCLP. For a cell of the tables,
     which fixes the number of labels, it sweeps over the alphas alone. `choosing` keeps the config's number of
-    labels and compares the paper's settings, those chosen by leave-one-out (`auto`), its confidences too,
-    and labels only where they are right more often than the network's.
+    labels and compares the paper's settings, those chosen by leave-one-out (`auto`), and its confidences too.
     """
     names = variant.split(",")
     if "choosing" in names:
@@ -225,10 +224,8 @@ def _choices() -> list[dict[str, object]]:
     base.auto(chosen)
     auto = {f"xclp.{key}": value for key, value in chosen.xclp.items()}
     paper = {key: base.get_config()[key] for key in auto}
-    entropy = {"xclp.confidence": "entropy", "pseudo_label.safeguard": "none"}
-    calibrated = {**entropy, "xclp.confidence": "calibrated"}
-    guarded = {**calibrated, "pseudo_label.safeguard": "network"}
-    return [{**paper, **entropy}, *({**auto, **own} for own in (entropy, calibrated, guarded))]
+    entropy, calibrated = ({"xclp.confidence": kind} for kind in ("entropy", "calibrated"))
+    return [{**paper, **entropy}, {**auto, **entropy}, {**auto, **calibrated}]
 
 
 def _alphas(config: ConfigDict) -> None:

@@ -212,13 +212,6 @@ def _with(method: str, *texts: str) -> tuple[str, ...]:
 TOGETHER: tuple[tuple[str, ...], ...] = (
     ("federation.num_clients=0",),
     ("selection.settings=cross_validated", "algorithm=network", "baselines="),
-    ("pseudo_label.safeguard=network",),
-    ("pseudo_label.safeguard=network", "xclp.confidence=calibrated"),
-    (
-        "pseudo_label.safeguard=network",
-        "xclp.confidence=calibrated",
-        "dataset.validation_fraction=0.1",
-    ),
     ("algorithm=client_knn", "baselines=client_knn"),
     ("baselines=client_knn,client_knn",),
     ("baselines=client_knm",),

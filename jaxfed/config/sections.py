@@ -548,14 +548,11 @@ class PseudoLabelSection(Section):
         confidence: weight of the network's own labels; XCLP's code has 'logits'.
         class_weights: balance the classes of pseudo-labels, as in XCLP's code.
         augmented_features: make the graph of augmented examples, as in XCLP's code.
-        safeguard: 'network': keep propagated labels only where they beat the network on validation
-            examples.
     """
 
     confidence: Confidence = LabelSources.confidence
     class_weights: bool = LabelSources.class_weights
     augmented_features: bool = False
-    safeguard: Literal["none", "network"] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ GONE: dict[str, Any] = {
     "pooled_lp.self_edges": False,
     "preprocessing.batch_size": 0,
     "proxyfl.prior_average": 0.0,
+    "pseudo_label.safeguard": "none",
     "scaffold.option": "II",
     "twinsight.projection_hidden": 512,
     "twinsight.projection_size": 128,

@@ -104,7 +104,6 @@ PARTS = {
     "ServerTraining.batches=3: use Batches": server(batches=3),
     "LabelSources.confidence='high': choose one of 'softmax'": labels(confidence="high"),
     "LabelSources.xclp_parameters=...: use Parameters(...)": labels(xclp_parameters={"seed": 3}),
-    "LabelSources.validation ...a pair": labels(validation=np.zeros(3)),
     "ClientExecution.map_clients='vmap': use partial": execution(map_clients="vmap"),
     "ClientExecution.clients_multiple=0: use integers from 1": execution(clients_multiple=0),
     "ClientExecution.host=3: use Execution(...)": execution(host=3),

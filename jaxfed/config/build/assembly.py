@@ -333,8 +333,6 @@ def _label_sources(
     config: ConfigDict, augment: losses.Augment | None, federation: Federation
 ) -> LabelSources:
     wanted, num_classes = config.pseudo_label, federation.num_classes
-    split = federation.validation
-    is_guarded = wanted.safeguard == "network"
     xclp_parameters, own_parameters = label_settings(config, num_classes)
     return LabelSources(
         confidence=wanted.confidence,
@@ -342,6 +340,5 @@ def _label_sources(
         class_weights=wanted.class_weights,
         xclp_parameters=xclp_parameters,
         own_parameters=own_parameters,
-        validation=(federation.x[split], federation.y[split]) if is_guarded else None,
         others={name: config.get(name, {}) for name in PSEUDO_LABELS.from_outside()},
     )

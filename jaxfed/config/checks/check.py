@@ -124,15 +124,6 @@ def _check_together(config: ConfigDict) -> None:
             value="cross_validated",
             allowed="add some, or use 'given'",
         )
-    if config.pseudo_label.safeguard == "network":
-        for has, needed in (
-            (config.xclp.confidence == "calibrated", "xclp.confidence='calibrated'"),
-            (config.dataset.validation_fraction > 0, "dataset.validation_fraction above 0"),
-        ):
-            if not has:
-                raise UsageError(
-                    key="config.pseudo_label.safeguard", value="network", allowed=f"set {needed}"
-                )
     if max(config.audit.rounds, default=0) > config.rounds:
         raise UsageError(
             key="config.audit.rounds",

@@ -14,9 +14,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from jaxfed.data.given_examples import pair_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
@@ -137,9 +134,6 @@ class LabelSources:
         xclp_parameters: of XCLP's labels; without them there is no source "xclp" or "xclp_prototypes".
         own_parameters: of label propagation inside each client; without them there is no source
             "per_client_lp".
-        validation: x and labels that no client holds. With calibrated confidences, a propagated label stays
-            only if it is more likely right than the network, by its accuracy on these examples
-            (`jaxfed.training.pseudo_labels.safeguard`); None: all stay.
         others: keywords of registered sources.
         num_classes: C, for registered sources; 0: that of the parameters, if there are some.
     """
@@ -149,20 +143,15 @@ class LabelSources:
     class_weights: bool = False
     xclp_parameters: _Parameters | None = None
     own_parameters: _Propagation | None = None
-    validation: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, Mapping[str, Any]] | None = None
     num_classes: int = 0
 
     def __post_init__(self) -> None:
-        """Check the types, and the validation examples by `jaxfed.data.given_examples`.
+        """Check the types.
 
         Raises:
-            UsageError: the first field of another type, or another confidence; examples that `pair_of`
-                refuses.
+            UsageError: the first field of another type, or another confidence.
         """
-        if self.validation is not None:
-            pair = pair_of(self.validation, "LabelSources.validation", is_labeled=True)
-            object.__setattr__(self, "validation", pair)
         check(self)
         if self.xclp_parameters is not None or self.own_parameters is not None:
             from jaxfed import xclp
@@ -190,10 +179,6 @@ class LabelSources:
         }
         propagated = self._propagated(embed, map_clients, host)
         for name, (source, parameters) in propagated.items():
-            if self.validation is not None and parameters.confidence == "calibrated":
-                from jaxfed.training.pseudo_labels.safeguard import surer_than_network
-
-                source = surer_than_network(source, model, embed, self.validation)
             if self.class_weights:
                 source = pseudo_label.class_weighted(
                     source, parameters.num_classes, within_clients=name == "per_client_lp"

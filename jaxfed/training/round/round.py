@@ -321,13 +321,9 @@ def _check(federation: Federation, server: ServerWithoutLabels, training: Traini
             "the server of these clients has labels: use "
             "Training(model, server=ServerTraining(examples=federation.server_examples))"
         )
-    validation = getattr(training.labels, "validation", None)
-    for asked, pair in (
-        ("ServerTraining.examples", training.server.examples),
-        ("LabelSources.validation", validation),
-    ):
-        if pair is not None:
-            check_arrays(federation, pair[0], asked, pair[1])
+    if training.server.examples is not None:
+        x, y = training.server.examples
+        check_arrays(federation, x, "ServerTraining.examples", y)
 
 
 def _first_state(
