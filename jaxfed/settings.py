@@ -36,12 +36,12 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import CO_VARKEYWORDS, getdoc
+from operator import ge, gt, index, le, lt, ne
 from typing import (
     Annotated,
     Any,
@@ -65,40 +65,26 @@ _IN_FLOAT32 = f"use numbers from {_FLOAT32.tiny:.1e} to {_FLOAT32.max:.1e} in ab
 _LARGEST = 2**31 - 1  # indices of arrays on devices are int32
 
 
-# Annotations are no named tuples: `typing` caches hints by equality, and Gt(0) must not be Ge(0).
+# Annotations are no named tuples: `typing` caches hints by equality.
 @dataclass(frozen=True)
 class Bound:
-    """Limit of the allowed values."""
+    """Limit of the allowed values: `holds(value, bound)` is true for them."""
 
+    holds: Callable[[Any, Any], bool]
     bound: Any
 
 
-class Gt(Bound):
-    """Strict lower bound: values are above it."""
-
-
-class Ge(Bound):
-    """Smallest allowed value."""
-
-
-class Lt(Bound):
-    """Strict upper bound: values are below it."""
-
-
-class Le(Bound):
-    """Largest allowed value."""
-
-
-class Not(Bound):
-    """The one value that is not allowed."""
-
-
-_BOUNDS: dict[type, Callable[[Any, Any], bool]] = {
-    Gt: operator.gt,
-    Ge: operator.ge,
-    Lt: operator.lt,
-    Le: operator.le,
-    Not: operator.ne,
+Gt, Ge, Lt, Le, Not = (functools.partial(Bound, holds) for holds in (gt, ge, lt, le, ne))
+_RANGES: dict[tuple[Callable[[Any, Any], bool], ...], str] = {
+    (gt,): "above {}",
+    (ge,): "from {} on",
+    (lt,): "below {}",
+    (le,): "up to {}",
+    (ne,): "other than {!r}",
+    (gt, lt): "above {} and below {}",
+    (gt, le): "above {} and up to {}",
+    (ge, lt): "from {} to below {}",
+    (ge, le): "from {} to {}",
 }
 
 
@@ -147,9 +133,8 @@ class When:
 
     def holds(self, value: Any) -> bool:
         """True if the condition holds with this value of the other setting."""
-        return any(
-            _obeys(value, one) if isinstance(one, Bound) else value == one for one in self.values
-        )
+        bounds = isinstance(self.values[0], Bound)
+        return _obeys(value, self.values[0]) if bounds else value in self.values
 
     @property
     def text(self) -> str:
@@ -211,10 +196,9 @@ def settings_of(owner: Any) -> Mapping[str, Setting]:
     the type of its default.
     """
     if isinstance(owner, functools.partial):
-        of_function = settings_of(owner.func)
+        known, given = settings_of(owner.func), owner.keywords
         return {
-            name: one._replace(default=owner.keywords.get(name, one.default))
-            for name, one in of_function.items()
+            name: one._replace(default=given.get(name, one.default)) for name, one in known.items()
         }
     return settings_of(owner.__wrapped__) if hasattr(owner, "__wrapped__") else _settings_of(owner)
 
@@ -373,7 +357,7 @@ def names_of(hint: Any) -> tuple[str, ...]:
         if isinstance(note, OneOf):
             return tuple(note.names)
     if get_origin(base) is Literal:
-        return tuple(filter(lambda each: isinstance(each, str), get_args(base)))
+        return tuple(each for each in get_args(base) if isinstance(each, str))
     if get_origin(base) is tuple and get_args(base):
         return names_of(get_args(base)[0])
     return ()
@@ -389,7 +373,7 @@ def _is_allowed(value: Any, hint: Any) -> bool:
 
 def _obeys(value: Any, note: Any) -> bool:
     if isinstance(note, Bound):
-        return bool(_BOUNDS[type(note)](value, note.bound))
+        return bool(note.holds(value, note.bound))
     if isinstance(note, OneOf):
         return value in note.names
     return bool(note.holds(value)) if isinstance(note, Allowed) else True
@@ -397,32 +381,28 @@ def _obeys(value: Any, note: Any) -> bool:
 
 def _is_of(value: Any, base: Any) -> bool:
     """True if a value is of a type without annotations."""
-    origin = get_origin(base)
+    origin, arguments = get_origin(base), get_args(base)
+    is_flag = isinstance(value, bool | np.bool_)
     if base is Any:
         return True
-    if others := _alternatives(base):
-        return any(_is_allowed(value, other) for other in others)
+    if _alternatives(base):
+        return any(_is_allowed(value, other) for other in arguments)
     if origin is Literal:
-        return any(_is_same(value, each) for each in get_args(base))
-    if origin is Annotated:
-        return _is_allowed(value, base)
-    if origin is tuple and Ellipsis not in get_args(base):
-        entries = get_args(base)
-        is_long = isinstance(value, tuple) and len(value) == len(entries)
-        return is_long and all(map(_is_allowed, value, entries))
+        return any(_is_same(value, each) for each in arguments)
+    if origin is tuple and Ellipsis not in arguments:
+        is_long = isinstance(value, tuple) and len(value) == len(arguments)
+        return is_long and all(map(_is_allowed, value, arguments))
     if origin in (tuple, Sequence):
-        entry, *_ = get_args(base)
         is_listed = isinstance(value, tuple) or (origin is Sequence and isinstance(value, list))
-        return is_listed and all(_is_allowed(each, entry) for each in value)
-    if origin is Callable or base is Callable:
+        return is_listed and all(_is_allowed(each, arguments[0]) for each in value)
+    if Callable in (origin, base):
         return callable(value)
-    kind = origin or base
-    if kind is float:
-        return _is_number(value) and -math.inf < value < math.inf
-    is_flag = isinstance(value, bool | np.bool_)
-    if kind is int:  # an integer of Python, NumPy or JAX; `index` raises a TypeError for others
-        return not is_flag and operator.index(value) == value
-    return is_flag if kind is bool else isinstance(value, kind)
+    if base is float:  # a number of Python or NumPy, or a scalar of JAX that is not traced
+        is_number = isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0
+        return not is_flag and is_number and -math.inf < value < math.inf
+    if base is int:  # an integer of Python, NumPy or JAX; `index` raises a TypeError for others
+        return not is_flag and index(value) == value
+    return is_flag if base is bool else isinstance(value, origin or base)
 
 
 def _is_same(value: Any, other: Any) -> bool:
@@ -431,21 +411,13 @@ def _is_same(value: Any, other: Any) -> bool:
     return not np.shape(value) and is_of_kind and bool(value == other)
 
 
-def _is_number(value: Any) -> bool:
-    """True for numbers of Python and NumPy, and for scalars of JAX that are not traced."""
-    if isinstance(value, bool | np.bool_):
-        return False
-    return isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0
-
-
 def _described(base: Any) -> str:
     origin = get_origin(base)
     if others := _alternatives(base):
-        texts = [
-            text for other in others if other is not type(None) and (text := allowed_text(other))
-        ]
-        return ", or ".join([" or ".join(texts), *(["None"] if type(None) in others else [])])
-    if origin is Callable or base is Callable:
+        texts = [allowed_text(other) for other in others if other is not type(None)]
+        text = " or ".join(filter(None, texts))
+        return f"{text}, or None" if type(None) in others else text
+    if Callable in (origin, base):
         return "a function"
     if origin is Sequence or Ellipsis in get_args(base):
         return f"lists of {allowed_text(get_args(base)[0])}"
@@ -457,26 +429,13 @@ def _described(base: Any) -> str:
     return "" if base is Any else f"{(origin or base).__name__}(...)"
 
 
-_RANGES: dict[tuple[Any, ...], str] = {
-    (Gt,): "above {}",
-    (Ge,): "from {} on",
-    (Lt,): "below {}",
-    (Le,): "up to {}",
-    (Not,): "other than {!r}",
-    (Gt, Lt): "above {} and below {}",
-    (Gt, Le): "above {} and up to {}",
-    (Ge, Lt): "from {} to below {}",
-    (Ge, Le): "from {} to {}",
-}
-
-
 def _ranged(of_type: str, notes: Collection[Any]) -> str:
     """Append the bounds, the lower one first: "numbers above 0 and up to 1"; "" without bounds."""
     bounds = [note for note in notes if isinstance(note, Bound)]
     if not bounds:
         return ""
-    text = _RANGES[tuple(map(type, bounds))].format(*(note.bound for note in bounds))
-    return f"{of_type} {text}"
+    text = _RANGES[tuple(note.holds for note in bounds)]
+    return f"{of_type} {text.format(*(note.bound for note in bounds))}"
 
 
 def _advice(value: Any, hint: Any) -> tuple[str, str]:
@@ -512,7 +471,7 @@ def _beyond_float32(value: Any, hint: Any) -> str:
 def _is_beyond_int32(value: Any, hint: Any) -> bool:
     """True for an integer above the largest int32, where the hint has no upper bound of its own."""
     base, notes = _taken_apart(hint)
-    is_bounded = any(isinstance(note, Le | Lt) for note in notes)
+    is_bounded = any(isinstance(note, Bound) and note.holds in (le, lt) for note in notes)
     return base is int and not is_bounded and value > _LARGEST
 
 
@@ -525,12 +484,8 @@ def meanings(documented: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     owners = reversed(documented.__mro__[:-1]) if isinstance(documented, type) else (documented,)
     for owner in owners:
-        for names, meaning in _entries(owner):
-            for name in names.split(","):
-                found[name.strip()] = " ".join(meaning.split())
+        for _, entries in _SECTION.findall((getdoc(owner) or "") + "\n"):
+            for names, meaning in _ENTRY.findall(entries):
+                line = " ".join(meaning.split())
+                found |= {name.strip(): line for name in names.split(",")}
     return found
-
-
-def _entries(documented: Any) -> Iterator[tuple[str, str]]:
-    for _, entries in _SECTION.findall((getdoc(documented) or "") + "\n"):
-        yield from _ENTRY.findall(entries)

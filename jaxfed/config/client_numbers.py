@@ -15,6 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
+from jaxfed.config.keys import refused
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.departures import check_departures
@@ -36,22 +37,18 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     Raises:
         UsageError: names the key.
     """
-    for key, value, number in (
-        ("cohort_size", config.cohort_size, config.cohort_size),
-        ("learner.names", config.learner.names, len(config.learner.names)),
-    ):
+    numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
+    for key, number in numbers.items():
         if 0 < config.federation.num_clients < number:
             wrong = f"at most {num_clients} with federation.num_clients={num_clients}"
-            raise UsageError(wrong, key=f"config.{key}", value=value)
+            raise refused(config, key, wrong)
     groups = num_groups(num_clients, config.cohort_size)
     if config.sampling == "groups" and config.rounds < groups:
-        raise UsageError(
+        wrong = (
             f"with sampling='groups' and cohort_size={config.cohort_size}, {num_clients} clients make "
-            f"{groups} groups",
-            key="config.rounds",
-            value=config.rounds,
-            allowed=f"use integers from {groups} on",
+            f"{groups} groups"
         )
+        raise refused(config, "rounds", wrong, f"use integers from {groups} on")
     sizes = cohort_sizes(config, num_clients)
     # Also if no method of the run is XCLP: methods that train may take its labels.
     _check_presence("xclp", config.xclp.to_dict(), num_clients)
@@ -103,12 +100,8 @@ def _check_round(config: ConfigDict, name: str, size: int) -> None:
             )
     number = methods.with_own_training(config, name).training.training_cohort_size
     if methods.uses_training(config, name) and number > size:
-        raise UsageError(
-            f"a round has {size} clients",
-            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
-            value=number,
-            allowed=f"use 1 to {size}, and 0 for all",
-        )
+        key = methods.training_key(config, name, "training_cohort_size")
+        raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
 
 
 def _partners_of(

@@ -5,6 +5,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxfed.errors import UsageError
+
 _OF_FILE = "_values_of_file"  # attribute of a config
 
 
@@ -15,6 +17,14 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def refused(config: ConfigDict, key: str, wrong: str = "", allowed: str = "") -> UsageError:
+    """Return the error for the value of a dotted key; `allowed` says what to write instead."""
+    value: Any = config
+    for name in key.split("."):
+        value = value[name]
+    return UsageError(wrong, key=f"config.{key}", value=value, allowed=allowed)
 
 
 def remember_values(config: ConfigDict, values: Mapping[str, Any] | None = None) -> None:

@@ -24,8 +24,9 @@ from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import learner_section
+from jaxfed.config.keys import refused
 from jaxfed.data.client_rows import ClientRows
-from jaxfed.errors import UsageError, section
+from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import Method, completed, method_settings, needs_of
@@ -89,12 +90,11 @@ def check_tested_alike(config: ConfigDict) -> None:
     """
     by_kind = {labels_in_one_shot(config, name): name for name in chosen(config)}
     if config.federation.test == "central" and len(by_kind) > 1:
-        raise UsageError(
-            f"{by_kind[True]!r} labels clients' points, so only {by_kind[False]!r} would be tested",
-            key="config.federation.test",
-            value="central",
-            allowed="use 'clients': both are then tested on clients' new points",
+        wrong = (
+            f"{by_kind[True]!r} labels clients' points, so only {by_kind[False]!r} would be tested"
         )
+        allowed = "use 'clients': both are then tested on clients' new points"
+        raise refused(config, "federation.test", wrong, allowed)
 
 
 def labels_in_one_shot(config: ConfigDict, name: str) -> bool:
@@ -114,12 +114,8 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
     """
     if not needs(config, name).trains:
         key = "algorithm" if name == config.algorithm else "baselines"
-        raise UsageError(
-            f"{name!r} takes no training",
-            key=f"config.{key}",
-            value=config[key],
-            allowed=f"use methods that train a model; {wanted} are defined for them only",
-        )
+        allowed = f"use methods that train a model; {wanted} are defined for them only"
+        raise refused(config, key, f"{name!r} takes no training", allowed)
 
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:

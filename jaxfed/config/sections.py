@@ -44,6 +44,8 @@ from jaxfed.settings import (
     Allowed,
     BelowOne,
     Count,
+    CountOrZero,
+    Described,
     Ge,
     Gt,
     Le,
@@ -79,6 +81,11 @@ from jaxfed.xclp.settings.candidates import MEASURES
 OTHER_PUBLIC = "a public_fraction above 0, or a public_dataset"
 MIXED = "mixed"  # value of learner.name: several learners, cycled over the clients
 WITH_MOMENTUM = ("sgd", "rmsprop")
+_PRETRAINED = when("kind", "pretrained")
+_BY_FEDAVG = when("kind", "federated_features")
+_MIXTURE = when("partition", "dirichlet_mixture")
+_ADAPTIVE = when("server_optimizer", *SECOND_MOMENTS)
+_AT_SERVER = when("federation.labels_at", "server")
 METHOD = Annotated[str, Allowed(bool, "names of methods, or of sections with the key `algorithm`")]
 AUGMENTATION = Annotated[
     tuple[str, ...],
@@ -101,6 +108,10 @@ class Section:
     def __post_init__(self) -> None:
         """Check the fields."""
         check(self)
+
+    def refused(self, key: str, wrong: str = "", allowed: str = "") -> UsageError:
+        """Return the error for the value of a field."""
+        return UsageError(wrong, key=key, value=getattr(self, key), allowed=allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +150,11 @@ class Experiment(Section):
         """Check the fields, and those that go together."""
         super().__post_init__()
         if self.algorithm in self.baselines:
-            raise UsageError(
-                f"{self.algorithm!r} is the algorithm already",
-                key="baselines",
-                value=self.baselines,
-            )
+            raise self.refused("baselines", f"{self.algorithm!r} is the algorithm already")
         twice = sorted({name for name in self.baselines if self.baselines.count(name) > 1})
         if twice:
-            raise UsageError(
-                f"{', '.join(map(repr, twice))} is named twice",
-                key="baselines",
-                value=self.baselines,
-                allowed="name each once",
-            )
+            wrong = f"{', '.join(map(repr, twice))} is named twice"
+            raise self.refused("baselines", wrong, "name each once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +188,7 @@ class DatasetSection(Section):
     root: str = ""
     label_key: str = ""
     client_key: str = ""
-    drop: Annotated[
-        tuple[str, ...], Allowed(lambda names: True, "names of columns, or () for none")
-    ] = ()
+    drop: Annotated[tuple[str, ...], Described("names of columns, or () for none")] = ()
     image_size: Annotated[int, Ge(0), Note("0 is their own size")] = 0
     train_size: Annotated[int, Ge(0), Note("0 is all")] = 0
     test_size: Annotated[int, Ge(0), Note("0 is all")] = 0
@@ -220,35 +221,22 @@ class PreprocessingSection(Section):
     kind: Literal["identity", "images", "standardized", "pretrained", "federated_features"] = (
         "identity"
     )
-    rounds: Annotated[
-        int,
-        Ge(0),
-        Note("0 keeps training.initial_model as it is"),
-        when("kind", "federated_features"),
-    ] = 0
-    cohort_size: Annotated[
-        int, Ge(0), Note("0 is all clients"), when("kind", "federated_features")
-    ] = 0
-    network: Annotated[str, when("kind", "pretrained")] = "efficientnet_lite0"
+    rounds: Annotated[int, Ge(0), Note("0 keeps training.initial_model as it is"), _BY_FEDAVG] = 0
+    cohort_size: Annotated[int, Ge(0), Note("0 is all clients"), _BY_FEDAVG] = 0
+    network: Annotated[str, _PRETRAINED] = "efficientnet_lite0"
     weights: Annotated[
         str, when("kind", "pretrained", or_=when("training.initial_model", "pretrained"))
     ] = ""
-    image_size: Annotated[
-        int, Ge(0), Note("0 is what the network was trained on"), when("kind", "pretrained")
-    ] = 0
-    components: Annotated[int, Ge(0), Note("0 keeps all features"), when("kind", "pretrained")] = 0
-    views: Annotated[int, Ge(0), Note("0 augments nothing"), when("kind", "pretrained")] = 0
+    image_size: Annotated[int, Ge(0), Note("0 is what the network was trained on"), _PRETRAINED] = 0
+    components: Annotated[int, Ge(0), Note("0 keeps all features"), _PRETRAINED] = 0
+    views: Annotated[int, Ge(0), Note("0 augments nothing"), _PRETRAINED] = 0
 
     def __post_init__(self) -> None:
         """Check the fields, and those that go together."""
         super().__post_init__()
         if self.views and self.kind != "pretrained":
-            raise UsageError(
-                f"views have features of preprocessing.kind='pretrained', not {self.kind!r}",
-                key="views",
-                value=self.views,
-                allowed="use 0",
-            )
+            wrong = f"views have features of preprocessing.kind='pretrained', not {self.kind!r}"
+            raise self.refused("views", wrong, "use 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,19 +277,15 @@ class FederationSection(Section):
     dirichlet_alpha: Annotated[
         float, Gt(0), when("partition", "dirichlet", "dirichlet_mixture", "dirichlet_pairs")
     ] = Dirichlet.alpha
-    dirichlet_alpha_rest: Annotated[float, Gt(0), when("partition", "dirichlet_mixture")] = (
-        DirichletMixture.alpha_rest
-    )
-    dirichlet_share: Annotated[float, Ge(0), Le(1), when("partition", "dirichlet_mixture")] = (
-        DirichletMixture.share
-    )
-    classes_per_client: Annotated[int, Ge(1), when("partition", "classes_per_client")] = (
+    dirichlet_alpha_rest: Annotated[Positive, _MIXTURE] = DirichletMixture.alpha_rest
+    dirichlet_share: Annotated[Share, _MIXTURE] = DirichletMixture.share
+    classes_per_client: Annotated[Count, when("partition", "classes_per_client")] = (
         Classes.per_client
     )
     table: Annotated[Rows, when("partition", "table")] = Table.rows
     quantity: Quantity = Sizes.quantity
     quantity_parameter: Annotated[float, Gt(0), when("quantity", "dirichlet")] = Sizes.parameter
-    min_size: Annotated[int, Ge(0)] = Sizes.min_size
+    min_size: CountOrZero = Sizes.min_size
     labeled_fraction: Annotated[
         float, Ge(0), Le(1), when("num_labeled", 0), when("labeled_per_class", 0)
     ] = 0.1
@@ -326,59 +310,28 @@ class FederationSection(Section):
         """Check the fields, and those that go together."""
         super().__post_init__()
         if self.num_clients == 0 and self.partition != "natural":
-            raise UsageError(
-                f"needs partition='natural', not {self.partition!r}",
-                key="num_clients",
-                value=0,
-                allowed="use integers from 1 on",
-            )
+            wrong = f"needs partition='natural', not {self.partition!r}"
+            raise self.refused("num_clients", wrong, "use integers from 1 on")
         if self.num_labeled and self.labeled_per_class:
-            raise UsageError(
-                f"does not go with labeled_per_class={self.labeled_per_class}",
-                key="num_labeled",
-                value=self.num_labeled,
-                allowed="use 0",
-            )
-        self._check_numbers_of_clients()
-        if self.labels_at == "server":
-            self._check_no_labels_at_clients()
+            wrong = f"does not go with labeled_per_class={self.labeled_per_class}"
+            raise self.refused("num_labeled", wrong, "use 0")
+        last = self.num_clients - 1
+        for key, most in (("num_labeled_clients", self.num_clients), ("left_out_client", last)):
+            if self.num_clients and getattr(self, key) > most:
+                wrong = f"at most {most} with federation.num_clients={self.num_clients}"
+                raise self.refused(key, wrong)
+        for key in ("num_labeled_clients", "reveal_labels", "left_out_client", "graph"):
+            if self.labels_at == "server" and getattr(self, key) != getattr(FederationSection, key):
+                wrong = "with labels_at='server' clients have no labels"
+                raise self.refused(key, wrong, f"use {getattr(FederationSection, key)!r}")
         if self.public_labeled and not self.has_public:
-            raise UsageError(
-                "there are no public examples",
-                key="public_labeled",
-                value=True,
-                allowed=f"set a public_size, {OTHER_PUBLIC}",
-            )
+            allowed = f"set a public_size, {OTHER_PUBLIC}"
+            raise self.refused("public_labeled", "there are no public examples", allowed)
 
     @property
     def has_public(self) -> bool:
         """True if there are public examples."""
         return bool(self.public_size or self.public_fraction or self.public_dataset)
-
-    def _check_numbers_of_clients(self) -> None:
-        for key, most in (
-            ("num_labeled_clients", self.num_clients),
-            ("left_out_client", self.num_clients - 1),
-        ):
-            value = getattr(self, key)
-            if self.num_clients and value > most:
-                wrong = f"at most {most} with federation.num_clients={self.num_clients}"
-                raise UsageError(wrong, key=key, value=value)
-
-    def _check_no_labels_at_clients(self) -> None:
-        for key, allowed in (
-            ("num_labeled_clients", 0),
-            ("reveal_labels", False),
-            ("left_out_client", -1),
-            ("graph", "labeled+unlabeled"),
-        ):
-            if getattr(self, key) != allowed:
-                raise UsageError(
-                    "with labels_at='server' clients have no labels",
-                    key=key,
-                    value=getattr(self, key),
-                    allowed=f"use {allowed!r}",
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,15 +415,15 @@ class TrainingSection(Section):
     momentum: Share = 0.0
     nesterov: bool = False
     weight_decay: Share = 0.0
-    epochs: Annotated[int, Ge(1), when("local_steps", 0)] = 5
+    epochs: Annotated[Count, when("local_steps", 0)] = 5
     local_steps: Annotated[int, Ge(0), Note("0 is training.epochs epochs")] = Batches.steps
     batches: BatchScheme = "paired"
     batch_size: Annotated[int, Ge(0), Note("0 is all that a client has")] = 50
-    unlabeled_ratio: Annotated[int, Ge(1), when("batches", "paired")] = Batches.unlabeled_ratio
+    unlabeled_ratio: Annotated[Count, when("batches", "paired")] = Batches.unlabeled_ratio
     loss: Annotated[str, OneOf(POINTWISE)] = "cross_entropy"
     class_weights: Annotated[
         tuple[Positive, ...],
-        Allowed(lambda weights: True, "one positive number a class, or () for all alike"),
+        Described("one positive number a class, or () for all alike"),
     ] = ()
     augmentation: AUGMENTATION = ()
     strong_augmentation: AUGMENTATION = ()
@@ -478,17 +431,15 @@ class TrainingSection(Section):
     server_optimizer: Annotated[str, OneOf(("sgd", *SECOND_MOMENTS))] = "sgd"
     server_learning_rate: Positive = SERVER_LEARNING_RATE
     server_momentum: Share = 0.0
-    server_beta1: Annotated[float, Ge(0), Lt(1), when("server_optimizer", *SECOND_MOMENTS)] = 0.9
-    server_beta2: Annotated[float, Ge(0), Lt(1), when("server_optimizer", *SECOND_MOMENTS)] = 0.99
-    server_tau: Annotated[float, Gt(0), when("server_optimizer", *SECOND_MOMENTS)] = 0.001
-    server_epochs: Annotated[int, Ge(1), when("federation.labels_at", "server")] = 5
-    server_batch_size: Annotated[
-        int, Ge(0), Note("0 is all that the server has"), when("federation.labels_at", "server")
-    ] = 50
+    server_beta1: Annotated[BelowOne, _ADAPTIVE] = 0.9
+    server_beta2: Annotated[BelowOne, _ADAPTIVE] = 0.99
+    server_tau: Annotated[Positive, _ADAPTIVE] = 0.001
+    server_epochs: Annotated[Count, _AT_SERVER] = 5
+    server_batch_size: Annotated[int, Ge(0), Note("0 is all that the server has"), _AT_SERVER] = 50
     batch_statistics: BatchStatistics = LocalTraining.batch_statistics
     concurrency: Annotated[int, Ge(0), Note("0 is synchronous rounds")] = Asynchrony.concurrency
     staleness_exponent: Annotated[float, Ge(0), when("concurrency", Gt(0))] = Asynchrony.exponent
-    labeled_only_rounds: Annotated[int, Ge(0)] = Training.labeled_only_rounds
+    labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
     training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
     initial_model: str = ""
 
@@ -501,14 +452,11 @@ class TrainingSection(Section):
             ("server_momentum", "server_optimizer"),
         ):
             if getattr(self, key) and getattr(self, role) not in WITH_MOMENTUM:
-                raise UsageError(
-                    f"{role}={getattr(self, role)!r} has no momentum",
-                    key=key,
-                    value=getattr(self, key),
-                    allowed=f"set {role} to {' or '.join(map(repr, WITH_MOMENTUM))}",
-                )
+                wrong = f"{role}={getattr(self, role)!r} has no momentum"
+                allowed = f"set {role} to {' or '.join(map(repr, WITH_MOMENTUM))}"
+                raise self.refused(key, wrong, allowed)
         if self.nesterov and not self.momentum:
-            raise UsageError(key="nesterov", value=True, allowed="set a momentum above 0")
+            raise self.refused("nesterov", allowed="set a momentum above 0")
         for key in ("augmentation", "strong_augmentation"):
             try:
                 compose(getattr(self, key))
@@ -532,12 +480,8 @@ class LearnerSection(Section):
         """Check the fields, and those that go together."""
         super().__post_init__()
         if (self.name == MIXED) != bool(self.names):
-            raise UsageError(
-                f"learner.name={self.name!r}",
-                key="names",
-                value=self.names,
-                allowed="list learners" if self.name == MIXED else "use ()",
-            )
+            allowed = "list learners" if self.name == MIXED else "use ()"
+            raise self.refused("names", f"learner.name={self.name!r}", allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -568,7 +512,7 @@ class AuditSection(Section):
 
     rounds: Annotated[
         tuple[Count, ...],
-        Allowed(lambda numbers: True, "integers from 1 on, or () for the last round"),
+        Described("integers from 1 on, or () for the last round"),
     ] = ()
     members: Annotated[int, Ge(0), Note("0 is all of a client's labels")] = 0
     population: Count = 200
@@ -623,7 +567,7 @@ class Deployment(Section):
     ] = None
     quorum: Annotated[float, Gt(0), Le(1)] = 0.5
     deadline: Positive = 600.0
-    retries: Annotated[int, Ge(0)] = 1
+    retries: CountOrZero = 1
     wait_for_nodes: NotNegative = 300.0
     largest_norm: Positive = 1000000.0
 

@@ -19,7 +19,7 @@ from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
 from jaxfed.config import base
-from jaxfed.config.build import initial_model
+from jaxfed.config.build import networks
 from jaxfed.data import partition
 from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.federation.clients import Federation
@@ -222,13 +222,13 @@ def test_a_teacher_labels_by_a_key_that_nothing_else_is_drawn_from():
 
 
 def test_a_new_heads_weights_are_drawn_from_no_rounds_key(monkeypatch):
-    for name in ("pretrained_network", "find_weights"):
-        monkeypatch.setattr(initial_model, name, lambda *arguments: None)
-    monkeypatch.setattr(initial_model, "read_weights", lambda file, start, new_head: start)
+    for name in ("_pretrained_network", "find_weights"):
+        monkeypatch.setattr(networks, name, lambda *arguments: None)
+    monkeypatch.setattr(networks, "read_weights", lambda file, start, new_head: start)
     config = base.get_config()
     config.training.initial_model, config.seed = "pretrained", 3
     model = SimpleNamespace(init=lambda key: key)
-    assert_apart([initial_model.initial_model(config, model, 1), jax.random.key(4)])
+    assert_apart([networks.initial_model(config, model, 1), jax.random.key(4)])
 
 
 def test_groups_tell_nothing_of_who_holds_one_more():

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
 from jaxfed.config import learner_section, methods
-from jaxfed.config.build import optimizers
-from jaxfed.config.build.initial_model import initial_model
-from jaxfed.config.build.networks import check_size, make_model
+from jaxfed.config.build.networks import check_size, initial_model, make_model
 from jaxfed.config.build.views import change_of, check_augmentation
-from jaxfed.config.sections import MIXED, TrainingSection, section_of
+from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -51,6 +50,7 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
+from jaxfed.training.server.server_optimizers import adaptive
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
@@ -109,11 +109,9 @@ def make_algorithm(
         execution=execution,
     )
     if not chosen.one_shot:
-        raise UsageError(
-            f"{name!r} needs more than one round, and cross-validation asks for labels in one",
-            key=f"config.selection.candidates.{name}",
-            allowed="leave it out, and use a sweep",
-        )
+        wrong = f"{name!r} needs more than one round, and cross-validation asks for labels in one"
+        key = f"config.selection.candidates.{name}"
+        raise UsageError(wrong, key=key, allowed="leave it out, and use a sweep")
     return chosen
 
 
@@ -227,9 +225,9 @@ def make_training(
     return Training(
         model=model,
         local=LocalTraining(
-            optimizer=partial(optimizers.client_optimizer, wanted),
+            optimizer=partial(_client_optimizer, wanted),
             client_optimizer=wanted.client_optimizer,
-            learning_rate=optimizers.schedule(wanted, config.rounds),
+            learning_rate=_schedule(wanted, config.rounds),
             batches=_batches(wanted, federation),
             labeled_batches=Batches(  # of the given labels alone
                 "joint",
@@ -243,7 +241,7 @@ def make_training(
             batch_statistics=wanted.batch_statistics,
         ),
         server=ServerTraining(
-            aggregate=aggregate.server_optimizer(optimizers.server_optimizer(wanted)),
+            aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
             weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
             examples=federation.server_examples,
             batches=Batches(
@@ -259,6 +257,40 @@ def make_training(
         initial_model=initial_model(config, model, repeat),
         is_shared=True,
     )
+
+
+def _client_optimizer(
+    wanted: TrainingSection, learning_rate: jax.Array
+) -> optax.GradientTransformation:
+    keywords: dict[str, Any] = {"learning_rate": learning_rate}
+    if wanted.optimizer in WITH_MOMENTUM:
+        keywords |= {"momentum": wanted.momentum or None, "nesterov": wanted.nesterov}
+    plain = getattr(optax, wanted.optimizer)(**keywords)
+
+    def update(updates: optax.Updates, state: optax.OptState, params: Any = None) -> Any:
+        with jax.numpy_dtype_promotion("standard"):  # Adam raises floats to integer powers
+            return plain.update(updates, state, params)
+
+    optimizer = optax.GradientTransformation(plain.init, update)
+    if not wanted.weight_decay:
+        return optimizer
+    return optax.chain(optax.add_decayed_weights(wanted.weight_decay), optimizer)
+
+
+def _server_optimizer(wanted: TrainingSection) -> optax.GradientTransformation:
+    """Return SGD (FedAvg), with momentum (FedAvgM), or an adaptive optimizer."""
+    name, rate = wanted.server_optimizer, wanted.server_learning_rate
+    if name == "sgd":
+        return optax.sgd(rate, momentum=wanted.server_momentum or None)
+    beta1, beta2, tau = wanted.server_beta1, wanted.server_beta2, wanted.server_tau
+    return adaptive(name, rate, beta1=beta1, beta2=beta2, tau=tau)
+
+
+def _schedule(wanted: TrainingSection, rounds: int) -> Callable[[jax.Array], jax.Array]:
+    """Return the clients' learning rate as a function of the rounds done."""
+    if wanted.schedule == "constant":
+        return optax.constant_schedule(wanted.learning_rate)
+    return optax.cosine_decay_schedule(wanted.learning_rate, wanted.schedule_rounds or rounds)
 
 
 def _client_execution(

@@ -1,21 +1,47 @@
-"""The config's network for a given example shape, and the numbers that scale its inputs."""
+"""The config's network: its inputs' scales, and the weights that it starts from.
+
+`training.initial_model` is '' for new weights, 'pretrained' for released ImageNet weights, or the state of an
+earlier experiment, WORKDIR/states/METHOD-{repeat}. Weights that features are computed with, and a table of
+availability, are such files too: an unfinished run resumes only if they are unchanged (`checksums`).
+Otherwise features computed again, or later repeats, would come from other weights than the existing results.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.initial_model import PRETRAINED, pretrained_network
-from jaxfed.config.methods import needs, uses_training, with_own_training
+from jaxfed.config.keys import refused
+from jaxfed.config.methods import (
+    chosen,
+    needs,
+    training_key,
+    uses_training,
+    with_own_training,
+)
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.settings import BUILT_IN
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.execution.memory import require
 from jaxfed.federation.feature_statistics import feature_sums, mean_and_deviation
+from jaxfed.host.checkpoint import Checkpoint, Checkpoints
+from jaxfed.host.location import location
+from jaxfed.host.storage import file_checksum
 from jaxfed.models import MODELS, Model
+from jaxfed.models.efficientnet import NETWORKS, Network
+from jaxfed.models.pretrained import find_weights, read_weights
 from jaxfed.models.wrapping import DTYPES, in_precision, normalized, of_first_row
+from jaxfed.random_streams import Stream
 from jaxfed.settings import settings_of, takes_any
+
+PRETRAINED = "pretrained"
+_INITIAL = "training.initial_model"
 
 
 def make_model(
@@ -32,27 +58,21 @@ def make_model(
     options = config.model.to_dict()
     name = options.pop("name")
     factory, execution = MODELS[name], config.execution
-    shape = federation.x.shape[1:]
-    if config.preprocessing.views:
-        shape = shape[1:]
+    shape = federation.x.shape[2 if config.preprocessing.views else 1 :]
     num_classes = federation.num_classes if head or name in MODELS.from_outside() else None
     if "convolution" in settings_of(factory) or takes_any(factory):
         options["convolution"] = execution.convolution
     try:
         model = factory(shape, num_classes, **options)
     except UsageError as error:
-        raise UsageError(str(error), key="config.model.name", value=name) from error
+        raise refused(config, "model.name", str(error)) from error
     if name in MODELS.from_outside():
         state = jax.eval_shape(model.init, jax.random.key(0))
         example = jax.ShapeDtypeStruct((1, *shape), jax.numpy.float32)
         outputs = jax.eval_shape(model.apply, state, example).shape[-1]
         if outputs != num_classes:
-            raise UsageError(
-                f"has {outputs} outputs for {num_classes} classes",
-                key="config.model.name",
-                value=name,
-                allowed="its factory receives num_classes",
-            )
+            wrong = f"has {outputs} outputs for {num_classes} classes"
+            raise refused(config, "model.name", wrong, "its factory receives num_classes")
     if execution.precision != "float32":
         model = in_precision(model, DTYPES[execution.precision])
     model = normalized(model, *_normalization(config, federation, private=private))
@@ -87,7 +107,7 @@ def _normalization(
     `private`: those of the public examples. Without any, they are 1/2 and 1/2 for images, else 0 and 1.
     """
     if config.training.initial_model == PRETRAINED:
-        network = pretrained_network(config)
+        network = _pretrained_network(config)
         return np.asarray(network.mean) / 255, np.asarray(network.deviation) / 255
     x = federation.x
     if private and len(federation.public):
@@ -101,3 +121,131 @@ def _normalization(
     if config.preprocessing.components:  # the last ones are mostly noise: one scale for all
         deviation = np.full_like(deviation, np.sqrt(np.mean(deviation**2)))
     return mean, deviation
+
+
+def starts_from_state(config: ConfigDict) -> bool:
+    """True if training starts from a state that an earlier experiment saved."""
+    return config.training.initial_model not in ("", PRETRAINED)
+
+
+def initial_model(config: ConfigDict, model: Model, repeat: int) -> Any:
+    """Return the parameters that training starts from; None for new ones.
+
+    Raises:
+        UsageError: a file does not exist, or belongs to another network.
+    """
+    if starts_from_state(config):
+        template = jax.eval_shape(model.init, jax.random.key(0))
+        try:
+            state = _saved_model(config, repeat).state(template, part="model")
+        except UsageError as error:
+            raise refused(config, _INITIAL, str(error)) from error
+        _check_shapes(config, state, template)
+        return state
+    if config.training.initial_model != PRETRAINED:
+        return None
+    _pretrained_network(config)
+    file = _released_weights(config, config.model.name)
+    key = jax.random.fold_in(jax.random.key(config.seed + repeat), Stream.NEW_HEAD)
+    return read_weights(file, model.init(key), new_head=True)
+
+
+def saved_models(config: ConfigDict) -> dict[int, Checkpoint]:
+    """Return repeat -> state that its training starts from; {} for none, only 0 if all repeats share one.
+
+    Raises:
+        UsageError: a state does not exist, or belongs to another network.
+    """
+    if not starts_from_state(config):
+        return {}
+    number = config.num_repeats if "{repeat}" in config.training.initial_model else 1
+    return {repeat: _saved_model(config, repeat) for repeat in range(number)}
+
+
+def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
+    given = config.training.initial_model.replace("{repeat}", str(repeat))
+    folder = location(given, f"config.{_INITIAL}")
+    wanted = "give WORKDIR/states/NAME-{repeat}"
+    if not folder.is_dir():
+        raise refused(config, _INITIAL, f"no such folder ({folder})", wanted)
+    try:
+        saved = Checkpoints(folder).latest()
+    except UsageError as error:
+        raise refused(config, _INITIAL, str(error)) from error
+    if saved is None:
+        raise refused(config, _INITIAL, f"{folder} holds no saved state", wanted)
+    network, own = saved.progress.get("network"), config.model.name
+    if network not in (None, own):  # some states do not record it
+        wrong = f"{folder} holds the network {network!r}, config.model.name is {own!r}"
+        raise refused(config, _INITIAL, wrong)
+    return saved
+
+
+def _pretrained_network(config: ConfigDict) -> Network:
+    """Return the description of the network that there are released weights for.
+
+    Raises:
+        UsageError: the config's network has no released weights.
+    """
+    if config.model.name not in NETWORKS:
+        wrong = f"there are no weights for model.name={config.model.name!r}"
+        allowed = f"set model.name to one of {', '.join(map(repr, NETWORKS))}"
+        raise refused(config, _INITIAL, wrong, allowed)
+    return NETWORKS[config.model.name]
+
+
+def initial_models(config: ConfigDict) -> dict[str, ConfigDict]:
+    """Return each dotted key that holds an initial model of the run -> the config as its methods see it."""
+    found = {
+        training_key(config, name, "initial_model"): with_own_training(config, name)
+        for name in chosen(config)
+        if uses_training(config, name)
+    }
+    if config.preprocessing.kind == "federated_features":
+        found[_INITIAL] = config
+    return found
+
+
+def checksums(config: ConfigDict) -> dict[str, str]:
+    """Return config key (with the repeat, for states) -> size and checksum of each file in use.
+
+    Raises:
+        UsageError: a file is missing.
+
+    Cost: each file is read once, 1 GB/s.
+    """
+    return {key: file_checksum(file) for key, file in _files(config)}
+
+
+def _files(config: ConfigDict) -> Iterator[tuple[str, Path]]:
+    if config.clock.availability not in BUILT_IN:
+        table = location(config.clock.availability, "config.clock.availability")
+        if not table.is_file():
+            raise refused(config, "clock.availability", "no such file")
+        yield "clock.availability", table
+    if config.preprocessing.kind == "pretrained":
+        yield "preprocessing.weights", _released_weights(config, config.preprocessing.network)
+    for key, seen in initial_models(config).items():
+        if seen.training.initial_model == PRETRAINED:
+            yield key, _released_weights(config, config.model.name)
+        for repeat, saved in saved_models(seen).items():
+            yield f"{key} of repeat {repeat}", saved.file
+
+
+def _released_weights(config: ConfigDict, network: str) -> Path:
+    return find_weights(network, config.preprocessing.weights or None, config.dataset.root or None)
+
+
+def _check_shapes(config: ConfigDict, state: Any, template: Any) -> None:
+    """Check that shapes and dtypes of all leaves are those of the config's model."""
+    wanted = jax.tree.leaves(template)
+    for (path, leaf), expected in zip(
+        jax.tree_util.tree_leaves_with_path(state), wanted, strict=True
+    ):
+        if (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
+            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            wrong = (
+                f"{where} is {leaf.dtype}{list(leaf.shape)} there, {expected.dtype}"
+                f"{list(expected.shape)} in config.model.name={config.model.name!r} for this data"
+            )
+            raise refused(config, _INITIAL, wrong)

@@ -18,7 +18,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.errors import UsageError, section
+from jaxfed.config.keys import refused
+from jaxfed.errors import section
 from jaxfed.random_streams import Stream
 from jaxfed.training.local import augmentation
 from jaxfed.training.local.losses import Augment
@@ -121,24 +122,20 @@ def check_views(config: ConfigDict) -> None:
         UsageError: no augmentation, an augmentation of a method's own, a method that labels in one shot or
             trains other learners.
     """
-    number, key = config.preprocessing.views, "config.preprocessing.views"
-    if not number:
+    key = "preprocessing.views"
+    if not config.preprocessing.views:
         return
     if not view_rows(config):
         allowed = "set training.augmentation, or use 0"
-        raise UsageError("no augmentation makes views", key=key, value=number, allowed=allowed)
+        raise refused(config, key, "no augmentation makes views", allowed)
     for name in methods.chosen(config):
         needed = methods.needs(config, name)
         if not needed.trains or needed.has_learners:
             wrong = f"{name!r} does not train one network on the clients' examples"
-            allowed = "use 0, or leave the method out"
-            raise UsageError(wrong, key=key, value=number, allowed=allowed)
+            raise refused(config, key, wrong, "use 0, or leave the method out")
         seen = methods.with_own_training(config, name).training
         for own in _KINDS:
             if seen[own] != config.training[own]:
-                raise UsageError(
-                    "views are computed once, for all methods",
-                    key=f"config.{methods.training_key(config, name, own)}",
-                    value=seen[own],
-                    allowed=f"set training.{own}, or preprocessing.views to 0",
-                )
+                key = methods.training_key(config, name, own)
+                allowed = f"set training.{own}, or preprocessing.views to 0"
+                raise refused(config, key, "views are computed once, for all methods", allowed)

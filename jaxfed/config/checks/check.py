@@ -19,10 +19,10 @@ from ml_collections import ConfigDict
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.config import clock, learner_section, methods
 from jaxfed.config.build.assembly import label_settings, settings_to_try
-from jaxfed.config.build.initial_model import saved_models
+from jaxfed.config.build.networks import saved_models
 from jaxfed.config.build.views import check_views
 from jaxfed.config.client_numbers import check_number_of_clients
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import flatten, refused
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
 from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
 from jaxfed.errors import UsageError
@@ -118,18 +118,11 @@ def _check_together(config: ConfigDict) -> None:
     chosen = methods.chosen(config)
     nothing_to_choose = all(len(settings_to_try(config, name)) == 1 for name in chosen)
     if config.selection.settings == "cross_validated" and nothing_to_choose:
-        raise UsageError(
-            f"selection.candidates has no values for {', '.join(chosen)}",
-            key="config.selection.settings",
-            value="cross_validated",
-            allowed="add some, or use 'given'",
-        )
+        wrong = f"selection.candidates has no values for {', '.join(chosen)}"
+        raise refused(config, "selection.settings", wrong, "add some, or use 'given'")
     if max(config.audit.rounds, default=0) > config.rounds:
-        raise UsageError(
-            key="config.audit.rounds",
-            value=config.audit.rounds,
-            allowed=f"use rounds from 1 to rounds={config.rounds}",
-        )
+        allowed = f"use rounds from 1 to rounds={config.rounds}"
+        raise refused(config, "audit.rounds", allowed=allowed)
     check_views(config)
 
 
@@ -140,12 +133,8 @@ def _check_method(config: ConfigDict, name: str) -> None:
     _check_own_training(config, name)
     _check_place_of_labels(config, name, needed)
     if "public" in needed.takes and not section_of(config, "federation").has_public:
-        raise UsageError(
-            f"{name!r} has clients learn labels of public examples",
-            key="config.federation.public_size",
-            value=0,
-            allowed=f"use 1 or more, or {OTHER_PUBLIC}",
-        )
+        wrong = f"{name!r} has clients learn labels of public examples"
+        raise refused(config, "federation.public_size", wrong, f"use 1 or more, or {OTHER_PUBLIC}")
     last = methods.all_keywords(config, name).get("teacher_rounds", 0)
     if last > config.rounds:
         wrong = f"at most rounds={config.rounds}, or nobody votes and there is no student"
@@ -173,14 +162,10 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
     with methods.naming(config, name):
         section_of(seen, "training")
         saved_models(seen)
-    size = seen.training.training_cohort_size
-    if size and config.federation.labels_at == "server":
-        raise UsageError(
-            "needs labels at clients",
-            key=f"config.{methods.training_key(config, name, 'training_cohort_size')}",
-            value=size,
-            allowed="set it to 0, or federation.labels_at='clients'",
-        )
+    if seen.training.training_cohort_size and config.federation.labels_at == "server":
+        key = methods.training_key(config, name, "training_cohort_size")
+        allowed = "set it to 0, or federation.labels_at='clients'"
+        raise refused(config, key, "needs labels at clients", allowed)
 
 
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
@@ -209,20 +194,16 @@ def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> Non
                 "config.xclp"
             )
     if wrong:
-        key = "config.federation.labels_at"
-        raise UsageError(wrong, key=key, value=place, allowed=allowed)
+        raise refused(config, "federation.labels_at", wrong, allowed)
 
 
 def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
     """Check that a method of one model has the labels, the views and the rounds that it needs."""
     training: Any = methods.with_own_training(config, name).training
     if needed.two_views and not training.strong_augmentation:
-        raise UsageError(
-            f"{name!r} compares two views of an example",
-            key=f"config.{methods.training_key(config, name, 'strong_augmentation')}",
-            value=(),
-            allowed="name augmentations, such as ('cutout:8',)",
-        )
+        key = methods.training_key(config, name, "strong_augmentation")
+        allowed = "name augmentations, such as ('cutout:8',)"
+        raise refused(config, key, f"{name!r} compares two views of an example", allowed)
     label_settings(config, **_ANY)
     if isinstance(needed.pseudo_label, str):
         with methods.naming(config, name):
@@ -236,11 +217,7 @@ def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
     """Check the clients' learners: that all are networks if the method needs that, and their keywords."""
     learners = learner_section.names_of(config)
     if "network" in needed.takes and learners != ("network",):
-        raise UsageError(
-            f"{name!r} shares probabilities or scores; only networks can learn from them",
-            key="config.learner.name",
-            value=config.learner.name,
-            allowed="use 'network'",
-        )
+        wrong = f"{name!r} shares probabilities or scores; only networks can learn from them"
+        raise refused(config, "learner.name", wrong, "use 'network'")
     for learner in learners:
         learner_section.check_keywords(learner, config.learner.get(learner, {}))

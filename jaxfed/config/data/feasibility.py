@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.initial_model import initial_models, saved_models
+from jaxfed.config.build.networks import initial_models, saved_models
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.clock import check_deadlines
 from jaxfed.config.data.preprocessing import check_kind, scale_warnings

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.build.initial_model import starts_from_state
-from jaxfed.config.build.networks import scales_by_clients
+from jaxfed.config.build.networks import scales_by_clients, starts_from_state
 from jaxfed.data import Dataset
 from jaxfed.data.readers.tables.encoder import TableEncoder
 from jaxfed.errors import UsageError

@@ -27,7 +27,7 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from jaxfed.config.build.initial_model import checksums
+from jaxfed.config.build.networks import checksums
 from jaxfed.config.data import row_statistics
 from jaxfed.config.data.feasibility import check_data, check_dealt, warnings
 from jaxfed.config.data.federated_features import FeatureTraining, feature_training
@@ -227,7 +227,7 @@ class Simulation:
     def data_checksums(self) -> dict[str, str]:
         """Return type, shape and checksum of the examples and labels in use, to detect changed data.
 
-        Checksums of weights files are included (`jaxfed.config.build.initial_model`).
+        Checksums of weights files are included (`jaxfed.config.build.networks`).
         """
         arrays = {name: getattr(self._dataset, name) for name in _ARRAYS}
         if self._public is not None:

@@ -9,8 +9,7 @@ from small_simulations import prepared
 
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_training
-from jaxfed.config.build.initial_model import checksums
-from jaxfed.config.build.networks import make_model
+from jaxfed.config.build.networks import checksums, make_model
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
