@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks import inputs
 from benchmarks.timing.contest import Contest
-from jaxfed.algorithms.label_propagation import per_client_lp
+from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels import conjugate_gradient, knn, lsh

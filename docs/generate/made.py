@@ -11,7 +11,6 @@ from pathlib import Path
 from docs.generate import reference
 from jaxfed.config.reference import entries
 from jaxfed.reports.documents.sections import HOW
-from jaxfed.reports.tables.display_names import algorithm_label
 
 _CELL = re.compile(r"\*\*|\s[†‡]")
 _FACTS = ("seeds", "commit", "device")
@@ -25,12 +24,11 @@ def methods(root: Path) -> dict[str, str]:
     ranked = list(_tables(root))
     found = {}
     for method in described:
-        text, _, _ = method.docstring.strip().partition("\n\nArgs:")
-        title, _, body = text.partition("\n")
-        lines = [f"# {method.name}", "", f"{title.rstrip('.')}.", ""]
+        declared, body = method.declared, method.docstring.strip().partition("\n")[2]
+        lines = [f"# {method.name}", "", f"{method.cited(declared.cites)}: {method.idea}.", ""]
         lines += [f"* **Needs**: {method.needs}"]
-        lines += [f"* **Labels at**: {' or '.join(method.labels_at)}"]
-        lines += [f"* **Leaves a client**: {method.leaves}"]
+        lines += [f"* **Labels at**: {method.labels_at}"]
+        lines += [f"* **Leaves a client**: {declared.leaves}"]
         source = f"../../{method.module.replace('.', '/')}.py"
         lines += [f"* **Source**: [`{method.module}`]({source})", ""]
         lines += ["## Run it", "", "    python -m launch.run --config=CONFIG --workdir=DIR \\"]
@@ -62,7 +60,7 @@ def methods(root: Path) -> dict[str, str]:
         else:
             base = method.module.rpartition(".")[2]
             lines += ["## Keys", "", f"None of its own beside those of [`{base}`](../keys.md).", ""]
-        lines += ["## Results", "", *_results_of(algorithm_label(method.name), ranked)]
+        lines += ["## Results", "", *_results_of(declared.title, ranked)]
         found[f"methods/{method.name}.md"] = "\n".join(lines) + "\n"
     return found
 

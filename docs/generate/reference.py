@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.reference import entries
-from jaxfed.federation.method import INGREDIENTS, declared, method_settings, plain
+from jaxfed.federation.method import INGREDIENTS, Method, method_settings, plain
 
 
 def keys_page() -> str:
@@ -43,71 +44,77 @@ def keys_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-class Method(NamedTuple):
+class Entry(NamedTuple):
     """Reference entry of one method.
 
     Fields:
         name: in configs.
-        title: its name, paper and idea, from the docstring.
-        module: of its factory.
-        needs: its needs in words, such as "a network".
-        labels_at: holders of labels that it can learn from.
-        leaves: what leaves a client.
+        declared: its declaration.
+        factory: its function.
+        given: keywords that a preset gives it.
         keys: keys of its section.
-        docstring: of its module, or of its function where a module has several methods.
     """
 
     name: str
-    title: str
-    module: str
-    needs: str
-    labels_at: tuple[str, ...]
-    leaves: str
+    declared: Method
+    factory: Callable[..., Any]
+    given: Mapping[str, Any]
     keys: list[str]
-    docstring: str
 
     @property
-    def short_title(self) -> str:
-        """The title up to its citation, which has at most two authors; or up to the colon."""
-        cited = re.match(r"([^:]*?)\(([^():]*\d{4}[^():]*)\)", self.title)
-        if not cited:
-            return re.split(r"[:.]", self.title)[0]
-        parts = cited[2].split(", ")
-        end = next(i for i, part in enumerate(parts) if re.search(r"\d{4}|\d\.\d|et al", part))
-        authors = parts[:end] if end <= 2 else [f"{parts[0]} et al."]
-        return f"{cited[1]}({', '.join([*authors, *parts[end:]])})"
+    def module(self) -> str:
+        """The module of its factory."""
+        return self.factory.__module__
 
+    @property
+    def docstring(self) -> str:
+        """The docstring of its module, whose first line is "TITLE: its idea."."""
+        return sys.modules[self.module].__doc__ or ""
 
-def described_methods() -> list[Method]:
-    """Return the methods of jaxfed, described by their code."""
-    found = []
-    for name, factory in ALGORITHMS.items():
-        if name in ALGORITHMS.from_outside():
-            continue
-        function, given = plain(factory), getattr(factory, "keywords", {})
-        module = sys.modules[function.__module__]
-        file = module.__name__.rpartition(".")[2]
-        said = (function.__doc__ or "", module.__doc__ or "")
-        docstring = said[1] if file in (function.__name__, "method") else said[0]
-        title = docstring.strip().split("\n")[0].rstrip(".")
-        title += "".join(f", {key}={value!r}" for key, value in given.items())
-        needed = (text for key, text in INGREDIENTS.items() if key in declared(factory).takes)
-        found.append(
-            Method(
-                name,
-                title,
-                module.__name__,
-                ", ".join(filter(None, needed)) or "features",
-                declared(factory).labels_at,
-                next(filter(None, map(_leaves, said)), ""),
-                [key for key in method_settings(factory) if key not in given],
-                docstring,
-            )
+    @property
+    def idea(self) -> str:
+        """The first line of its docstring without the title; or what a preset gives its method."""
+        if self.given:
+            given = ", ".join(f"{key}={value!r}" for key, value in self.given.items())
+            return f"{self.factory.__name__} with {given}"
+        line = self.docstring.strip().partition("\n")[0].rstrip(".")
+        return line.removeprefix(f"{self.declared.title}: ")
+
+    @property
+    def needs(self) -> str:
+        """Its needs in words, such as "a network"."""
+        takes = self.declared.takes
+        return (
+            ", ".join(text for key, text in INGREDIENTS.items() if text and key in takes)
+            or "features"
         )
-    return found
+
+    @property
+    def labels_at(self) -> str:
+        """Holders of labels that it can learn from."""
+        return " or ".join(self.declared.labels_at)
+
+    def cited(self, cites: str) -> str:
+        """Return the title with a citation behind it."""
+        return f"{self.declared.title} ({cites})" if cites else self.declared.title
 
 
-def methods_page() -> str:
+def described_methods(names: Iterable[str] | None = None) -> list[Entry]:
+    """Return the entries of methods, by default of all in jaxfed."""
+    found = []
+    for name in names or (name for name in ALGORITHMS if name not in ALGORITHMS.from_outside()):
+        factory = ALGORITHMS[name]
+        given = getattr(factory, "keywords", {})
+        keys = [key for key in method_settings(factory) if key not in given]
+        found.append(Entry(name, declaration_of(name), plain(factory), given, keys))
+
+    def place(entry: Entry) -> tuple[Any, ...]:
+        return not entry.declared.one_shot, entry.declared.has_learners, entry.factory.__name__
+
+    return sorted(found, key=place)
+
+
+def methods_page(names: Iterable[str] | None = None) -> str:
     """Return the text of `docs/methods.md`."""
     lines = [
         "# Which methods are there?",
@@ -116,28 +123,32 @@ def methods_page() -> str:
         "`docs/generate/reference.py`; a method's file has its equations, costs and departures",
         "from its paper. Which one suits you: [choosing a method](choosing.md).",
         "",
-        "| name | method | needs | labels at | what leaves a client | own keys |",
-        "| :-- | :-- | :-- | :-- | :-- | :-- |",
+        "| name | method | idea | needs | labels at | what leaves a client | own keys |",
+        "| :-- | :-- | :-- | :-- | :-- | :-- | :-- |",
     ]
-    for method in described_methods():
-        keys = ", ".join(f"`{key}`" for key in method.keys) or "none"
-        link = f"[`{method.name}`](../{method.module.replace('.', '/')}.py)"
-        places = " or ".join(method.labels_at)
-        lines.append(_row(link, method.title, method.needs, places, method.leaves, keys))
+    for entry in described_methods(names):
+        keys = ", ".join(f"`{key}`" for key in entry.keys) or "none"
+        link = f"[`{entry.name}`](../{entry.module.replace('.', '/')}.py)"
+        cited, leaves = entry.cited(entry.declared.cites), entry.declared.leaves
+        lines.append(_row(link, cited, entry.idea, entry.needs, entry.labels_at, leaves, keys))
     return "\n".join(lines) + "\n"
 
 
-def methods_table() -> str:
-    """Return the table of methods in README.md; methods of one factory share a row."""
+def methods_table(names: Iterable[str] | None = None) -> str:
+    """Return the table of methods in README.md; a method and its presets share a row."""
     lines = [
         "| name | method | labels at | what leaves a client |",
         "| :-- | :-- | :-- | :-- |",
     ]
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for method in described_methods():
-        cells = (method.short_title, " or ".join(method.labels_at), method.leaves)
-        rows.setdefault(cells, []).append(f"`{method.name}`")
-    lines += [_row(", ".join(names), *cells) for cells, names in rows.items()]
+    rows: dict[Any, list[Entry]] = {}
+    for entry in described_methods(names):
+        rows.setdefault(entry.factory, []).append(entry)
+    for entries_of in rows.values():
+        first = entries_of[0]
+        names_of = ", ".join(f"`{entry.name}`" for entry in entries_of)
+        cites = first.declared.cites
+        title = first.cited(_short(cites)) if cites else f"{first.declared.title}: {first.idea}"
+        lines.append(_row(names_of, title, first.labels_at, first.declared.leaves))
     return "\n".join(lines) + "\n"
 
 
@@ -148,15 +159,11 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _leaves(docstring: str) -> str:
-    """Return the first sentence of a docstring's "Leaves a client" statement; "" if there is none.
-
-    "Nothing leaves a client" gives "nothing".
-    """
-    begins = r"(?:Leaves a client: |(?=(?:Nothing|Everything) leaves a client))"
-    found = re.search(begins + r"(.*?[.;])(?:\s|$)", docstring, re.DOTALL)
-    said = " ".join(found[1].split()).rstrip(".;") if found else ""
-    return said.removesuffix(" leaves a client").lower() if said.endswith("a client") else said
+def _short(cites: str) -> str:
+    """Return a citation with at most two authors."""
+    parts = cites.split(", ")
+    first = next((i for i, part in enumerate(parts) if re.search(r"\d{4}|et al", part)), 0)
+    return ", ".join([f"{parts[0]} et al.", *parts[first:]] if first > 2 else parts)
 
 
 if __name__ == "__main__":

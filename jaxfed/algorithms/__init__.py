@@ -1,4 +1,4 @@
-"""The methods, one a file. A new one is a file, a line here and a config; tests follow by themselves.
+"""The methods, one a file or folder of the method's name. Tables, pages and tests follow by themselves.
 
 One that lives elsewhere is registered: `ALGORITHMS.register(name)` (`jaxfed.registry`).
 
@@ -10,74 +10,61 @@ models of their own (`jaxfed.config.build.assembly`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, wraps
+from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxfed.federation.method import check_ingredients
+from jaxfed.federation.method import Method, check_ingredients, declared
 from jaxfed.registry import Place, Registry
 
 if TYPE_CHECKING:
     from jaxfed.federation.algorithm import FederatedAlgorithm
 
 
-def _in(file: str, name: str = "", **keywords: Any) -> Place:
-    return Place(f"{__name__}.{file}", name or file, keywords)
+class Preset(NamedTuple):
+    """A second name of a method, with settings of its own.
+
+    Fields:
+        method: its name.
+        title: of the preset, in reports.
+        keywords: settings that are given.
+    """
+
+    method: str
+    title: str
+    keywords: Mapping[str, Any]
 
 
-_OWN: dict[str, Place] = {
-    "xclp": _in("xclp"),
-    "per_client_lp": _in("label_propagation", "per_client_lp"),
-    "pooled_lp": _in("label_propagation", "pooled_lp"),
-    "client_knn": _in("client_knn"),
-    "network": _in("network"),
-    "fedavg": _in("fedavg"),
-    "fedavg_xclp": _in("fedavg", pseudo_label="xclp"),
-    "fedavg_xclp_prototypes": _in("fedavg", pseudo_label="xclp_prototypes"),
-    "fedavg_per_client_lp": _in("fedavg", pseudo_label="per_client_lp"),
-    "fedavg_network": _in("fedavg", pseudo_label="network"),
-    "fedsem": _in("fedsem"),
-    "dp_fedavg": _in("dp_fedavg"),
-    "dp_fedavg_records": _in("dp_fedavg_records"),
-    "fedprox": _in("fedprox"),
-    "scaffold": _in("scaffold"),
-    "feddyn": _in("feddyn"),
-    "fedper": _in("fedper"),
-    "fedrep": _in("fedper", "fedrep"),
-    "fedproto": _in("fedproto"),
-    "fedtgp": _in("fedtgp"),
-    "fixmatch": _in("fixmatch"),
-    "sage": _in("sage"),
-    "sage_xclp": _in("sage", pseudo_label="xclp"),
-    "fedlabel": _in("fedlabel"),
-    "feddb": _in("feddb"),
-    "rscfed": _in("rscfed"),
-    "cbafed": _in("cbafed"),
-    "proxyfl": _in("proxyfl"),
-    "fedloke": _in("fedloke"),
-    "feddure": _in("feddure"),
-    "twinsight": _in("twinsight"),
-    "fedirm": _in("fedirm"),
-    "mixmatch": _in("mixmatch"),
-    "fedmatch": _in("fedmatch"),
-    "fedsiam": _in("fedsiam"),
-    "protofssl": _in("protofssl"),
-    "fedrgd": _in("fedrgd"),
-    "semifl": _in("semifl"),
-    "fl2": _in("fl2"),
-    "fedcon": _in("fedcon"),
-    "fedct": _in("fedct"),
-    "local_learning": _in("local_learning"),
-    "centralized": _in("centralized"),
-    "distributed_distillation": _in("distributed_distillation"),
-    "fedmd": _in("fedmd"),
-    "dsfl": _in("dsfl"),
-    "pate": _in("pate"),
+PRESETS = {
+    "fedavg_xclp": Preset("fedavg", "FedAvg + XCLP", {"pseudo_label": "xclp"}),
+    "fedavg_xclp_prototypes": Preset(
+        "fedavg", "FedAvg + XCLP of prototypes", {"pseudo_label": "xclp_prototypes"}
+    ),
+    "fedavg_per_client_lp": Preset(
+        "fedavg", "FedAvg + per-client LP", {"pseudo_label": "per_client_lp"}
+    ),
+    "fedavg_network": Preset("fedavg", "FedAvg + network", {"pseudo_label": "network"}),
+    "sage_xclp": Preset("sage", "SAGE + XCLP", {"pseudo_label": "xclp"}),
+}
+
+_OWN = {file.name: Place(f"{__name__}.{file.name}", file.name) for file in iter_modules(__path__)}
+_OWN |= {
+    name: _OWN[method]._replace(keywords=keywords)
+    for name, (method, _, keywords) in PRESETS.items()
 }
 ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry(
     "method", _OWN, check=check_ingredients
 )
+
+
+def declaration_of(name: str) -> Method:
+    """Return the declaration of a method, with its title; of an unknown one its title is its name."""
+    found = declared(ALGORITHMS[name]) if name in ALGORITHMS else Method()
+    title = PRESETS[name].title if name in PRESETS else found.title or name
+    return replace(found, title=title)
 
 
 def __getattr__(name: str) -> Callable[..., FederatedAlgorithm]:

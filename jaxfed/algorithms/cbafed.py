@@ -1,4 +1,4 @@
-"""CBAFed (Li, Li, Wang, CVPR 2023): labels fixed for a round, thresholds by class frequency.
+"""CBAFed: labels fixed for a round, thresholds by class frequency.
 
 n_c is the number of examples of class c that clients train on, by given label or pseudo-label; s_c is its
 scaled share. Client k labels its unlabeled examples once with the received model w, in evaluation mode:
@@ -33,7 +33,7 @@ Differences from the authors' code, and details that the paper leaves open:
 
 Metrics of a round: `selected`, the share of a client's unlabeled examples that get a label.
 
-Leaves a client: its model's change, and the change of its C class counts. It receives w and n.
+A client receives w and n.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@method(pseudo_label="unlabeled")
+@method(
+    title="CBAFed",
+    cites="Li, Li, Wang, CVPR 2023",
+    leaves="its model's change, and the change of its C class counts",
+    pseudo_label="unlabeled",
+)
 def cbafed(
     *,
     training: Training,

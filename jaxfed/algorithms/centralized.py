@@ -1,9 +1,9 @@
-"""Centralized learning: one model of the labels of all clients together (FedCT's Table 2).
+"""All labels in one place: centralized learning of one model, as in FedCT's Table 2.
 
     h <- A(D^1 u ... u D^m, h)        in each of a round's b steps
 
-The upper bound of methods that share less. Everything leaves a client; its bytes are not counted, since this
-is not a protocol. A round over part of the clients uses the labels of these clients only.
+The upper bound of methods that share less. Bytes are not counted, since this is not a protocol. A round over
+part of the clients uses the labels of these clients only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from jaxfed.learners.learner import Learner
 from jaxfed.settings import Count
 
 
-@method(takes=("server_learner", "num_classes"))
+@method(
+    title="All labels in one place",
+    leaves="everything",
+    pooled=True,
+    takes=("server_learner", "num_classes"),
+)
 def centralized(
     *, server_learner: Learner, num_classes: int, steps: Count = 50
 ) -> FederatedAlgorithm:

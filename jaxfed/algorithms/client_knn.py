@@ -1,9 +1,9 @@
-"""k nearest neighbors among the client's own labels: the plainest thing a client can do alone.
+"""Client kNN: k nearest neighbors among the client's own labels, the plainest thing it can do alone.
 
     label_i = majority of y over the k labeled points of the same client with the largest cosine to v_i.
 
-Nothing leaves a client. The classifier is scikit-learn's (brute force, cosine); ties go to the smaller
-class. This baseline is jaxfed's addition; the XCLP paper does not have it.
+The classifier is scikit-learn's (brute force, cosine); ties go to the smaller class. This baseline is
+jaxfed's addition; the XCLP paper does not have it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from jaxfed.settings import Count
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
-@method(takes=("num_classes",))
+@method(
+    title="Client kNN",
+    leaves="nothing",
+    one_shot=True,
+    takes=("num_classes",),
+)
 def client_knn(*, num_classes: int, num_neighbors: Count = 5) -> FederatedAlgorithm:
     """Each client classifies its points by its own labeled ones; confidence is the share of votes.
 

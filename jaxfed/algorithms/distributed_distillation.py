@@ -1,4 +1,4 @@
-"""Distributed distillation (Bistritz, Mann, Bambos, NeurIPS 2020): networks draw each other to their mean.
+"""Distributed distillation: networks draw each other to their mean.
 
 I. Bistritz, A. J. Mann, N. Bambos. "Distributed Distillation for On-Device Learning". NeurIPS 2020. Client n
 minimizes
@@ -14,8 +14,7 @@ over the clients of the round, so z is exact, not an estimate. FedCT does not st
 is constant unless `training.schedule` makes it decay. (The code released with FedCT averages answers
 and does not train on them.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
 
-Leaves a client: its probabilities of public examples, or their masked sum. They are |U| C in float32; as many
-come back.
+An upload is |U| C numbers in float32; as many come back.
 """
 
 from __future__ import annotations
@@ -71,7 +70,12 @@ class DistillationState(NamedTuple):
     round: np.ndarray
 
 
-@method(takes=("network", "public", "num_classes"))
+@method(
+    title="Distributed distillation",
+    cites="Bistritz, Mann, Bambos, NeurIPS 2020",
+    leaves="its probabilities of public examples, or their masked sum",
+    takes=("network", "public", "num_classes"),
+)
 def distributed_distillation(
     *,
     network: Callable[..., Learner],

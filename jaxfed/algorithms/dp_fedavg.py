@@ -1,4 +1,4 @@
-"""DP-FedAvg of clients (Geyer, Klein, Nabi, 2017, arXiv 1712.07557): a client shows in no model.
+"""DP-FedAvg, of clients: a client shows in no model.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);    d_k = w_k - w
     w <- w + 1/K ( sum_k d_k / max(1, |d_k| / S) + N(0, z^2 S^2 I) )
@@ -27,7 +27,7 @@ training starts from, the state that validation selects, and the set of texts in
 uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
 inputs. In the library, scale the inputs of `Training.model` by public numbers only.
 
-Leaves a client: its model's change. Each client receives the model.
+Each client receives the model.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ from jaxfed.training.specification import Training
 
 
 @method(
+    title="DP-FedAvg, of clients",
+    cites="Geyer, Klein, Nabi, 2017, arXiv 1712.07557",
+    leaves="its model's change",
     takes=("training", "participation"),
     together=check_budget,
     pseudo_label="none",

@@ -1,4 +1,4 @@
-"""DS-FL (Itahara, Nishio, Koda, Morikura, Yamamoto, IEEE TMC 2023): networks learn a sharpened mean answer.
+"""DS-FL: networks learn a sharpened mean answer.
 
 S. Itahara, T. Nishio, Y. Koda, M. Morikura, K. Yamamoto. "Distillation-Based Semi-Supervised Federated
 Learning for Communication-Efficient Collaborative Training with Non-IID Private Data". arXiv 2008.06180.
@@ -18,8 +18,7 @@ local training in epochs.
 
 A rate's schedule counts a client's fits, two a round: `training.schedule_rounds`.
 
-Leaves a client: its probabilities of public examples, or their masked sum. They are |d| C in float32; comes
-back: as many, and which examples they are of.
+An upload is |d| C numbers in float32; as many come back, and which examples they are of.
 """
 
 from __future__ import annotations
@@ -75,7 +74,12 @@ class DSFLState(NamedTuple):
     round: np.ndarray
 
 
-@method(takes=("network", "public", "num_classes"))
+@method(
+    title="DS-FL",
+    cites="Itahara, Nishio, Koda, Morikura, Yamamoto, IEEE TMC 2023",
+    leaves="its probabilities of public examples, or their masked sum",
+    takes=("network", "public", "num_classes"),
+)
 def dsfl(
     *,
     network: Callable[..., Learner],

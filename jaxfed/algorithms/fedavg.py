@@ -1,4 +1,4 @@
-"""FedAvg (McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017), with or without pseudo-labels.
+"""FedAvg: the clients' models are averaged, with or without pseudo-labels.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);   w <- w + sum_k p_k (w_k - w) / sum_k p_k
 
@@ -18,8 +18,8 @@ Labels at the server: it trains on them first, then the clients train on pseudo-
 pseudo-labels no client takes part: the server learns alone, which is the lower bound. With XCLP the server is
 one more party of the labeling.
 
-Leaves a client: its model's change; with XCLP, the messages of Algorithm 1 as well, where a prototype is a
-labeled point like any other. Each client receives the model.
+With XCLP a client sends the messages of Algorithm 1 as well, where a prototype is a labeled point like any
+other. Each client receives the model.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from jaxfed.training.specification import Training
 
 
 @method(
+    title="FedAvg",
+    cites="McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017",
+    leaves="its model's change",
     labels_at=EVERYWHERE,
     averages=True,
     weighting=lambda given: None if given.pseudo_label == "none" else "uniform",

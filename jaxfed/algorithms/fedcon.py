@@ -1,4 +1,4 @@
-"""FedCon (Long, Wang, Wang, Xiao, Ma, arXiv 2109.04533): labels at the server, contrast at the clients.
+"""FedCon: labels at the server, contrast at the clients.
 
 The server has a network of a body b and a head f, and a moving average b', f' of it. In each round it trains
 on its labels. With p_v = softmax f(b(a_v(x))) for two draws a_1, a_2 of the augmentation, and q_v the same of
@@ -31,8 +31,6 @@ Differences from the authors' code:
   * In the code the server has SGD with rate 0.01 and momentum 0.5, and clients have LARS. Here
     `training.optimizer` is for both.
   * The code's predictor has 12288 hidden units with BatchNorm. Here it has 512, without BatchNorm.
-
-Leaves a client: its body's change.
 """
 
 from __future__ import annotations
@@ -86,7 +84,14 @@ class Own(NamedTuple):
     steps: jax.Array
 
 
-@method(pseudo_label="unlabeled", labels_at=("server",), weighting="uniform")
+@method(
+    title="FedCon",
+    cites="Long, Wang, Wang, Xiao, Ma, arXiv 2109.04533",
+    leaves="its body's change",
+    pseudo_label="unlabeled",
+    labels_at=("server",),
+    weighting="uniform",
+)
 def fedcon(
     *,
     training: Training,

@@ -1,4 +1,4 @@
-"""FedDB (Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024): labels and weights corrected for a class prior.
+"""FedDB: labels and weights corrected for a class prior.
 
 q_k is a model's mean prediction over weak views of client k's unlabeled examples: an estimate of the label
 prior that the model has learned. p_G is the prediction of the received model w
@@ -27,8 +27,6 @@ Differences from the authors' code, and details that the paper leaves open:
     that is every client. `training.weighting` only decides which clients are in the mean.
 
 Labels at the server: the server trains on them before the clients, which train on the term alone.
-
-Leaves a client: its model's change, and q_k, C numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +53,14 @@ from jaxfed.training.specification import Training
 _STEPS, _RATE, _MOMENTUM, _DECAY = 100, 1.0, 0.9, 0.9
 
 
-@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True)
+@method(
+    title="FedDB",
+    cites="Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024",
+    leaves="its model's change, and q_k, C numbers",
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+    two_views=True,
+)
 def feddb(
     *, training: Training, threshold: Share = 0.95, unlabeled_weight: NotNegative = 1.0
 ) -> FederatedAlgorithm:

@@ -1,4 +1,4 @@
-"""FedDure (Bai et al., AAAI 2024): two regulators train beside the local model and judge its pseudo-labels.
+"""FedDure: two regulators train beside the local model and judge its pseudo-labels.
 
 Beside its local model theta, a client trains a coarse regulator phi (C-reg), which is a second model of the
 same network, and a fine regulator omega (F-reg), a small net g that weighs examples. In each round theta and
@@ -39,7 +39,7 @@ Differences from the authors' code:
   * In the code five steps on given labels precede a round's five steps, and both models have Adam with a
     warm-up, in which C-reg's first two rates are 0. Here C-reg takes plain gradient steps, as in (6).
 
-Leaves a client: its local model's change. The regulators stay.
+The regulators stay at the client.
 """
 
 from __future__ import annotations
@@ -120,7 +120,13 @@ class Rates(NamedTuple):
     fine: float
 
 
-@method(pseudo_label=ALL, two_views=True)
+@method(
+    title="FedDure",
+    cites="Bai et al., AAAI 2024",
+    leaves="its local model's change",
+    pseudo_label=ALL,
+    two_views=True,
+)
 def feddure(
     *,
     training: Training,

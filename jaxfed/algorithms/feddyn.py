@@ -1,4 +1,4 @@
-"""FedDyn (Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021): dynamic regularization.
+"""FedDyn: dynamic regularization.
 
     w_k <- argmin_v  l_k(v) - <g_k, v> + alpha / 2 |v - w|^2        (local steps from w)
     g_k <- g_k - alpha (w_k - w)                                    (clients keep it)
@@ -10,7 +10,7 @@ those with an example. With local steps to a stationary point g_k is the gradien
 point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S has equal
 weights unless `training.weighting` sets others. The server's optimizer is plain SGD with rate 1.
 
-Leaves a client: its model's change. The server makes h of it; the client receives w. FedAvg's bytes.
+The server makes h of the models' changes; clients receive w. Messages have FedAvg's bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 
-@method(weighting="uniform")
+@method(
+    title="FedDyn",
+    cites="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021",
+    leaves="its model's change",
+    weighting="uniform",
+)
 def feddyn(
     *, training: Training, alpha: Positive = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

@@ -1,4 +1,4 @@
-"""FedIRM (Liu, Yang, Dou, Heng, MICCAI 2021): clients without labels match how others' classes relate.
+"""FedIRM: clients without labels match how others' classes relate.
 
 A relation matrix has a row for each class c: the mean logits of its examples, softened.
 
@@ -33,8 +33,7 @@ Differences from the authors' code:
   * The code's cross-entropy has smoothed labels, and is taken over both views. Each client keeps its Adam's
     moments over rounds.
 
-Leaves a client: its model's change, and for each class of its labels a row of C probabilities, with C bits.
-The teacher stays.
+The teacher stays at the client.
 """
 
 from __future__ import annotations
@@ -97,7 +96,15 @@ class Teacher(NamedTuple):
     steps: jax.Array
 
 
-@method(pseudo_label="unlabeled", weighting="uniform")
+@method(
+    title="FedIRM",
+    cites="Liu, Yang, Dou, Heng, MICCAI 2021",
+    leaves=(
+        "its model's change, and for each class of its labels a row of C probabilities, with C bits"
+    ),
+    pseudo_label="unlabeled",
+    weighting="uniform",
+)
 def fedirm(
     *,
     training: Training,

@@ -1,4 +1,4 @@
-"""FedLabel (Cho, Joshi, Dimitriadis, ICCV 2023): each example is labeled by the surer of two models.
+"""FedLabel: each example is labeled by the surer of two models.
 
 For an unlabeled example, p_L is the prediction of the model in training and p_G that of the received model
 (`jaxfed.training.local.consistency`). p* is the one with the larger maximum, p' the other:
@@ -10,8 +10,6 @@ Where both models agree, p' is a target too, weighted by its relative confidence
 known. SAGE's code has this method as an option, with lambda = 1.
 
 Labels at the server: the server trains on them, and clients train on the term alone.
-
-Leaves a client: its model's change.
 """
 
 from __future__ import annotations
@@ -28,7 +26,15 @@ from jaxfed.training.round.two_views import two_view_training, two_view_update
 from jaxfed.training.specification import Training
 
 
-@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(
+    title="FedLabel",
+    cites="Cho, Joshi, Dimitriadis, ICCV 2023",
+    leaves="its model's change",
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+    two_views=True,
+    averages=True,
+)
 def fedlabel(
     *,
     training: Training,

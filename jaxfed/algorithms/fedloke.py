@@ -1,4 +1,4 @@
-"""FedLoKe (Zhang et al., CIKM 2023): a model that stays at a client teaches one that travels.
+"""FedLoKe: a model that stays at a client teaches one that travels.
 
 Client k keeps a resident model v_k. In a round it receives w, and trains both from
 
@@ -20,7 +20,7 @@ Differences from the authors' code, and details that the paper leaves open:
   * The code clips each entry of the gradients to [-0.1, 0.1], and averages clients uniformly.
   * One optimizer updates both models: clipping by global norm, say, uses the norm of both gradients together.
 
-Leaves a client: the received model's change. The resident model stays.
+The resident model stays at the client.
 """
 
 from __future__ import annotations
@@ -57,7 +57,13 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@method(pseudo_label=ALL, two_views=True)
+@method(
+    title="FedLoKe",
+    cites="Zhang et al., CIKM 2023",
+    leaves="the received model's change",
+    pseudo_label=ALL,
+    two_views=True,
+)
 def fedloke(
     *,
     training: Training,

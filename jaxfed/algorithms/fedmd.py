@@ -1,4 +1,4 @@
-"""FedMD (Li, Wang, arXiv 1910.03581): networks digest the mean of all scores, then revisit their own labels.
+"""FedMD: networks digest the mean of all scores, then revisit their own labels.
 
 D. Li, J. Wang. "FedMD: Heterogenous Federated Learning via Model Distillation". 2019 (arXiv 1910.03581),
 Algorithm 1. Before its first round a client goes through transfer learning,
@@ -18,8 +18,8 @@ the paper has one network for both sets of classes, which is not built here.
 
 A rate's schedule counts a client's fits, two a round and those of its transfer: `training.schedule_rounds`.
 
-FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. Leaves a client: its scores of public
-examples, or their masked sum. They are |d| C in float32; comes back: as many, and which examples they are of.
+FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. An upload is |d| C numbers in float32; as many
+come back, and which examples they are of.
 """
 
 from __future__ import annotations
@@ -72,7 +72,12 @@ class FedMDState(NamedTuple):
     round: np.ndarray
 
 
-@method(takes=("network", "public", "public_labels", "num_classes"))
+@method(
+    title="FedMD",
+    cites="Li, Wang, arXiv 1910.03581",
+    leaves="its scores of public examples, or their masked sum",
+    takes=("network", "public", "public_labels", "num_classes"),
+)
 def fedmd(
     *,
     network: Callable[..., Learner],

@@ -1,41 +1,33 @@
-"""FedPer (Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818): a shared body, a head for each client.
+"""FedPer: a shared body, and a head for each client.
 
 With body w and head v_k of client k:
 
     (w_k, v_k) <- (w, v_k);   E epochs of  (w_k, v_k) <- (w_k, v_k) - eta grad l(w_k, v_k; batch)
     w <- w + mean_k (w_k - w) as FedAvg;      v_k stays at the client
 
-FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021) trains the head first, then the body:
-
-    w_k <- w;   E_v epochs of  v_k <- v_k - eta grad_v l(w_k, v_k; batch)
-                E epochs of    w_k <- w_k - eta grad_w l(w_k, v_k; batch)
-
 All v_k start from the initial network's head, the part that turns features into logits
-(`jaxfed.models.head`). In FedPer's paper more of the last layers may stay at the client.
+(`jaxfed.models.head`). In the paper more of the last layers may stay at the client. A client receives the
+body.
 
-Neither method gives a new client a head. So a central test set is evaluated with the mean of the heads of
-clients that have trained; only a simulation can compute it, since the server receives no heads. Accuracy on
-clients' unlabeled points (`mean_client_unlabeled_accuracy` and the like) corresponds to the papers' numbers:
-each client's head, with its own statistics if they are "local", is evaluated on that client's points. Clients
-that have not trained do not count there.
+A new client has no head. So a central test set is evaluated with the mean of the heads of clients that have
+trained; only a simulation can compute it, since the server receives no heads. Accuracy on clients' unlabeled
+points (`mean_client_unlabeled_accuracy` and the like) corresponds to the paper's numbers: each client's head,
+with its own statistics if they are "local", is evaluated on that client's points. Clients that have not
+trained do not count there.
 
-Differences from the papers: there all examples have labels; here a pseudo-labeler may supply them. Both
-methods run in simulation only: on a network no party has all heads, which a central test set needs.
-
-Leaves a client: the change of its model's body. It receives the body.
+Differences from the paper: there all examples have labels; here a pseudo-labeler may supply them. The method
+runs in simulation only: on a network no party has all heads, which a central test set needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
 from jaxfed.errors import UsageError
@@ -45,10 +37,9 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.evaluate import over_clients
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
-from jaxfed.models.head import Path, head_paths, split_head
-from jaxfed.settings import Count
+from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_update import ClientUpdate, Optimizer, Trained
+from jaxfed.training.local.local_update import ClientUpdate, Trained
 from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
@@ -70,7 +61,11 @@ class Own(NamedTuple):
     has_trained: jax.Array
 
 
-@method()
+@method(
+    title="FedPer",
+    cites="Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818",
+    leaves="the change of its model's body",
+)
 def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedPer on the labels that a pseudo-labeler finds.
 
@@ -89,77 +84,17 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
             *(training, shared, client, key), loss=training.loss, batches=batches, start=start
         )
 
-    return _with_own_heads(training, "fedper", steps, pseudo_label)
+    return with_own_heads(training, "fedper", steps, pseudo_label)
 
 
-@method(weighting="uniform")
-def fedrep(
-    *, training: Training, head_epochs: Count = 10, pseudo_label: str = "none"
-) -> FederatedAlgorithm:
-    """FedRep (Collins, Hassani, Mokhtari, Shakkottai, ICML 2021): each client trains its head, then the body.
-
-    Args:
-        training: the training specification, of a network with a head; its epochs are those of the body, E.
-        head_epochs: E_v, epochs that train the head alone.
-        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
-
-    Raises:
-        UsageError: a number out of range, a network without a head, or labels by the server's network.
-    """
-    paths = head_paths(training.model, "fedrep")
-    head_alone, body_alone = (
-        training.with_local(optimizer=_moving(part, training.local.optimizer, paths))
-        for part in ("head", "body")
-    )
-
-    def steps(
-        shared: Shared, client: Client, start: nnx.State, key: jax.Array, batches: Batches
-    ) -> Trained:
-        head_key, body_key = jax.random.split(key)
-        first = local_steps(
-            *(head_alone, shared, client, head_key),
-            loss=training.loss,
-            batches=replace(batches, epochs=head_epochs, steps=0),
-            start=start,
-        )
-        if client.optimizer_state is not None:
-            client = client._replace(optimizer_state=first.optimizer_state)
-        return local_steps(
-            *(body_alone, shared, client, body_key),
-            loss=training.loss,
-            batches=batches,
-            start=first.state,
-        )
-
-    return _with_own_heads(head_alone, "fedrep", steps, pseudo_label)
-
-
-def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:
-    """The optimizer applied to "head" or "body" alone; the other part and its state stay unchanged."""
-
-    def split(parameters: Any) -> dict[str, Any]:
-        return dict(zip(("head", "body"), split_head(parameters, paths), strict=True))
-
-    def of_rate(rate: jax.Array) -> optax.GradientTransformation:
-        optimizer = plain(rate)
-
-        def init(parameters: Any) -> dict[str, Any]:
-            return {name: optimizer.init(own) for name, own in split(parameters).items()}
-
-        def update(gradient: Any, state: Any, parameters: Any) -> tuple[Any, Any]:
-            own = split(parameters)
-            updates = jax.tree.map(jnp.zeros_like, own)
-            updates[part], moved = optimizer.update(split(gradient)[part], state[part], own[part])
-            return nnx.merge_state(*updates.values()), {**state, part: moved}
-
-        return optax.GradientTransformation(init, update)
-
-    return of_rate
-
-
-def _with_own_heads(
+def with_own_heads(
     training: Training, name: str, steps: Steps, pseudo_label: str
 ) -> FederatedAlgorithm:
+    """Return a method whose clients keep their heads and share the body, trained by `steps`.
+
+    Raises:
+        UsageError: a network without a head, or labels by the server's network.
+    """
     if pseudo_label in _BY_SERVER:
         raise UsageError(
             "the server has no trained head to label with",

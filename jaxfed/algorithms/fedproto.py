@@ -1,4 +1,4 @@
-"""FedProto (Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022): clients keep networks and share prototypes.
+"""FedProto: clients keep networks and share prototypes.
 
 Client k has a network f_k of its own; z_k(x) in R^D are its features. n_kc of its examples have class c.
 
@@ -31,8 +31,7 @@ Said otherwise in the paper, or in its authors' code:
 
 It runs in simulation only: on a network no party has all clients' networks, which a central test set needs.
 
-Leaves a client: the mean features of each class that it has examples of, their number, and C bits for which
-classes these are. It receives the prototypes c^c, with C bits.
+A client receives the prototypes c^c, with C bits.
 """
 
 from __future__ import annotations
@@ -122,7 +121,15 @@ class PrototypeServer(NamedTuple):
     needs_counts: bool
 
 
-@method(unread=UNREAD)
+@method(
+    title="FedProto",
+    cites="Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, AAAI 2022",
+    leaves=(
+        "the mean features of each class that it has examples of, their number, and C bits for "
+        "which classes these are"
+    ),
+    unread=UNREAD,
+)
 def fedproto(
     *, training: Training, prototype_weight: NotNegative = 1.0, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

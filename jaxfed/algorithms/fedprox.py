@@ -1,11 +1,11 @@
-"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020): FedAvg held near the server's model.
+"""FedProx: FedAvg held near the server's model.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l(w_k; batch) + mu / 2 |w_k - w|^2 ];   w <- mean_k w_k
 
 Labels at the server: as FedAvg; the server's training has no proximal term.
 
-Leaves a client: its model's change. The mean has equal weights, as in the paper. The paper draws clients by
-their size, and lets stragglers do fewer steps; here the experiment's `sampling` draws them.
+The mean has equal weights, as in the paper. The paper draws clients by their size, and lets stragglers do
+fewer steps; here the experiment's `sampling` draws them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 
 
-@method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
+@method(
+    title="FedProx",
+    cites="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020",
+    leaves="its model's change",
+    labels_at=EVERYWHERE,
+    averages=True,
+    weighting="uniform",
+)
 def fedprox(
     *, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"
 ) -> FederatedAlgorithm:

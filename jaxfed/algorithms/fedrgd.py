@@ -1,4 +1,4 @@
-"""FedRGD, or SSFL (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney, IEEE Big Data 2021).
+"""FedRGD: consistent views, and models averaged in random groups; also called SSFL.
 
 Labels at the server (the paper). Server and clients train in parallel, then models are averaged in S random
 groups G_i. f_k is client k's network; weak and strong views are as in FixMatch:
@@ -25,7 +25,7 @@ means'.
 A round's metrics have `gradient_diversity`, sum |g_k|^2 / |sum g_k|^2, with g_k the change from w of all who
 count, so that what groups differ by is in it; S = 1 is FedAvg's.
 
-Leaves a client: its model's change. It receives its group's model.
+A client receives its group's model.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ from jaxfed.training.specification import Training
 
 
 @method(
+    title="FedRGD",
+    cites="Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney, IEEE Big Data 2021",
+    leaves="its model's change",
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
     two_views=True,

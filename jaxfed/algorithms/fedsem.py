@@ -1,4 +1,4 @@
-"""FedSem+ (Albaseer, Ciftler, Abdallah, Al-Fuqaha, IWCMC 2020, with the confidence weights of XCLP).
+"""FedSem: labels of the frozen model of stage 1, with the confidence weights of XCLP (FedSem+).
 
     y_i = argmax f(x_i; v),   v the model that stage 2 starts from, frozen
 
@@ -12,7 +12,7 @@ labels at all m clients before that round, so there each of them receives it.
 
 Labels at the server: it trains on them first, then the clients train on pseudo-labels alone.
 
-Leaves a client: its model's change. Each client receives the model, and the frozen model once.
+Each client receives the model, and the frozen model once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@method(pseudo_label="teacher", labels_at=EVERYWHERE)
+@method(
+    title="FedSem",
+    cites="Albaseer, Ciftler, Abdallah, Al-Fuqaha, IWCMC 2020",
+    leaves="its model's change",
+    pseudo_label="teacher",
+    labels_at=EVERYWHERE,
+)
 def fedsem(*, training: Training) -> FederatedAlgorithm:
     """FedSem+: network labels by the model that stage 2 starts from, frozen."""
     return federated_training(

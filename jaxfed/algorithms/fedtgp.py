@@ -1,4 +1,4 @@
-"""FedTGP (Zhang, Liu, Hua, Cao, AAAI 2024): FedProto with global prototypes that the server trains.
+"""FedTGP: FedProto with global prototypes that the server trains.
 
 Clients do as in FedProto (`jaxfed.algorithms.fedproto`): client k sends the class means c_k^c of its
 features, and trains towards global prototypes c^c. These are a small network's outputs for trainable vectors:
@@ -25,8 +25,7 @@ Said otherwise in the authors' code:
   * Its server trains at the clients' learning rate, with their batch size. The defaults here are those of its
     script: 0.01 and 10, a weight of 10, and 100 epochs.
 
-Leaves a client: the mean features of each class that it has examples of, and C bits for which these are. It
-receives the prototypes c^c, with C bits.
+A client receives the prototypes c^c, with C bits.
 """
 
 from __future__ import annotations
@@ -56,7 +55,14 @@ class Maker(NamedTuple):
     network: nnx.State
 
 
-@method(unread=UNREAD)
+@method(
+    title="FedTGP",
+    cites="Zhang, Liu, Hua, Cao, AAAI 2024",
+    leaves=(
+        "the mean features of each class that it has examples of, and C bits for which these are"
+    ),
+    unread=UNREAD,
+)
 def fedtgp(
     *,
     training: Training,

@@ -1,4 +1,4 @@
-"""FixMatch (Sohn et al., NeurIPS 2020) as the clients' loss in FedAvg or FedProx.
+"""FixMatch: sure labels of weak views train strong views, as the clients' loss in FedAvg or FedProx.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l_FixMatch(w_k; B_L u B_U) + mu / 2 |w_k - w|^2 ]
     mean as FedAvg
@@ -18,8 +18,6 @@ Difference from the authors' code: BatchNorm sees a strong view of labeled examp
 their weak view alone.
 
 Labels at the server: the server trains on them, weakly augmented, and clients train on the second term alone.
-
-Leaves a client: its model's change.
 """
 
 from __future__ import annotations
@@ -41,7 +39,14 @@ from jaxfed.training.round.two_views import (
 from jaxfed.training.specification import Training
 
 
-@method(labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(
+    title="FixMatch",
+    cites="Sohn et al., NeurIPS 2020",
+    leaves="its model's change",
+    labels_at=EVERYWHERE,
+    two_views=True,
+    averages=True,
+)
 def fixmatch(
     *,
     training: Training,

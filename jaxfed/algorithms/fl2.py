@@ -1,4 +1,4 @@
-"""(FL)^2 (Lee, Le, Shin, Lee, NeurIPS 2024): labels at the server, thresholds and weights of each client.
+"""(FL)^2: labels at the server, thresholds and weights of each client.
 
 In every round the server trains on its labels and sends the resulting model w. Client k labels its examples
 once with w, in evaluation mode, and trains on those that reach the threshold of their class:
@@ -30,8 +30,6 @@ Differences from the authors' code, and details that the paper leaves open:
 
 Metrics of a round: `sure`, the share of a client's unlabeled examples in D, and `threshold`, tau_k. Both are
 means over the clients with weights a_k.
-
-Leaves a client: its model's change, and tau_k.
 """
 
 from __future__ import annotations
@@ -67,7 +65,14 @@ _LEAST_SIZE = 0.01  # ASAM's eta
 _TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
 
 
-@method(pseudo_label="unlabeled", labels_at=("server",), two_views=True)
+@method(
+    title="(FL)^2",
+    cites="Lee, Le, Shin, Lee, NeurIPS 2024",
+    leaves="its model's change, and tau_k",
+    pseudo_label="unlabeled",
+    labels_at=("server",),
+    two_views=True,
+)
 def fl2(
     *, training: Training, sure_threshold: Share = 0.95, rho: NotNegative = 0.1
 ) -> FederatedAlgorithm:

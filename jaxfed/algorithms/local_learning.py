@@ -1,9 +1,9 @@
-"""Local learning: clients with models of their own that share nothing.
+"""Each client alone: local learning of models that share nothing.
 
     h^i <- A^i(D^i, h^i)        at client i, in each of a round's b steps
 
 FedCT (`jaxfed.algorithms.fedct`) without its consensus: the lower baseline for it. The tables of FedCT's
-paper do not contain it. Nothing leaves a client.
+paper do not contain it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class LocalState(NamedTuple):
     round: np.ndarray
 
 
-@method(takes=("learner", "num_classes"))
+@method(
+    title="Each client alone",
+    leaves="nothing",
+    takes=("learner", "num_classes"),
+)
 def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> FederatedAlgorithm:
     """Local learning: each client trains on its own labels alone.
 

@@ -1,4 +1,4 @@
-"""MixMatch (Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019) in FedAvg.
+"""MixMatch: guessed labels and mixed examples, as the clients' loss in FedAvg.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l_MixMatch(w_k; B_L u B_U)
     mean as FedAvg
@@ -15,8 +15,6 @@ with the rounds, lambda_U(r) = lambda_U min(1, r / R) in round r = 1, 2, .. of t
 steps. All rows go through the network together, where the code deals them to interleaved batches so that
 batch statistics are of both; as there, the pass that guesses does not move running statistics. Its moving
 average of parameters for evaluation is not part of the loss, and its weight decay is `training.weight_decay`.
-
-Leaves a client: its model's change.
 """
 
 from __future__ import annotations
@@ -42,7 +40,14 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@method(pseudo_label="unlabeled", averages=True, unread=("pointwise",))
+@method(
+    title="MixMatch",
+    cites="Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019",
+    leaves="its model's change",
+    pseudo_label="unlabeled",
+    averages=True,
+    unread=("pointwise",),
+)
 def mixmatch(
     *,
     training: Training,

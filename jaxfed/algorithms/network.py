@@ -1,9 +1,9 @@
-"""The trained network's own labels: what XCLP on its features is compared with.
+"""Trained network: its own labels, which XCLP on its features is compared with.
 
     label_i = argmax_c f(x_i)_c,    f the model whose features x are
 
 These are the columns "FedAvg" of XCLP's Tables 1, 2, 3 and 6 (Scott, Yeo, Lampert, TMLR 2023). With the
-preprocessing 'federated_features' every client already has the model. Nothing leaves a client.
+preprocessing 'federated_features' every client already has the model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from jaxfed.federation.method import method
 from jaxfed.xclp.one_shot.transduction import Transduction, one_shot_method
 
 
-@method(takes=("num_classes",))
-@method(takes=("num_classes",))
+@method(
+    title="Trained network",
+    leaves="nothing",
+    one_shot=True,
+    takes=("num_classes",),
+)
 def network(*, num_classes: int) -> FederatedAlgorithm:
     """Labels by `Federation.predicted`, all there from the beginning; a round changes nothing.
 

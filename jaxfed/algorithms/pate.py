@@ -1,4 +1,4 @@
-"""PATE (Papernot, Abadi, Erlingsson, Goodfellow, Talwar, ICLR 2017): a student of a noisy vote of teachers.
+"""PATE: a student of a noisy vote of teachers.
 
 N. Papernot, M. Abadi, U. Erlingsson, I. Goodfellow, K. Talwar. "Semi-supervised Knowledge Transfer for Deep
 Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers. For a
@@ -15,8 +15,7 @@ statistics of clients' rows that scale inputs (`jaxfed.config.data.row_statistic
 Noise is drawn from the experiment's seed. This measures its cost in accuracy; it protects nobody against a
 party that knows the seed.
 
-Leaves a client: its labels of the public examples, once. They are |U| labels of ceil(log2 C)
-bits. Nothing comes back: the student is the result.
+An upload is |U| labels of ceil(log2 C) bits. Nothing comes back: the student is the result.
 """
 
 from __future__ import annotations
@@ -77,7 +76,12 @@ class PateState(NamedTuple):
     round: np.ndarray
 
 
-@method(takes=("learner", "server_learner", "public", "num_classes"))
+@method(
+    title="PATE",
+    cites="Papernot, Abadi, Erlingsson, Goodfellow, Talwar, ICLR 2017",
+    leaves="its labels of the public examples, once",
+    takes=("learner", "server_learner", "public", "num_classes"),
+)
 def pate(
     *,
     learner: Learner,

@@ -1,4 +1,4 @@
-"""RSCFed (Liang, Lin, Fu, Zhu, Li, CVPR 2022): a mean of sub-consensus models of random groups of clients.
+"""RSCFed: a mean of sub-consensus models of random groups of clients.
 
     server   M times: draw K of the round's clients
                  u   = sum_i n_i w_i / sum_i n_i                              over these K
@@ -31,8 +31,6 @@ Differences from the authors' code, and details that the paper leaves open:
     first (`training.labeled_only_rounds`).
 
 Labels at the server: the server trains on them before the clients, which train on the second term alone.
-
-Leaves a client: its model's change.
 """
 
 from __future__ import annotations
@@ -81,7 +79,13 @@ class Teacher(NamedTuple):
     steps: jax.Array
 
 
-@method(pseudo_label="unlabeled", labels_at=EVERYWHERE)
+@method(
+    title="RSCFed",
+    cites="Liang, Lin, Fu, Zhu, Li, CVPR 2022",
+    leaves="its model's change",
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+)
 def rscfed(
     *,
     training: Training,

@@ -1,4 +1,4 @@
-"""SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): two models label, weighed by their confidence.
+"""SAGE: two models label, weighed by their confidence.
 
 Client k trains w_k, starting from the received w. For an unlabeled example, p_L is the prediction of w_k and
 p_G that of w (`jaxfed.training.local.consistency`):
@@ -25,7 +25,7 @@ Differences from the authors' code:
 
 Labels at the server: the server trains on them, and clients train on the term alone.
 
-Leaves a client: its model's change; with XCLP, the messages of XCLP's Algorithm 1 as well.
+With XCLP a client sends the messages of XCLP's Algorithm 1 as well.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ from jaxfed.training.round.two_views import ALL, two_view_training, two_view_upd
 from jaxfed.training.specification import Training
 
 
-@method(labels_at=EVERYWHERE, two_views=True, averages=True)
+@method(
+    title="SAGE",
+    cites="Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025",
+    leaves="its model's change",
+    labels_at=EVERYWHERE,
+    two_views=True,
+    averages=True,
+)
 def sage(
     *,
     training: Training,

@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020): client drift corrected.
+"""SCAFFOLD: client drift corrected.
 
     w_k <- w;  K_k steps of  w_k <- w_k - eta (grad l(w_k; batch) - c_k + c)
     c_k+ = c_k - c + (w - w_k) / (K_k eta)                               (the paper's option II)
@@ -9,8 +9,7 @@ those with an example. Clients keep c_k. eta_g is the server optimizer's rate. c
 under plain SGD, where weight decay counts as part of the loss; with momentum or an adaptive optimizer it is
 not. The paper's option I, the gradient at w over all the client's examples, is left out.
 
-Leaves a client: its model's change, and its control variate's. That is twice FedAvg's upload. It receives w
-and c.
+An upload is twice FedAvg's. A client receives w and c.
 """
 
 from __future__ import annotations
@@ -29,7 +28,12 @@ from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
 
 
-@method(weighting="uniform")
+@method(
+    title="SCAFFOLD",
+    cites="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020",
+    leaves="its model's change, and its control variate's",
+    weighting="uniform",
+)
 def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """SCAFFOLD on the labels that a pseudo-labeler finds.
 

@@ -1,4 +1,4 @@
-"""SemiFL (Diao, Ding, Tarokh, NeurIPS 2022): labels at the server, alternate training.
+"""SemiFL: labels at the server, alternate training.
 
 In every round the server trains on its labels and sends the resulting model w to the clients. Client k labels
 all its data once with w, in evaluation mode, and trains on the examples with a confidence of tau or more:
@@ -30,7 +30,7 @@ Differences from the authors' code, and details that the paper leaves open:
 A round's metrics have `sure`, |D_fix| over the number of a client's examples, averaged as models are: clients
 that are sure of nothing are not in it.
 
-Leaves a client: its model's change. It sends none where D_fix is empty; it receives the model.
+A client sends nothing if its D_fix is empty. It receives the model.
 """
 
 from __future__ import annotations
@@ -70,7 +70,15 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@method(pseudo_label="unlabeled", labels_at=("server",), two_views=True, weighting="uniform")
+@method(
+    title="SemiFL",
+    cites="Diao, Ding, Tarokh, NeurIPS 2022",
+    leaves="its model's change",
+    pseudo_label="unlabeled",
+    labels_at=("server",),
+    two_views=True,
+    weighting="uniform",
+)
 def semifl(
     *,
     training: Training,

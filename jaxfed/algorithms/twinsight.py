@@ -1,4 +1,4 @@
-"""Twin-sight (Zhang, Yang, Tian, Wang, Liu, Han, ICLR 2024): a supervised and an unsupervised model as twins.
+"""Twin-sight: a supervised and an unsupervised model as twins.
 
 Clients train two networks of one architecture. The supervised one has features h(x) and a classifier f(x);
 the unsupervised one has features g(x) and, in place of a classifier, a projector to z(x). On a batch
@@ -29,8 +29,6 @@ Differences from the authors' code:
   * The code's projector has 4096 hidden and 2048 output units, and BatchNorm. Here it has 512 and 128,
     without BatchNorm.
   * The code has SimSiam and BYOL as other choices for L_u.
-
-Leaves a client: the changes of both networks and the projector.
 """
 
 from __future__ import annotations
@@ -74,7 +72,14 @@ if TYPE_CHECKING:
 _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector, dimension of z
 
 
-@method(pseudo_label=ALL, two_views=True, averages=True)
+@method(
+    title="Twin-sight",
+    cites="Zhang, Yang, Tian, Wang, Liu, Han, ICLR 2024",
+    leaves="the changes of both networks and the projector",
+    pseudo_label=ALL,
+    two_views=True,
+    averages=True,
+)
 def twinsight(
     *,
     training: Training,

@@ -1,11 +1,10 @@
-"""XCLP for prediction (Scott, Yeo, Lampert, TMLR 2023, Section 4.1): one graph over all clients' points.
+"""XCLP: one graph over all clients' points.
 
     H = Hamming distances of sign(Pi V),  W = normalized kNN graph of cos(pi H / L),
     Z = (I - alpha W)^-1 Y,  label_i = argmax_c Z_ic.
 
-Leaves a client: the codes of its points, and its part of the label sums. Protocols hide both: the server then
-gets H and sums under masks (`xclp.hamming`, `xclp.row_sums`). The method itself is `jaxfed.xclp`; this file
-gives it a cohort.
+Protocols hide codes and label sums: the server then gets H and sums under masks (`xclp.hamming`,
+`xclp.row_sums`). The method itself is `jaxfed.xclp`; this file gives it a cohort.
 
 With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
 after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
@@ -42,7 +41,15 @@ from jaxfed.xclp.one_shot.cosine_error import cosine_rmse
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
-@method(takes=("execution", "num_classes"), fields={"parameters": Parameters}, without=("seed",))
+@method(
+    title="XCLP",
+    cites="Scott, Yeo, Lampert, TMLR 2023, Section 4.1",
+    leaves="the codes of its points, and its part of the label sums",
+    one_shot=True,
+    takes=("execution", "num_classes"),
+    fields={"parameters": Parameters},
+    without=("seed",),
+)
 def xclp(
     *, late_fraction: Share = 0.0, execution: Execution = HERE, parameters: Parameters
 ) -> FederatedAlgorithm:

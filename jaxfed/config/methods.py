@@ -98,12 +98,8 @@ def check_tested_alike(config: ConfigDict) -> None:
 
 
 def labels_in_one_shot(config: ConfigDict, name: str) -> bool:
-    """True if the method is one of jaxfed's that train no model; all of them label in one round.
-
-    A registered method may train something of its own, without the keyword `training`.
-    """
-    is_own = algorithm_of(config, name) not in ALGORITHMS.from_outside()
-    return is_own and not needs(config, name).trains
+    """True if one round of the method labels all points of its cohort and trains no model."""
+    return needs(config, name).one_shot
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:

@@ -1,7 +1,7 @@
-"""Declaration of a method at its factory: its ingredients, its needs, and its settings.
+"""Declaration of a method at its factory: the one place that reports, tables, pages and checks read.
 
     @ALGORITHMS.register("fedprox")         # for a method outside jaxfed; its own are listed in ALGORITHMS
-    @method(labels_at=EVERYWHERE, averages=True, weighting="uniform")
+    @method(title="FedProx", cites="Li et al., MLSys 2020", leaves="its model's change", averages=True)
     def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
 
     fedprox(training=training, mu=-1)           # UsageError: fedprox.mu=-1: use numbers from 0 on
@@ -47,9 +47,14 @@ INGREDIENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Ingredients and needs of a method.
+    """Title, paper, ingredients, needs and messages of a method.
 
     Attributes:
+        title: its name in reports and tables; "": its name in configs.
+        cites: its paper, as "authors, venue year"; "" for none.
+        leaves: what leaves a client, as in "its model's change"; "": not said.
+        one_shot: True if one round labels all points of its cohort and trains no model.
+        pooled: True if all clients' data are in one place: a bound, not a federated method.
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
         fields: factory's parameter -> dataclass; the fields of the dataclass are settings, in place of the
             parameter.
@@ -64,10 +69,16 @@ class Method:
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; other values than
             the default are refused.
+        ignores: further keys of a config's `training` that no round of it reads, whatever their value.
         weighting: clients' weights in its paper's mean, a key of `WEIGHTINGS` or a function of all settings;
             None: by examples, or those of a method that it calls.
     """
 
+    title: str = ""
+    cites: str = ""
+    leaves: str = ""
+    one_shot: bool = False
+    pooled: bool = False
     takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
     fields: Mapping[str, type] = field(default_factory=dict)
     without: tuple[str, ...] = ()
@@ -78,6 +89,7 @@ class Method:
     averages: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
     weighting: str | Callable[[SimpleNamespace], str | None] | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,8 @@ from float64_training import cross_entropy, gradient, logits, weights_of
 from small_round_checks import check_rounds
 from small_training import KEY, RATE, federation_of, training_of
 
-from jaxfed.algorithms.fedper import fedper, fedrep, mean_head
+from jaxfed.algorithms.fedper import fedper, mean_head
+from jaxfed.algorithms.fedrep import fedrep
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
 

@@ -13,9 +13,10 @@ from jaxfed.algorithms.distributed_distillation import distributed_distillation
 from jaxfed.algorithms.dsfl import dsfl
 from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedmd import fedmd
-from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
+from jaxfed.algorithms.per_client_lp import per_client_lp
+from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.audit import AuditTargets, shadow_answers
 from jaxfed.data import Partition

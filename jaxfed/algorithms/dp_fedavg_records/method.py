@@ -1,4 +1,4 @@
-r"""DP-FedAvg of records (Noble, Bellet, Dieuleveut, AISTATS 2022, arXiv 2111.09278): DP-SGD at every client.
+r"""DP-FedAvg, of records: DP-SGD at every client.
 
     w_k <- w;  J steps of   w_k <- w_k - eta / b ( sum_{i in B} g_i / max(1, |g_i| / C) + N(0, z^2 C^2 I) )
     w <- w + mean_k (w_k - w)
@@ -29,7 +29,7 @@ training starts from, the state that validation selects, and the set of texts in
 uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
 inputs. In the library, scale the inputs of `Training.model` by public numbers only.
 
-Leaves a client: its model's change. Each client receives the model.
+Each client receives the model.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ _CHUNK = 16  # examples whose gradients are in memory at once; it changes roundi
 
 
 @method(
+    title="DP-FedAvg, of records",
+    cites="Noble, Bellet, Dieuleveut, AISTATS 2022, arXiv 2111.09278",
+    leaves="its model's change",
     takes=("training", "participation"),
     together=check_budget,
     pseudo_label="none",

@@ -1,4 +1,4 @@
-r"""FedCT (Abourayya et al., AAAI 2025): federated co-training by hard labels of public examples.
+r"""FedCT: federated co-training by hard labels of public examples.
 
 A. Abourayya, J. Kleesiek, K. Rao, E. Ayday, B. Rao, G. I. Webb, M. Kamp. "Little is Enough: Boosting Privacy
 by Sharing Only Hard Labels in Federated Semi-Supervised Learning". AAAI 2025 (arXiv 2310.05696), Algorithm 1.
@@ -41,9 +41,9 @@ bits as a vote for the first set class, which loses more than estimates of the v
 here. It draws bits by probabilities that depend on the private labels, which gives no epsilon
 (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with b > 1.
 
-Leaves a client: its labels of the public examples. They are |U| labels of ceil(log2 C) bits a round, or bits
-or answers in their place; with `sums` under masks the server sees their histogram alone. Comes back: |U|
-labels. On a network models stay at their clients, and noise comes from each client's operating system.
+An upload is |U| labels of ceil(log2 C) bits a round, or bits or answers in their place; with `sums` under
+masks the server sees their histogram alone. Comes back: |U| labels. On a network models stay at their
+clients, and noise comes from each client's operating system.
 """
 
 from __future__ import annotations
@@ -134,6 +134,9 @@ def _check_together(given: SimpleNamespace) -> None:
 
 
 @method(
+    title="FedCT",
+    cites="Abourayya et al., AAAI 2025",
+    leaves="its labels of the public examples",
     takes=("learner", "public", "num_classes"),
     fields={"voting": Voting, "privacy": LabelPrivacy},
     together=_check_together,

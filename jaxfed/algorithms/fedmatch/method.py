@@ -1,4 +1,4 @@
-"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021), labels at clients or at the server.
+"""FedMatch: a part of the model for labels and one for consistency, labels at clients or at the server.
 
 Parameters are a sum theta = sigma + psi. Labels train sigma, unlabeled examples train psi; the other part
 is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + psi}(u)):
@@ -33,8 +33,7 @@ Labels at the server (its second scenario): the server trains sigma by L_s, psi 
 psi by L_u, sigma held fixed, and only psi is sent back. There the code has psi_threshold = delta_threshold =
 lambda_L1 = 1e-5, one server epoch, and batches of 100.
 
-Leaves a client: the changed entries of its two parts of the model. It sends sigma and psi; it receives
-sigma, and what is not 0 of psi and of H psi_j. Bytes:
+A client sends sigma and psi; it receives sigma, and what is not 0 of psi and of H psi_j. Bytes:
 `jaxfed.algorithms.fedmatch.sparse_message`, one message a part.
 """
 
@@ -83,7 +82,15 @@ class LossWeights(NamedTuple):
     confidence: float
 
 
-@method(pseudo_label="unlabeled", labels_at=EVERYWHERE, two_views=True, weighting="uniform")
+@method(
+    title="FedMatch",
+    cites="Jeong, Yoon, Yang, Hwang, ICLR 2021",
+    leaves="the changed entries of its two parts of the model",
+    pseudo_label="unlabeled",
+    labels_at=EVERYWHERE,
+    two_views=True,
+    weighting="uniform",
+)
 def fedmatch(
     *,
     training: Training,

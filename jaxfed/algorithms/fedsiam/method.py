@@ -1,4 +1,4 @@
-"""FedSiam (Long, Che, Wang, Ye, Luo, Wu, Xiao, Ma, arXiv 2012.03292): a mean teacher at every client.
+"""FedSiam: a mean teacher at every client.
 
 Clients train an online network and follow it by a target network (theta_s, theta_t):
 
@@ -28,8 +28,6 @@ labels only; theirs is
 with no layer selection, and the cross-entropy's sum divided by |B|, labeled or not. What is theirs and
 not here: a second head for the consistency term, held to the first by 0.01 of their squared distance;
 a target that starts from its own random weights; steps n counted over all clients, one after another.
-
-Leaves a client: the changes of its target network and of selected layers of its online network.
 """
 
 from __future__ import annotations
@@ -70,7 +68,13 @@ Consistency = Literal["mse", "kl"]
 Over = Literal["labeled", "batch"]
 
 
-@method(pseudo_label="unlabeled", weighting="uniform")
+@method(
+    title="FedSiam",
+    cites="Long, Che, Wang, Ye, Luo, Wu, Xiao, Ma, arXiv 2012.03292",
+    leaves="the changes of its target network and of selected layers of its online network",
+    pseudo_label="unlabeled",
+    weighting="uniform",
+)
 def fedsiam(
     *,
     training: Training,

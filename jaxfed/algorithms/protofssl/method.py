@@ -1,4 +1,4 @@
-"""ProtoFSSL (Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921): clients share prototypes and pseudo-label by them.
+"""ProtoFSSL: clients share prototypes and pseudo-label by them.
 
 In each of E local epochs a client draws an episode (`jaxfed.training.local.episodes`) and takes one step on
 
@@ -51,10 +51,9 @@ This works from round 1 on, since it needs no prototypes. No client receives any
 "global"). The messages of XCLP leave a client as well: its part of the codes' distances, and its masked
 contribution to Z. The client still sends its own prototypes, because states classify by them.
 
-Leaves a client: its network's change, and a prototype of each class. C bits say which prototypes follow:
-those of classes with `min_labels` labels or more. Each is the mean embedding of a class at this client, with
-N(0, sigma^2) noise on every number (B.4). The noise is drawn from the experiment's seed: it measures the cost
-of noise, and does not protect from anybody who knows the seed.
+C bits say which prototypes follow: those of classes with `min_labels` labels or more. Each is the mean
+embedding of a class at this client, with N(0, sigma^2) noise on every number (B.4). The noise is drawn from
+the experiment's seed: it measures the cost of noise, and does not protect from anybody who knows the seed.
 
 The paper does not bound how far one example moves a prototype. With `clip` B the bound is 2 B / n_k for a
 given network, and a round's metrics have the epsilon, at `delta`, of a client that took part in all rounds
@@ -116,6 +115,9 @@ def _check_together(given: SimpleNamespace) -> None:
 
 
 @method(
+    title="ProtoFSSL",
+    cites="Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921",
+    leaves="its network's change, and a prototype of each class",
     takes=("training", "task"),
     fields={
         "episode": Episode,
@@ -127,6 +129,7 @@ def _check_together(given: SimpleNamespace) -> None:
     together=_check_together,
     pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp",
     unread=("augment", "pointwise"),
+    ignores=("batches", "batch_size", "local_steps", "unlabeled_ratio"),
 )
 def protofssl(
     *,

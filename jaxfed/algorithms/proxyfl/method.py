@@ -1,4 +1,4 @@
-"""ProxyFL (Chen, Wang, CVPR 2026, arXiv 2602.21078): the classifier's rows stand for classes, as proxies.
+"""ProxyFL: the classifier's rows stand for classes, as proxies.
 
 The server aggregates as in FedAvg, and then tunes the classifier's rows W_c against the clients' rows w_mc
 (`jaxfed.algorithms.proxyfl.proxy_tuning`, eq. 2):
@@ -40,8 +40,6 @@ Differences from the authors' code:
     by p_G, also counts an example as sure if p_L is, and averages over all unlabeled examples.
 
 Labels at the server: the server trains on them, and clients train on the terms of unlabeled examples.
-
-Leaves a client: its model's change, and the C class shares among its labels and sure predictions.
 """
 
 from __future__ import annotations
@@ -81,7 +79,14 @@ if TYPE_CHECKING:
     from jaxfed.models import Model
 
 
-@method(pseudo_label=ALL, labels_at=EVERYWHERE, two_views=True)
+@method(
+    title="ProxyFL",
+    cites="Chen, Wang, CVPR 2026, arXiv 2602.21078",
+    leaves="its model's change, and the C class shares among its labels and sure predictions",
+    pseudo_label=ALL,
+    labels_at=EVERYWHERE,
+    two_views=True,
+)
 def proxyfl(
     *,
     training: Training,

@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
-from jaxfed.reports.tables.display_names import POOLED
+from jaxfed.algorithms import declaration_of
 
 # Colors of a plot: background, text, grid, kinds of data, and lines (a palette after Okabe and Ito, Color
 # Universal Design).
@@ -62,7 +62,7 @@ def algorithm_styles(
         name: {
             "color": PALETTE[looks[name][0]],
             "marker": MARKERS[looks[name][1]],
-            "linestyle": "--" if algorithms.get(name, name) in POOLED else "-",
+            "linestyle": "--" if declaration_of(algorithms.get(name, name)).pooled else "-",
             "zorder": 4 if algorithms.get(name, name) == "xclp" else 3,
         }
         for name in names

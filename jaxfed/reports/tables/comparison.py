@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from scipy import special
 
+from jaxfed.algorithms import declaration_of
 from jaxfed.experiment.store.records import Measurement, Run, measure
-from jaxfed.reports.tables.display_names import POOLED, is_accuracy
+from jaxfed.reports.tables.display_names import is_accuracy
 from jaxfed.reports.tables.tested_rows import is_ahead_on_other_rows
 
 LEAST_REPEATS = 3  # with two, the deviation of a difference is almost meaningless
@@ -39,7 +40,7 @@ def best_methods(
     means = {
         method: found[metric].mean
         for method, found in results.items()
-        if metric in found and algorithms.get(method, method) not in POOLED
+        if metric in found and not declaration_of(algorithms.get(method, method)).pooled
     }
     if len(means) < 2 or not is_accuracy(metric):
         return set()
@@ -93,6 +94,7 @@ def main_and_baseline(runs: Sequence[Run], methods: Sequence[str]) -> tuple[str,
         method
         for run in runs
         for method in methods
-        if run.algorithm_of(method) in {*POOLED, run.algorithm_of(main)}
+        if run.algorithm_of(method) == run.algorithm_of(main)
+        or declaration_of(run.algorithm_of(method)).pooled
     }
     return main, next((method for method in methods if method not in no_baselines), "")

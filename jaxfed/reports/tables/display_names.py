@@ -6,63 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.experiment.store.records import Measurement
 from jaxfed.federation.communication import bytes_unit
 
-# Not federated: these methods have every client's data in one place.
-POOLED = frozenset({"pooled_lp", "centralized"})
-
-_ALGORITHMS = {
-    "xclp": "XCLP",
-    "per_client_lp": "Per-client LP",
-    "client_knn": "Client kNN",
-    "network": "Trained network",
-    "pooled_lp": "LP on pooled data",
-    "fedavg": "FedAvg",
-    "fedavg_xclp": "FedAvg + XCLP",
-    "fedavg_xclp_prototypes": "FedAvg + XCLP of prototypes",
-    "fedavg_per_client_lp": "FedAvg + per-client LP",
-    "fedavg_network": "FedAvg + network",
-    "fedsem": "FedSem",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "fedper": "FedPer",
-    "fedrep": "FedRep",
-    "fedproto": "FedProto",
-    "fedtgp": "FedTGP",
-    "fixmatch": "FixMatch",
-    "sage": "SAGE",
-    "sage_xclp": "SAGE + XCLP",
-    "fedlabel": "FedLabel",
-    "feddb": "FedDB",
-    "rscfed": "RSCFed",
-    "cbafed": "CBAFed",
-    "proxyfl": "ProxyFL",
-    "fedloke": "FedLoKe",
-    "feddure": "FedDure",
-    "twinsight": "Twin-sight",
-    "fedirm": "FedIRM",
-    "mixmatch": "MixMatch",
-    "fedmatch": "FedMatch",
-    "fedsiam": "FedSiam",
-    "feddyn": "FedDyn",
-    "protofssl": "ProtoFSSL",
-    "fedrgd": "FedRGD",
-    "semifl": "SemiFL",
-    "fl2": "(FL)^2",
-    "fedcon": "FedCon",
-    "fedct": "FedCT",
-    "dp_fedavg": "DP-FedAvg, of clients",
-    "dp_fedavg_records": "DP-FedAvg, of records",
-    "local_learning": "Each client alone",
-    "centralized": "All labels in one place",
-    "distributed_distillation": "Distributed distillation",
-    "fedmd": "FedMD",
-    "dsfl": "DS-FL",
-    "pate": "PATE",
+_VARIANTS = {
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
-    # Variants with display names of their own.
     "xclp_half_late": "XCLP, half of the points late",
     "xclp_late": "XCLP, unlabeled points late",
     "xclp_calibrated": "XCLP, calibrated",
@@ -179,7 +129,7 @@ def markdown_text(text: str) -> str:
 
 def algorithm_label(name: str) -> str:
     """Return the display name of a method."""
-    return _ALGORITHMS.get(name, name)
+    return _VARIANTS.get(name) or declaration_of(name).title
 
 
 def metric_label(name: str) -> str:
@@ -192,7 +142,7 @@ def setting_label(key: str) -> str:
     """Return the display name of a config key; a method's own key includes the method's name."""
     section, _, leaf = key.rpartition(".")
     method = section.removesuffix(".training")
-    owner = f" of {algorithm_label(method)}" if method in _ALGORITHMS else ""
+    owner = f" of {algorithm_label(method)}" if method in {*ALGORITHMS, *_VARIANTS} else ""
     known = _SETTINGS.get(key, _SETTINGS.get(leaf))
     return known or f"{leaf.replace('_', ' ')}{owner}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config import reference
 from jaxfed.config.base import get_config
 from jaxfed.config.checks.fingerprint import keys_seen_by
@@ -21,7 +21,6 @@ _OF_LEARNING = (
     *("rounds", "cohort_size", "sampling", "evaluate_every"),
     *("model", "training", "learner", "pseudo_label"),
 )
-ONE_SHOT = ("xclp", "per_client_lp", "pooled_lp", "client_knn", "network")
 _LIKE_XCLP = ("per_client_lp", "pooled_lp")  # their settings follow XCLP's unless they are given
 # Sections of the problem and of its execution: every method has them in common.
 _OF_ALL = ("dataset", "federation", "preprocessing", "selection", "audit")
@@ -107,7 +106,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     algorithm, settings = run.algorithm_of(method), run.settings
     if section in _SHOWN or (key == "training.epochs" and settings.get("training.local_steps")):
         return False
-    learns = algorithm not in ONE_SHOT
+    learns = not declaration_of(algorithm).one_shot
     if section in _OF_LEARNING:
         features = settings.get("preprocessing.kind") == "federated_features"
         return (learns or features) and f"{method}.{key}" not in settings
@@ -121,7 +120,7 @@ def touches(run: Run, key: str, method: str) -> bool:
     if source in _LIKE_XCLP and section == "xclp":
         owners = (f"{owner}.{rest}" for owner in (method, source))
         return all(settings.get(own, settings[key]) == settings[key] for own in owners)
-    return section == source and source in ONE_SHOT
+    return section == source and declaration_of(source).one_shot
 
 
 def _labels_key(run: Run) -> str:

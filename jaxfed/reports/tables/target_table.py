@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from jaxfed.algorithms import declaration_of
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.summary import accumulated
 from jaxfed.experiment.store.records import Run, measure, read_metrics
 from jaxfed.reports.tables.display_names import measurement_text
 from jaxfed.reports.tables.method_names import method_names
-from jaxfed.reports.tables.provenance import ONE_SHOT
 from jaxfed.reports.tables.tables import Cell, Table, record_of
 
 # Accuracy of a round's state, the first one that a run has -> of which examples.
@@ -40,7 +40,9 @@ def target_table(run: Run, target: float, name: str) -> Table:
     """
     lines = read_metrics(run.workdir)
     judge = next((metric for metric in _JUDGES if any(metric in line for line in lines)), None)
-    if judge is None and all(run.algorithm_of(name) in ONE_SHOT for name in run.results):
+    if judge is None and all(
+        declaration_of(run.algorithm_of(name)).one_shot for name in run.results
+    ):
         raise UsageError(
             f"--target={target:g}: {run.name} has one-shot methods only, and these have no rounds to reach a "
             "target in; leave --target out"

@@ -11,7 +11,7 @@ import pytest
 
 from jaxfed import xclp
 from jaxfed.algorithms.fedsem import Teacher
-from jaxfed.algorithms.label_propagation import per_client_lp
+from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map

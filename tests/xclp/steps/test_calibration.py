@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from secure_labels import digits
 
-from jaxfed.algorithms.label_propagation import per_client_lp, pooled_lp
+from jaxfed.algorithms.per_client_lp import per_client_lp
+from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.federation.clients import Federation
 from jaxfed.privacy import randomized_response
 from jaxfed.secure.primitives.fixed_point import FixedPoint

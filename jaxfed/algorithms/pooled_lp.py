@@ -1,13 +1,11 @@
-"""Label propagation on exact cosines: alone at each client, and on everybody's data pooled.
-
-Both are the baselines of Section 4.1 of XCLP (Scott, Yeo, Lampert, TMLR 2023), with its lines 7 to 10, 15
-and 16 and the exact cosine in place of the estimate:
+"""LP on pooled data: label propagation over the exact-cosine graph of all clients' vectors together.
 
     A_ij = cos(v_i, v_j),  B = k largest of each row (not its own),  W = D^-1/2 (B + B^T) D^-1/2,
     Z = (I - alpha W)^-1 Y.
 
-`per_client_lp`: one graph for each client; nothing leaves a client. `pooled_lp`: one graph over all clients'
-vectors. All data leave their clients, so it is not a federated method but the bound that XCLP estimates.
+A baseline of Section 4.1 of XCLP (Scott, Yeo, Lampert, TMLR 2023): its lines 7 to 10, 15 and 16, with the
+exact cosine in place of the estimate. All data leave their clients, so it is not a federated method but the
+bound that XCLP estimates.
 """
 
 from __future__ import annotations
@@ -29,42 +27,22 @@ from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.one_shot.cosine_propagation import (
-    label_each,
     label_over_cosines,
     matrix_over_cosines,
 )
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
-from jaxfed.xclp.selection.choice import mean_metrics
 
 
-@method(takes=("execution", "num_classes"), fields={"p": Propagation})
-def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
-    """Label propagation inside each client on exact cosines. A client without labels predicts nothing.
-
-    Nothing leaves a client.
-
-    The method runs on one client after another; clients of similar size are padded to one shape. Keywords
-    are the fields of `jaxfed.xclp.Propagation`. A client knows only its own labels and confidences, so
-    `label_matrix`, `relative_confidence` and `select` use these, and the client prior changes nothing.
-    With `select` a round reports the clients' mean hit rates. `execution` may cache neighbors.
-
-    Cost: sum_j n_j^2 d operations; memory O(n_j k) a client.
-    """
-
-    def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
-        del key
-        vectors, _ = client_arrays(cohort)
-        label, confidence, choices = label_each(vectors, cohort.y, cohort.mask, p, execution)
-        return label, confidence, mean_metrics(choices) if p.asks_labels else {}
-
-    return transductive(label_points)
-
-
-@method(takes=("execution", "num_classes"), fields={"p": Propagation})
+@method(
+    title="LP on pooled data",
+    leaves="everything",
+    pooled=True,
+    one_shot=True,
+    takes=("execution", "num_classes"),
+    fields={"p": Propagation},
+)
 def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
-    """Label propagation over the exact-cosine graph of all clients' vectors together.
-
-    Leaves a client: everything; this is the bound that XCLP estimates, not a federated method.
+    """Label propagation over one graph.
 
     Keywords are the fields of `jaxfed.xclp.Propagation`. `execution` may cache neighbors. The metrics have
     the settings that `select` chose.
