@@ -1,7 +1,7 @@
 """Run one experiment: a config's algorithm and its baselines, over its repeats.
 
 python -m launch.run --config=ml_collections_configs/NAME.py[:VARIANT] --workdir=DIR
-    [--overwrite] [--tracker=tensorboard|wandb|mlflow|trackio] [--config.KEY=VALUE ...]
+    [--overwrite] [--tracker=tensorboard|wandb] [--config.KEY=VALUE ...]
 python -m launch.run --help_keys[=PREFIX] [--config=FILE.py[:VARIANT] --config.KEY=VALUE ...]
 
 A method whose loss is no longer finite stops; the others go on. The exit status is 1 if a method has stopped,

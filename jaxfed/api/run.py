@@ -56,7 +56,7 @@ def run(
         workdir: where results go; None: a folder of the result's own, deleted with it.
         overwrite: delete the results in `workdir` and start afresh.
         progress: show a bar (on a terminal), one line (in a notebook) or lines (elsewhere).
-        trackers: receivers of each round's numbers: "tensorboard", "wandb", "mlflow", "trackio", or objects
+        trackers: receivers of each round's numbers: "tensorboard", "wandb", or objects
             with the methods of `jaxfed.experiment.tracking.Tracker`. They change no number and no config.
         **overrides: values of single keys, `xclp__alpha=0.9` for `xclp.alpha`.
 

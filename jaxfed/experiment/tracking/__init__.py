@@ -1,4 +1,4 @@
-"""Trackers of experiments: TensorBoard, Weights & Biases, MLflow, Trackio, or a class of the user's own.
+"""Trackers of experiments: TensorBoard, Weights & Biases, or a class of the user's own.
 
 A tracker receives the lines of metrics.jsonl once the loop has written them, and nothing else: no model, no
 data, no code. It is no part of a config. The loop, reports and `jaxfed.run` import from here; the libraries
@@ -12,8 +12,6 @@ _FILES = {
     "Tracker": "tracker",
     "TensorBoard": "tensorboard",
     "WeightsAndBiases": "wandb",
-    "MLflow": "mlflow",
-    "Trackio": "trackio",
 }
 
 __all__ = [*_FILES]

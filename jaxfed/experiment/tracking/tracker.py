@@ -33,12 +33,7 @@ from jaxfed.experiment.store.workdir import plain
 
 _PACKAGE = __package__
 # Name, which is also that of the library's package and of the file here -> class.
-TRACKERS = {
-    "tensorboard": "TensorBoard",
-    "wandb": "WeightsAndBiases",
-    "mlflow": "MLflow",
-    "trackio": "Trackio",
-}
+TRACKERS = {"tensorboard": "TensorBoard", "wandb": "WeightsAndBiases"}
 _METHODS = ("start", "log", "finish")
 
 
