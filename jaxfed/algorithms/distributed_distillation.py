@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
@@ -45,9 +46,8 @@ from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.settings import Count, NotNegative
-from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums, fewest_clients
-from jaxfed.training.consensus.consensus import ABSTAINED, soft_mean
-from jaxfed.training.consensus.opened_tally import agreed
+from jaxfed.training.consensus.client_sums import ConsensusSums, fewest_clients, summed_answers
+from jaxfed.training.consensus.consensus import ABSTAINED, largest_share
 
 
 class DistillationState(NamedTuple):
@@ -102,7 +102,6 @@ def distributed_distillation(
     own = {"public_loss": "squared_distance", "pseudo_weight": rho}
     learner = network(**own)
     check_answers(learner, "predict_proba")
-    mean = soft_mean(num_classes)
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:
         check_clients(federation, num_classes, public)
@@ -126,9 +125,8 @@ def distributed_distillation(
         label, weight, soft = state.label, state.weight, state.soft
         num_voters = int(np.sum(voters >= 0))
         if num_voters >= fewest_clients(sums):  # else nobody hears of another z
-            adding = ClientSums(sums, communication)
-            said = agreed(mean, answers, voters, adding, num_classes=num_classes)
-            label, weight, soft = map(np.asarray, said)
+            total = summed_answers(answers, voters, sums, communication)
+            label, weight, soft = map(np.asarray, largest_share(jnp.asarray(total)))
             communication.down("mean", num_voters * soft.nbytes)
         turns = with_turns(state.turns, voters)
         after = DistillationState(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.data import Partition
@@ -31,7 +32,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
+from jaxfed.federation.communication import Communication, label_bytes
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import (
     asked,
@@ -47,9 +48,7 @@ from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.settings import Count, NotNegative, Probability
-from jaxfed.training.consensus.client_sums import ClientSums
-from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, majority
-from jaxfed.training.consensus.opened_tally import opened_tally
+from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, vote_histogram
 
 STUDENT = "student"  # the message that all parties have
 
@@ -269,8 +268,10 @@ def noisy_vote(
     Returns:
         int32 [U], the smallest of equal classes, -1 where nobody votes; float32 [U], 1 where there is one.
     """
-    sums = ClientSums("plaintext", communication)
-    counts = opened_tally(majority(num_classes), votes, voters, sums, num_classes=num_classes)
+    sent = votes[voters >= 0]
+    num_values = num_classes + (sent < 0).any(axis=1).astype(int)
+    communication.up("votes", sum(label_bytes(sent.shape[1], int(one)) for one in num_values))
+    counts = np.asarray(vote_histogram(jnp.asarray(votes), jnp.asarray(voters), num_classes))
     if not gamma or not (voters >= 0).any():
         agreed = largest_share(counts)
         return np.asarray(agreed.label), np.asarray(agreed.weight)

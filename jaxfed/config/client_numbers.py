@@ -20,7 +20,7 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import cohort_sizes, num_groups
-from jaxfed.training.consensus.dropout import departures_of
+from jaxfed.training.consensus.client_sums import departures_of
 from jaxfed.xclp.settings import departures
 
 _BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`

@@ -16,9 +16,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.learners.answers import Question
 from jaxfed.learners.client_fit import ClientFit, asked, speaking
 from jaxfed.learners.learner import Learner
-from jaxfed.training.consensus.client_sums import ClientSums, ConsensusSums
-from jaxfed.training.consensus.consensus import soft_mean
-from jaxfed.training.consensus.opened_tally import opened_tally
+from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
 
 _FLOAT = 4
 
@@ -74,13 +72,7 @@ def public_mean(
     drawn = np.sort(np.asarray(jax.random.permutation(draw_key, len(public)))[:size])
     turn, answers = asked(turn, learner, question, public[drawn], num_classes, key)
     voters = speaking(turn.client_id, answers)
-    total = opened_tally(
-        soft_mean(num_classes),
-        answers,
-        voters,
-        ClientSums(sums, communication),
-        num_classes=num_classes,
-    )
+    total = summed_answers(answers, voters, sums, communication)
     mean = np.zeros((len(public), num_classes), np.float32)
     mean[drawn] = total / max(int(np.sum(voters >= 0)), 1)
     # Clients without answers, or with a new network, learn too; nobody learns from a sum not opened.

@@ -39,8 +39,8 @@ dp_fedavg_records.delta=1.0: use numbers above 0 and below 1
 dsfl.subset=-1: use integers from 0 on, 0 is all public examples
 dsfl.sums='open': choose one of 'plaintext', 'masked', 'masked_resilient'
 feddyn.alpha=0: use numbers above 0
-fedct.consensus='mean': is of numbers, and labels are classes; choose one of 'majority', 'qualified_maj
-fedct.consensus='median': choose one of 'majority', 'qualified_majority', 'confidence_weighted', 'soft_
+fedct.consensus='median': choose one of 'majority', 'qualified_majority', 'staple'
+fedct.threshold=1.1: use numbers from 0 to 1
 fedct.epsilon=-1.0: use numbers above 0
 fedct.sensitivity='proven': choose one of 'rows', 'stability'
 fedct.neighbors=0: use integers from 1 on
@@ -113,9 +113,6 @@ TOGETHER = {
     ),
     "sums='masked': consensus='staple' needs every client's labels": together(
         "fedct", consensus="staple", sums="masked"
-    ),
-    "release='xor': noise is on labels, and consensus='soft_mean' has": together(
-        "fedct", consensus="soft_mean", **NOISE
     ),
     "release='xor': noise is on labels, and consensus='staple' needs every client's": together(
         "fedct", consensus="staple", **NOISE
@@ -213,9 +210,6 @@ NONE_PUBLIC = replace(FEDERATION, public=FEDERATION.public[:0])
 OTHERS = (FEDERATION.y[FEDERATION.public] + 1) % 3
 CLIENTS = {
     "network: has no probabilities": begun("dsfl", learner=MUTE),
-    "consensus='soft_mean': needs probabilities": begun(
-        "fedct", learner=MUTE, consensus="soft_mean"
-    ),
     "this method learns from public examples": begun("dsfl", federation=NONE_PUBLIC),
     "this method learns from public examples  also from labels": begun(
         "pate", federation=NONE_PUBLIC

@@ -30,13 +30,9 @@ from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
 from jaxfed.federation.clock.settings import Asynchrony, Clock
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.testing.method_checks import SEED, arranged
-from jaxfed.training.consensus.client_sums import ClientSums
-from jaxfed.training.consensus.consensus import CONSENSUS
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
-from jaxfed.training.consensus.opened_tally import opened_tally
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
@@ -119,26 +115,17 @@ PARTS = {
 }
 
 
-def tally_of_staple():
-    sums = ClientSums("masked", Communication())
-    answers, ids = np.zeros((4, 5), np.int32), np.arange(4, dtype=np.int32)
-    opened_tally(CONSENSUS["staple"](3), answers, ids, sums, num_classes=3)
-
-
 def change(*given):
     return lambda: change_probability(*given)
 
 
 CONSENSUSES = {
-    "qualified_majority.threshold=1.1": lambda: CONSENSUS["qualified_majority"](4, threshold=1.1),
-    "staple.threshold=-1": lambda: CONSENSUS["staple"](4, threshold=-1),
     "...num_clients=2": change(2, 1, 10, 1),
     "...num_public=0": change(3, 0, 10, 1),
     "...rounds=2: use integers from 2 c - 1 on": change(3, 1, 2, 2),
     "...rate=0": change(3, 1, 2, 0),
     "...delta=1.0": lambda: rounds_needed(3, 1, 1, 1.0),
     "...rate=inf": lambda: rounds_needed(3, 1, math.inf, 0.5),
-    "...needs every client's labels": tally_of_staple,
 }
 
 

@@ -1,8 +1,14 @@
-"""Settings of DP-FedCT: noise on labels, and the guarantee by the source of r.
+"""DP-FedCT: noise on the labels that clients send, votes from noisy labels, and the guarantee.
 
-A client's noise spends eps on r labels, the number that one private example changes
-(`jaxfed.privacy.label_release`, `xor_mechanism`). The source of r determines the name of the eps of R
-releases (`jaxfed.privacy.label_sensitivity`):
+    M_k   = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
+    B     = sum_k M_k      in the clear, or under masks
+    n_hat = the estimated votes for each class, by B       which a consensus takes as its tally
+
+In a simulation noise is drawn from a key, so runs can be repeated. This measures the cost of noise. It
+protects nobody from those who know the seed. On a network each client draws from its operating system.
+
+A client's noise spends eps on r labels, the number that one private example changes. The source of r
+determines the name of the eps of R releases (`jaxfed.privacy.label_sensitivity`):
 
     rows        r is given, or |U|, the bound that always holds         epsilon
     stability   r by FedCT's Proposition 2 (arXiv 2310.05696)           epsilon_if_stable
@@ -20,9 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
+import numpy as np
+
 from jaxfed.errors import UsageError
+from jaxfed.privacy import label_release, xor_mechanism
+from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.composition import approximate, basic
-from jaxfed.privacy.label_sensitivity import stability_bound, trivial_rows
+from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check
 
@@ -102,8 +112,35 @@ class LabelPrivacy:
             return 0
         if self.sensitivity == "stability":
             return max(1, stability_bound(num_public, self.stability_rate, self.stability_delta))
-        most = trivial_rows(num_public)
-        return min(self.rows or most, most)
+        return min(self.rows or num_public, num_public)
+
+    def released(
+        self, labels: np.ndarray, rows: int, num_classes: int, draw: rr.DrawUniform
+    ) -> np.ndarray:
+        """Return the noisy release of labels int32 [n], -1 for none, as class indicators bool [n, C].
+
+        Args:
+            labels: of one client.
+            rows: r.
+            num_classes: C.
+            draw: source of the noise.
+        """
+        if self.release == "randomized_response":
+            sent = label_release.release(labels, self.epsilon, rows, num_classes, draw)
+            return xor_mechanism.one_hot(sent, num_classes)
+        marks, bits = xor_mechanism.one_hot(labels, num_classes), BITS_A_ROW * rows
+        return xor_mechanism.release(marks, self.epsilon, bits, draw, condition=self.condition)
+
+    def votes(self, total: np.ndarray, number: int, rows: int) -> np.ndarray:
+        """Return n_hat, float32 [U, C], of the sum of so many noisy marks, int32 [U, C]."""
+        num_classes = total.shape[1]
+        if self.release == "xor":
+            bits = BITS_A_ROW * rows
+            flip = xor_mechanism.flip_probability(self.epsilon, bits, num_classes, self.condition)
+            counts = xor_mechanism.unbiased_counts(total, number, flip)
+        else:
+            counts = label_release.unbiased_counts(total, self.epsilon, rows, num_classes)
+        return counts.astype(np.float32)
 
     def metrics(self, releases: int, rows: int) -> dict[str, float]:
         """Metrics of R releases composed, under the name that belongs to the source of r.

@@ -22,7 +22,7 @@ from flax import nnx
 from jaxfed.algorithms.protofssl.prototype_sharing import drawn
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
-from jaxfed.training.consensus.fresh_session import in_fresh_session
+from jaxfed.training.consensus.client_sums import in_fresh_session
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     embedding_size,

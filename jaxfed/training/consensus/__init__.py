@@ -1,1 +1,1 @@
-"""Agreement on labels of public examples: votes, tallies in the clear or masked, noise."""
+"""Agreement on labels of public examples: votes, tallies in the clear or masked."""

@@ -1,100 +1,163 @@
-"""Sums over the clients of one round: the protocol, the bytes, and the clients that are in the sum.
+"""Sums over the clients of one round under masks, and the clients that leave in one.
 
-    sums = ClientSums("masked", communication)
-    total = sums.total(len(own), (U, C), own.__getitem__, are_marks=True)
+    total = in_fresh_session(vote_histogram, own, communication, is_resilient=True)
+    total = summed_answers(answers, voters, "masked", communication)
 
-One value goes from the method to the session. Here all clients are in this process; a network is a subclass
-whose `total` exchanges messages.
+A sum in the clear shows the server each client's part. Under masks it learns the sum alone; that needs at
+least two clients, since one client's sum is its answers.
+
+Dropout during a masked sum is planned by
+
+    fedct.presence = ("3@upload", "20%@survivors")
+
+in every round: client 3, if it takes part, leaves before its upload, and one in five of the participants
+leaves after its own (`jaxfed.federation.departures`). The stages, and the effect of leaving at each:
+
+    setup        before it has keys: the sum is over the others
+    upload       before its upload: likewise; `masked` starts another round without it
+    survivors    after its upload, `masked_resilient` alone: its answers are in the sum if enough clients
+                 stay to remove its masks, else another round starts without it (with `mask_partners`
+                 there is no sum then)
+    sums         after the sum is complete: its answers are in the sum
+
+If fewer than two clients stay there is no sum. A client that left is back in the next round, and has the
+consensus by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.training.consensus.dropout import Attendance
-from jaxfed.training.consensus.fresh_session import in_fresh_session
+from jaxfed.federation.departures import Departure, Stage, parsed
+from jaxfed.secure.session.departures import presence_of
+from jaxfed.training.consensus.consensus import summed_probabilities
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.channel import Presence
 
 ConsensusSums = Literal["plaintext", "masked", "masked_resilient"]
+R = TypeVar("R")
 
-_LEAST = 2  # clients of a masked sum
+STAGES: dict[str, Stage] = {
+    "setup": Stage("receive", "invite", "sums under masks"),
+    "survivors": Stage("receive", "survivors", "sums='masked_resilient'"),
+    "sums": Stage("receive", "sums", "sums under masks"),
+    "upload": Stage("send", "upload", "sums under masks"),
+}
 
 
 def fewest_clients(sums: ConsensusSums) -> int:
     """Least number of clients in a sum: 2 under masks, so that it reveals no single client's answers."""
-    return 1 if sums == "plaintext" else _LEAST
+    return 1 if sums == "plaintext" else 2
 
 
-class ClientSums:
-    """Addition of the clients' answers of one round.
+def in_fresh_session(
+    protocol: Callable[..., R], own: Sequence[Any], communication: Communication, **settings: Any
+) -> R:
+    """Run a secure protocol among simulated clients, in a new session with keys from the system.
 
     Args:
-        protocol: that of the sum.
-        communication: all sent bytes are counted here.
-        attendance: departures of the clients, under masks, and the outcome; all stay if left out.
-        mask_partners: number of others that a client shares double masks with; 0: all.
+        protocol: (session, {address: input}, **settings) -> the server's result.
+        own: the clients' inputs; their addresses are 0, 1, ...
+        communication: all bytes that the session sends are counted here, its setup included.
+        settings: keywords of the protocol.
+
+    Raises:
+        UsageError: no clients; and errors of the protocol.
+
+    Cost: setup (`jaxfed.secure.session.parties.Session`) and the protocol's.
+    """
+    from jaxfed.secure.session.parties import Session
+
+    session = Session(len(own))
+    result = protocol(session, dict(enumerate(own)), **settings)
+    communication.add(session.communication())
+    return result
+
+
+def summed_answers(
+    answers: np.ndarray, client_id: np.ndarray, sums: ConsensusSums, communication: Communication
+) -> np.ndarray:
+    """Sum the clients' probabilities or scores, float32 [n, C] of [K, n, C].
+
+    All protocols give the same up to 2^-41 per client and float32 rounding. Zeros if a masked sum has fewer
+    than two clients; nothing is sent then.
+
+    Args:
+        answers: of K clients.
+        client_id: int32 [K], -1 for a row without a client.
+        sums: the protocol.
+        communication: sent bytes are counted here.
+    """
+    rows = np.flatnonzero(np.asarray(client_id) >= 0)
+    if sums == "plaintext":
+        communication.up("votes", answers[rows].nbytes)
+        return np.asarray(summed_probabilities(jnp.asarray(answers), jnp.asarray(client_id)))
+    from jaxfed.secure.row_sums.server_sums import server_sums
+
+    nothing = np.zeros(answers.shape[1:], np.float32)
+    if len(rows) < fewest_clients(sums):
+        return nothing
+    is_resilient = sums == "masked_resilient"
+    total = in_fresh_session(
+        server_sums, list(answers[rows]), communication, is_resilient=is_resilient
+    )
+    return nothing if total is None else total.astype(np.float32)
+
+
+class Attendance:
+    """Planned departures and final outcome among the clients of one masked sum.
+
+    Args:
+        client_id: int32 [K], the federation's ids of the participating clients; -1 in other rows.
+        departures: the planned departures.
+        key: typed, for drawing shares of clients.
 
     Attributes:
-        protocol, communication, attendance: the same.
+        summed: int32, ids of the clients in the sum; all participants until `note` is called.
+        left: int32, ids of the clients that left.
     """
 
     def __init__(
-        self,
-        protocol: ConsensusSums,
-        communication: Communication,
-        attendance: Attendance | None = None,
-        mask_partners: int = 0,
+        self, client_id: np.ndarray, departures: Sequence[Departure], key: jax.Array
     ) -> None:
-        self.protocol, self.communication = protocol, communication
-        self.attendance, self._mask_partners = attendance, mask_partners
+        ids = np.asarray(client_id, np.int32)
+        self._ids, self._departures, self._key = ids[ids >= 0], departures, key
+        self.summed, self.left = self._ids, self._ids[:0]
 
-    @property
-    def is_plaintext(self) -> bool:
-        """True if the server has each client's answers."""
-        return self.protocol == "plaintext"
+    def presence(self) -> Presence:
+        """Return the presence for a session whose addresses 0, 1, ... are the participants, in order."""
+        seed = np.asarray(jax.random.key_data(self._key)).tolist()
+        return presence_of(self._departures, self._ids.tolist(), seed, STAGES)
 
-    def num_summed(self, num_clients: int) -> int:
-        """Number of clients in the sum, of so many that took part."""
-        return num_clients if self.attendance is None else len(self.attendance.summed)
+    def note(self, summed: Collection[int], left: Collection[int]) -> None:
+        """Record the outcome: addresses of the clients in the sum, and of those that left."""
+        self.summed, self.left = self._ids[list(summed)], self._ids[list(left)]
 
-    def total(
-        self,
-        num_clients: int,
-        shape: tuple[int, int],
-        own: Callable[[int], np.ndarray],
-        *,
-        are_marks: bool,
-    ) -> np.ndarray | None:
-        """The sum of the clients' matrices, under masks, in a fresh session.
 
-        Args:
-            num_clients: the number that take part.
-            shape: of a matrix, [U, C].
-            own: position -> that client's matrix; not called for clients in other processes.
-            are_marks: matrices hold indicators 0 and 1, votes or noisy ones. Their sum is exact, int32.
-                Other sums are float32.
+def departures_of(entries: Sequence[str], sums: str, key: str, owner: str = "") -> list[Departure]:
+    """Parse the departures listed in setting `key`, and check that `sums` has their stages.
 
-        Returns:
-            The sum, zeros if all clients have left; None, and nothing is sent, with fewer than two.
-        """
-        from jaxfed.secure.row_sums.server_sums import server_sums
-        from jaxfed.secure.session.neighborhoods import enough_partners
-        from jaxfed.secure.vote_sums import vote_histogram
-
-        if num_clients < _LEAST:
-            if self.attendance is not None:
-                self.attendance.note((), ())
-            return None
-        total = in_fresh_session(
-            vote_histogram if are_marks else server_sums,
-            [own(client) for client in range(num_clients)],
-            self.communication,
-            attendance=self.attendance,
-            mask_partners=enough_partners(num_clients, self._mask_partners),
-            is_resilient=self.protocol == "masked_resilient",
+    Raises:
+        UsageError: an entry that is no departure, or a stage that these sums do not have.
+    """
+    departures = parsed(entries, STAGES, key, owner)
+    for departure in departures:
+        is_there = sums == "masked_resilient" or (
+            sums == "masked" and departure.stage != "survivors"
         )
-        kind = np.int32 if are_marks else np.float32
-        return np.zeros(shape, kind) if total is None else total.astype(kind)
+        if not is_there:
+            raise UsageError(
+                f"stage {departure.stage!r} needs {STAGES[departure.stage].needs}; sums={sums!r}",
+                key=key,
+                owner=owner,
+                value=tuple(entries),
+            )
+    return departures

@@ -1,104 +1,72 @@
 """Consensus: one label for each public example from the clients' answers (FedCT, Algorithm 1, line 11).
 
-Client k of K answers example u with a label v_ku, probabilities p_ku [C], or a number z_ku. Most rules need
-only a tally, the sum over clients of one row each. A secure sum reveals nothing else:
+Client k of K answers example u with a label v_ku, or probabilities p_ku [C]. Most rules need only a tally,
+the sum over clients of one row each. A secure sum reveals nothing else:
 
     majority              t_uc = #{k : v_ku = c}                         label = argmax_c t_uc
-    qualified_majority    the same; abstains unless t_uc / sum_c' t_uc' >= threshold for the label
-    confidence_weighted   t_uc = sum over k with argmax p_ku = c of p_kuc    label = argmax_c t_uc
-    soft_mean             t_uc = sum_k p_kuc                             label = argmax_c t_uc
-    mean                  t_u = (sum_k z_ku, #{k : there is a z_ku})         z_u = t_u0 / t_u1
+    qualified majority    the same; abstains unless t_uc / sum_c' t_uc' >= threshold for the label
+    mean                  t_uc = sum_k p_kuc                             label = argmax_c t_uc
 
-For all rules but `mean`, `soft` holds the shares t_uc / sum_c' t_uc'; the label's share is the clients'
-confidence in it. `staple` (`jaxfed.training.consensus.staple`) weighs clients by their agreement with the
-others. It needs every client's labels, so no secure sum can serve it.
+`staple` weighs clients by their agreement with the others. It needs every client's labels, so no secure sum
+can serve it.
 
 The paper's consensus is the plain majority, every label with weight 1. Ties go to the smallest class, as in
 the authors' code. A qualified majority is commented out there, at 0.8 and 0.9.
 
-    agreed = CONSENSUS["qualified_majority"](num_classes, threshold=0.8).agree(votes, client_id)
+    agreed = largest_share(vote_histogram(votes, client_id, num_classes), threshold=0.8)
 
-A client with id -1, a label -1, a row of zeros as probabilities, and a NaN count as no answer. An example
-without any answer has label -1 and weight 0.
+A client with id -1, a label -1, and a row of zeros as probabilities count as no answer. An example without
+any answer has label -1 and weight 0.
+
+STAPLE estimates true classes and each voter's confusion matrix from votes alone, in turns.
+
+    prior_s = share of s among all votes
+    E:  W_us ~ prior_s prod_{k votes on u} theta_k[s, v_ku],    sum_s W_us = 1
+    M:  theta_k[s, v] = sum_{u: v_ku = v} W_us / sum_{u: k votes on u} W_us
+
+(S. K. Warfield, K. H. Zou, W. M. Wells, IEEE Transactions on Medical Imaging 23(7), 2004; for several classes
+a confusion matrix theta_k [C, C] for each client, rows of which sum to 1: the model of Dawid and Skene,
+Applied Statistics 28, 1979, with a fixed prior.) v_ku is client k's vote on example u, W_us the
+posterior probability that its class is s. Expectation maximization: the likelihood
+
+    sum_u log sum_s prior_s prod_k theta_k[s, v_ku]
+
+never falls. The start is theta_k = a on the diagonal and (1 - a) / (C - 1) off it, the same for all clients:
+the first W is a majority vote with the prior. If votes hardly agree it may end in a local maximum.
+
+A client's votes are assumed independent of the others' given the class. A client without votes changes
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxfed.errors import UsageError
-from jaxfed.registry import Registry
-from jaxfed.settings import Share, choose_one_of, hinted, settings_of
-from jaxfed.training.consensus.staple import staple_performance
-
-Answers = Literal["labels", "probabilities", "numbers"]
+from jaxfed.settings import Share
 
 ABSTAINED = -1
 _ROUNDING = 1e-6  # relative tolerance of shares: 4 of 5 reach 0.8 on every backend
+_INITIAL = 0.9  # a
+_TINY = 1e-30  # floor under logarithms in float32, for pairs that never occurred
 
 
 class Agreed(NamedTuple):
     """Result of a consensus: labels, their weights, and the shares of all classes.
 
     Fields:
-        label: int32 [U], -1 without agreement; for numbers float32 [U], their mean.
+        label: int32 [U], -1 without agreement.
         weight: float32 [U], 1 with agreement and 0 without.
-        soft: float32 [U, C], the classes' shares; zeros where nobody answers. For numbers [U, 1], the mean.
+        soft: float32 [U, C], the classes' shares; zeros where nobody answers.
     """
 
     label: jax.Array
     weight: jax.Array
     soft: jax.Array
-
-
-class Agree(Protocol):
-    """Function from the clients' answers to the agreed labels."""
-
-    def __call__(self, answers: jax.Array, client_id: jax.Array) -> Agreed:
-        """Return the consensus of K clients.
-
-        Args:
-            answers: labels int32 [K, U], probabilities float32 [K, U, C], or numbers float32 [K, U].
-            client_id: int32 [K], -1 for a row without a client.
-        """
-        ...
-
-
-class Tally(Protocol):
-    """Function from the clients' answers to their sum, one row per example."""
-
-    def __call__(self, answers: jax.Array, client_id: jax.Array) -> jax.Array:
-        """Return the tally: int32 [U, C] of labels, float32 [U, C] of probabilities, [U, 2] of numbers."""
-        ...
-
-
-class FromTally(Protocol):
-    """Function from a tally to the agreed labels."""
-
-    def __call__(self, tally: jax.Array) -> Agreed:
-        """Return the consensus of a tally, which may hold any real numbers, such as estimates."""
-        ...
-
-
-class Consensus(NamedTuple):
-    """One consensus rule. `agree(answers, client_id)` is `from_tally(tally(answers, client_id))`.
-
-    Fields:
-        answers: the kind of answer that clients send.
-        agree: answers -> consensus.
-        tally: answers -> the sum over clients that suffices; None: no sum does.
-        from_tally: that sum -> consensus; None: no sum suffices.
-    """
-
-    answers: Answers
-    agree: Agree
-    tally: Tally | None
-    from_tally: FromTally | None
 
 
 @partial(jax.jit, static_argnames="num_classes")
@@ -118,22 +86,6 @@ def summed_probabilities(probabilities: jax.Array, client_id: jax.Array) -> jax.
 
 
 @jax.jit
-def summed_confidences(probabilities: jax.Array, client_id: jax.Array) -> jax.Array:
-    """Sum the clients' largest probabilities by class, all others as 0: float32 [U, C] of [K, U, C]."""
-    largest = jnp.argmax(probabilities, axis=-1)
-    is_largest = jax.nn.one_hot(largest, probabilities.shape[-1], dtype=probabilities.dtype)
-    return summed_probabilities(is_largest * probabilities, client_id)
-
-
-@jax.jit
-def summed_numbers(numbers: jax.Array, client_id: jax.Array) -> jax.Array:
-    """Return (sum, count), float32 [U, 2] of numbers [K, U]."""
-    is_there = (client_id[:, None] >= 0) & ~jnp.isnan(numbers)
-    total = jnp.sum(jnp.where(is_there, numbers, 0), axis=0)
-    return jnp.stack([total, jnp.sum(is_there, axis=0, dtype=jnp.float32)], axis=1)
-
-
-@jax.jit
 def largest_share(tally: jax.Array, *, threshold: Share = 0.0) -> Agreed:
     """Return the class with the largest share, the smallest of equals, if that share reaches the threshold.
 
@@ -150,88 +102,11 @@ def largest_share(tally: jax.Array, *, threshold: Share = 0.0) -> Agreed:
     return Agreed(label, is_agreed.astype(jnp.float32), soft)
 
 
-def _of_tally(answers: Answers, tally: Tally, from_tally: FromTally) -> Consensus:
-    def agree(answers: jax.Array, client_id: jax.Array) -> Agreed:
-        return from_tally(tally(answers, client_id))
-
-    return Consensus(answers, agree, tally, from_tally)
-
-
-def majority(num_classes: int) -> Consensus:
-    """Majority vote over labels, of classes 0 ... `num_classes` - 1."""
-    tally = partial(vote_histogram, num_classes=num_classes)
-    return _of_tally("labels", tally, largest_share)
-
-
-@hinted
-def qualified_majority(num_classes: int, *, threshold: Share = 0.8) -> Consensus:
-    """Majority vote that abstains below a share `threshold` of the votes."""
-    decide = partial(largest_share, threshold=threshold)
-    return _of_tally("labels", partial(vote_histogram, num_classes=num_classes), decide)
-
-
-@hinted
-def confidence_weighted(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
-    """Majority vote in which a vote counts as much as its client's confidence in it, max_c p_kuc.
-
-    This is not the argmax of the mean probabilities (`soft_mean`): probabilities other than a client's
-    largest are ignored. For one-hot probabilities all three rules agree.
+def staple(votes: jax.Array, num_classes: int, *, threshold: Share = 0.0) -> Agreed:
+    """The most likely class under a separate error model for each client.
 
     Args:
-        num_classes: C; unused, since the probabilities have it, but all rules take it.
-        threshold: the least share of all confidence that the label must have.
-    """
-    del num_classes
-    decide = partial(largest_share, threshold=threshold)
-    return _of_tally("probabilities", summed_confidences, decide)
-
-
-@hinted
-def soft_mean(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
-    """The mean of the clients' probabilities (`soft`, for distillation), and its largest class.
-
-    The z of distributed distillation with a server in the middle (Bistritz, Mann, Bambos, NeurIPS 2020).
-
-    Args:
-        num_classes: C; unused, since the probabilities have it, but all rules take it.
-        threshold: the least mean probability of the label.
-    """
-    del num_classes
-    decide = partial(largest_share, threshold=threshold)
-    return _of_tally("probabilities", summed_probabilities, decide)
-
-
-def mean(num_classes: int = 0) -> Consensus:
-    """The mean of the clients' numbers, for regression (named in the paper's Section 6).
-
-    For rounds that you write yourself: labels are classes in every data set, federation, learner and metric
-    here, so `fedct` refuses this consensus. Co-training of regressors:
-
-        taught = [(x, z) for x, z in clients]                               # x [n_i, d], z float [n_i]
-        for _ in range(rounds):
-            learned = [DecisionTreeRegressor(max_depth=4).fit(x, z) for x, z in taught]
-            told = np.stack([each.predict(public) for each in learned]).astype(np.float32)
-            agreed = mean().agree(told, np.arange(len(clients), dtype=np.int32))
-            taught = [
-                (np.concatenate([x, public]), np.concatenate([z, agreed.label])) for x, z in clients
-            ]
-    """
-    del num_classes
-
-    def from_tally(tally: jax.Array) -> Agreed:
-        total, count = tally.astype(jnp.float32).T
-        number = total / jnp.where(count > 0, count, 1)
-        return Agreed(number, (count > 0).astype(jnp.float32), number[:, None])
-
-    return _of_tally("numbers", summed_numbers, from_tally)
-
-
-@hinted
-def staple(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
-    """The most likely class under a separate error model for each client
-    (`jaxfed.training.consensus.staple`).
-
-    Args:
+        votes: int32 [K, U]; -1 for none.
         num_classes: C.
         threshold: the least posterior probability of the label.
 
@@ -242,52 +117,98 @@ def staple(num_classes: int, *, threshold: Share = 0.0) -> Consensus:
         raise UsageError(
             key="num_classes", owner="staple", value=num_classes, allowed="use 2 or more"
         )
-
-    def agree(answers: jax.Array, client_id: jax.Array) -> Agreed:
-        votes = jnp.where(client_id[:, None] >= 0, answers, ABSTAINED)
-        performance = staple_performance(votes, num_classes)
-        anyone = jnp.any(votes >= 0, axis=0)[:, None]
-        posterior = jnp.where(anyone, performance.posterior, 0)
-        return largest_share(posterior, threshold=threshold)
-
-    return Consensus("labels", agree, None, None)
+    anyone = jnp.any(votes >= 0, axis=0)[:, None]
+    posterior = jnp.where(anyone, staple_performance(votes, num_classes).posterior, 0)
+    return largest_share(posterior, threshold=threshold)
 
 
-_OWN: dict[str, Callable[..., Consensus]] = {
-    "majority": majority,
-    "qualified_majority": qualified_majority,
-    "confidence_weighted": confidence_weighted,
-    "soft_mean": soft_mean,
-    "mean": mean,
-    "staple": staple,
-}
-CONSENSUS = Registry("consensus", _OWN, num_given=1)
+class Performance(NamedTuple):
+    """The estimates, and the convergence of the estimation.
+
+    Fields:
+        posterior: W, float32 [U, C]; the prior where nobody votes.
+        confusion: theta, float32 [K, C, C], by client, true class and vote.
+        prior: float32 [C].
+        log_likelihood: float32, of `confusion`; float32 keeps about 7 digits of it.
+        steps: int32, of E and M.
+        change: float32, of the largest entry of W in the last step.
+    """
+
+    posterior: jax.Array
+    confusion: jax.Array
+    prior: jax.Array
+    log_likelihood: jax.Array
+    steps: jax.Array
+    change: jax.Array
 
 
-def consensus_of(name: str, num_classes: int, *, threshold: Share = 0.0) -> Consensus:
-    """Return the named consensus on classes.
+@partial(jax.jit, static_argnames="num_classes")
+def staple_performance(
+    votes: jax.Array,
+    num_classes: int,
+    *,
+    tolerance: float = 1e-5,
+    max_steps: int = 100,
+) -> Performance:
+    """Estimate W and theta until no entry of W moves by more than the tolerance.
 
     Args:
-        name: a name in `CONSENSUS` of a consensus on labels or probabilities.
-        num_classes: C.
-        threshold: 0 leaves the consensus's default.
+        votes: int32 [K, U], classes 0 to C - 1; -1 of a client that has no vote.
+        num_classes: C, 2 or more.
+        tolerance: of W.
+        max_steps: maximum number of steps.
 
-    Raises:
-        UsageError: no such consensus, a consensus on numbers, or a threshold for one without.
+    Cost: a step is 2 K U C operations, one client after another; 8 U C + 4 K C^2 bytes beside the votes.
     """
-    allowed = choose_one_of([one for one in CONSENSUS if one != "mean"])
-    if name not in CONSENSUS:
-        raise UsageError(key="consensus", value=name, allowed=allowed)
-    if CONSENSUS[name](num_classes).answers == "numbers":
-        raise UsageError(
-            "is of numbers, and labels are classes", key="consensus", value=name, allowed=allowed
-        )
-    having = [one for one in CONSENSUS if "threshold" in settings_of(CONSENSUS[one])]
-    if threshold and name not in having:
-        raise UsageError(
-            f"consensus={name!r} has no such setting",
-            key="threshold",
-            value=threshold,
-            allowed=f"use it with {' or '.join(map(repr, having))}",
-        )
-    return CONSENSUS[name](num_classes, **({"threshold": threshold} if threshold else {}))
+    num_clients = votes.shape[0]
+    other = (1 - _INITIAL) / (num_classes - 1)
+    own = jnp.where(jnp.eye(num_classes, dtype=bool), _INITIAL, other).astype(jnp.float32)
+    start = jnp.broadcast_to(own, (num_clients, num_classes, num_classes))
+    is_of_class = jax.nn.one_hot(votes, num_classes, dtype=jnp.int32)
+    counts = jnp.sum(is_of_class, axis=(0, 1)).astype(jnp.float32)
+    prior = counts / jnp.maximum(jnp.sum(counts), 1)
+    log_prior = jnp.log(jnp.maximum(prior, _TINY))
+
+    def expected(confusion: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return W, and the logarithm of its normalizer, [U]."""
+
+        def with_votes_of(
+            log_joint: jax.Array, client: tuple[jax.Array, ...]
+        ) -> tuple[jax.Array, None]:
+            vote, theta = client
+            by_vote = jnp.log(jnp.maximum(theta, _TINY)).T  # [vote, class]
+            likely = by_vote[jnp.maximum(vote, 0)]
+            return log_joint + jnp.where((vote >= 0)[:, None], likely, 0), None
+
+        nobody = jnp.broadcast_to(log_prior, (votes.shape[1], num_classes))
+        log_joint, _ = jax.lax.scan(with_votes_of, nobody, (votes, confusion))
+        log_evidence = jax.nn.logsumexp(log_joint, axis=1)
+        return jnp.exp(log_joint - log_evidence[:, None]), log_evidence
+
+    def maximized(posterior: jax.Array, confusion: jax.Array) -> jax.Array:
+        def of_client(client: tuple[jax.Array, ...]) -> jax.Array:
+            vote, theta = client
+            seen = jnp.where((vote >= 0)[:, None], posterior, 0)
+            by_class = jax.ops.segment_sum(seen, jnp.maximum(vote, 0), num_classes).T
+            mass = jnp.sum(by_class, axis=1, keepdims=True)
+            # A class with almost no mass keeps its row: there is nothing to estimate it from.
+            return jnp.where(mass > _TINY, by_class / jnp.where(mass > _TINY, mass, 1), theta)
+
+        return jax.lax.map(of_client, (votes, confusion))
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        confusion, posterior, _, steps, _ = carry
+        confusion = maximized(posterior, confusion)
+        updated, log_evidence = expected(confusion)
+        change = jnp.max(jnp.abs(updated - posterior), initial=0)
+        return confusion, updated, jnp.sum(log_evidence), steps + 1, change
+
+    def goes_on(carry: tuple[Any, ...]) -> jax.Array:
+        *_, steps, change = carry
+        return (steps < max_steps) & (change > tolerance)
+
+    posterior, log_evidence = expected(start)
+    infinite = jnp.float32(jnp.inf)
+    first = start, posterior, jnp.sum(log_evidence), jnp.int32(0), infinite
+    confusion, posterior, likelihood, steps, change = jax.lax.while_loop(goes_on, step, first)
+    return Performance(posterior, confusion, prior, likelihood, steps, change)

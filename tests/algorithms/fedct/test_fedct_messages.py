@@ -1,44 +1,38 @@
 """Encodings of FedCT's messages: what is packed is unpacked, and what nobody can have packed is refused."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from jaxfed.algorithms.fedct.network import messages
+from jaxfed.algorithms.fedct import messages
+from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.federation.communication import label_bytes
 from jaxfed.federation.sides import Unusable
+from jaxfed.privacy.xor_mechanism import one_hot
 
 RNG = np.random.default_rng(5)
-
-
-def work_of(num_public, num_classes, question="predict", release="none"):
-    """The fields of `ClientWork` that encodings read."""
-    return SimpleNamespace(
-        public=np.zeros((num_public, 1)),
-        num_classes=num_classes,
-        question=question,
-        privacy=SimpleNamespace(release=release),
-    )
+LABELS, BITS, ANSWERS = (
+    LabelPrivacy(release=release) for release in ("none", "xor", "randomized_response")
+)
 
 
 @pytest.mark.parametrize("num_public", [0, 1, 7, 33])
 @pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 16, 257])
 @pytest.mark.parametrize("abstains", [False, True])
-def test_labels(num_public, num_classes, abstains):
-    work = work_of(num_public, num_classes)
+@pytest.mark.parametrize("privacy", [LABELS, ANSWERS])
+def test_labels(privacy, num_public, num_classes, abstains):
     labels = RNG.integers(0, num_classes, num_public).astype(np.int32)
     if abstains:
         labels[::2] = -1
-    missing = bool((labels < 0).any())
-    content = messages.packed_answers(work, labels)
+    missing, shape = bool((labels < 0).any()), (num_public, num_classes)
+    content, told = messages.packed(privacy, one_hot(labels, num_classes))
+    assert told is missing
     assert len(content) == label_bytes(num_public, num_classes + missing)
-    found = messages.unpacked_answers(work, content, abstains=missing)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, labels)
+    found = messages.unpacked(privacy, content, shape, abstains=missing)
+    assert found.dtype == bool
+    np.testing.assert_array_equal(messages.labels_of(found), labels)
     for other in (content + b"\0", content[:-1]) if content else (b"\0",):
         with pytest.raises(Unusable, match="bytes of labels"):
-            messages.unpacked_answers(work, other, abstains=missing)
+            messages.unpacked(privacy, other, shape, abstains=missing)
 
 
 def test_first_label_is_in_the_highest_bits():
@@ -47,47 +41,21 @@ def test_first_label_is_in_the_highest_bits():
 
 @pytest.mark.parametrize(("num_classes", "abstains"), [(3, False), (10, False), (10, True)])
 def test_a_label_that_is_no_class_is_refused(num_classes, abstains):
-    work = work_of(4, num_classes)
     values = num_classes + abstains  # the first number that means nothing
     width = (values - 1).bit_length()
     bits = np.zeros((4, width), bool)
     bits[2] = [values >> place & 1 for place in range(width - 1, -1, -1)]
+    content = np.packbits(bits).tobytes()
     with pytest.raises(Unusable, match="no class"):
-        messages.unpacked_answers(work, np.packbits(bits).tobytes(), abstains=abstains)
-
-
-def test_probabilities():
-    work = work_of(5, 3, question="probabilities")
-    answers = RNG.dirichlet(np.ones(3), 5).astype(np.float32)
-    content = messages.packed_answers(work, answers)
-    assert len(content) == 4 * 5 * 3
-    np.testing.assert_array_equal(messages.unpacked_answers(work, content, abstains=False), answers)
-    for wrong in (np.nan, np.inf, -0.5, 1.1):
-        spoilt = answers.copy()
-        spoilt[3, 1] = wrong
-        with pytest.raises(Unusable, match="no probabilities"):
-            messages.unpacked_answers(work, messages.packed_answers(work, spoilt), abstains=False)
-    with pytest.raises(Unusable, match="bytes of probabilities"):
-        messages.unpacked_answers(work, content[:-4], abstains=False)
+        messages.unpacked(LABELS, content, (4, num_classes), abstains=abstains)
 
 
 @pytest.mark.parametrize("num_public", [1, 3, 8])
 def test_bits_of_the_xor_mechanism(num_public):
-    work = work_of(num_public, 3, release="xor")
     marks = RNG.random((num_public, 3)) < 0.5
-    content, abstains = messages.packed_marks(work, marks)
+    content, abstains = messages.packed(BITS, marks)
     assert (len(content), abstains) == (-(-num_public * 3 // 8), False)
-    np.testing.assert_array_equal(messages.unpacked_marks(work, content, abstains=False), marks)
+    found = messages.unpacked(BITS, content, marks.shape, abstains=False)
+    np.testing.assert_array_equal(found, marks)
     with pytest.raises(Unusable, match="bytes of bits"):
-        messages.unpacked_marks(work, content + b"\0", abstains=False)
-
-
-@pytest.mark.parametrize("abstains", [False, True])
-def test_labels_with_noise(abstains):
-    work = work_of(6, 3, release="randomized_response")
-    marks = np.eye(3, dtype=bool)[[0, 2, 1, 1, 0, 2]]
-    if abstains:
-        marks[4] = False
-    content, missing = messages.packed_marks(work, marks)
-    assert missing is abstains
-    np.testing.assert_array_equal(messages.unpacked_marks(work, content, abstains=missing), marks)
+        messages.unpacked(BITS, content + b"\0", marks.shape, abstains=False)

@@ -8,7 +8,7 @@ import pytest
 from network_in_process import both
 from on_demand import on_demand
 
-from jaxfed.algorithms.fedct.network import client_side
+from jaxfed.algorithms.fedct import network
 from jaxfed.errors import UsageError
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.testing.method_checks import SEED
@@ -22,12 +22,10 @@ CASES = {
     "trees": TREE,
     "networks": ("learner.name=network",),
     "mixed": MIXED,
-    "probabilities": (*TREE, "fedct.consensus=soft_mean"),
     "all answers": (*TREE, "fedct.consensus=staple"),
     "abstentions": (*TREE, "fedct.consensus=qualified_majority", "fedct.threshold=0.6"),
     "masked": (*TREE, "fedct.sums=masked"),
     "double masks": (*TREE, "fedct.sums=masked_resilient"),
-    "masked probabilities": (*TREE, "fedct.sums=masked", "fedct.consensus=soft_mean"),
 }
 
 
@@ -54,16 +52,9 @@ def test_a_network_gives_the_labels_of_the_simulation(case):
     assert far.learner == ()
 
 
-@pytest.mark.parametrize(
-    "consensus", ["majority", pytest.param("soft_mean", marks=pytest.mark.slow)]
-)
-def test_sums_among_neighbors(consensus):
+def test_sums_among_neighbors():
     """Six clients with four partners each; over two rounds of sparse sessions."""
-    settings = (
-        "fedct.sums=masked_resilient",
-        "fedct.mask_partners=4",
-        f"fedct.consensus={consensus}",
-    )
+    settings = ("fedct.sums=masked_resilient", "fedct.mask_partners=4")
     state, far, expected, found, _ = both("fedct", range(6), (*TREE, *settings), rounds=2)
     assert_same(state, far)
     ours, theirs = (told["communication"]["upload"] for told in (found, expected))
@@ -76,7 +67,7 @@ def test_sums_among_neighbors(consensus):
 @pytest.fixture
 def noise_of_the_simulation(monkeypatch):
     """Clients draw their noise from the seed, as they do in a simulation; returns the clients that drew."""
-    own_turn, drew = client_side.CoTrainingClient.turn, []
+    own_turn, drew = network.CoTrainingClient.turn, []
 
     def turn(self, own, request, cohort):
         _, noise_key, _ = jax.random.split(
@@ -92,7 +83,7 @@ def noise_of_the_simulation(monkeypatch):
         assert self.draw is rr.from_system
         return own_turn(dataclasses.replace(self, draw=counted), own, request, cohort)
 
-    monkeypatch.setattr(client_side.CoTrainingClient, "turn", turn)
+    monkeypatch.setattr(network.CoTrainingClient, "turn", turn)
     return drew
 
 

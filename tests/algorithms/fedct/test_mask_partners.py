@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from toy_learner import NUM_CLASSES, nearest, toy
 
-from jaxfed.algorithms.fedct import fedct
-from jaxfed.algorithms.fedct.network import summing_client
+from jaxfed.algorithms.fedct import fedct, network
 from jaxfed.data import Partition
 from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.federation.clients import Federation
@@ -73,8 +72,8 @@ def test_same_labels_as_among_all():
 )
 def test_a_client_refuses_another_promise(plan, line):
     """Of a server on a network: fewer colluders, single masks, or a count that others do not have."""
-    roles = summing_client._roles(np.zeros((4, 3), np.int32), "masked_resilient")
-    made = roles[summing_client.SPARSE_VOTES].constructor
+    roles = network._roles(np.zeros((4, 3), np.int32), "masked_resilient")
+    made = roles[network.SPARSE_VOTES].constructor
     end, right = (
         SimpleNamespace(address=0, clients=[0, 1, 2]),
         {

@@ -1,30 +1,39 @@
 """Consensus against NumPy, one example after another; what must not matter to it; STAPLE in its own file."""
 
-import inspect
-import textwrap
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.tree import DecisionTreeRegressor
 
-from jaxfed.training.consensus.consensus import CONSENSUS, mean
+from jaxfed.training.consensus.consensus import (
+    largest_share,
+    staple,
+    summed_probabilities,
+    vote_histogram,
+)
 
 C = 4
-WAYS = {
-    "majority": {},
-    "qualified_majority": {"threshold": 0.6},
-    "confidence_weighted": {},
-    "soft_mean": {},
-    "mean": {},
-    "staple": {},
+TALLIES = {  # kind of answers, tally, threshold
+    "majority": ("labels", partial(vote_histogram, num_classes=C), 0.0),
+    "qualified_majority": ("labels", partial(vote_histogram, num_classes=C), 0.6),
+    "mean": ("probabilities", summed_probabilities, 0.0),
 }
-BY_NAME = pytest.mark.parametrize("name", WAYS)
+NAMES = (*TALLIES, "staple")
+BY_NAME = pytest.mark.parametrize("name", NAMES)
+BY_TALLY = pytest.mark.parametrize("name", TALLIES)
 
 
-def consensus(name, **keywords):
-    return CONSENSUS[name](C, **{**WAYS[name], **keywords})
+def kind_of(name):
+    return TALLIES[name][0] if name in TALLIES else "labels"
+
+
+def agree(name, answers, clients):
+    if name == "staple":
+        return staple(np.where(clients[:, None] >= 0, answers, -1), C)
+    _, tally, threshold = TALLIES[name]
+    return largest_share(tally(answers, clients), threshold=threshold)
 
 
 def answers_of(kind, num_clients=5, num_examples=40, seed=0):
@@ -36,8 +45,6 @@ def answers_of(kind, num_clients=5, num_examples=40, seed=0):
     if kind == "labels":
         votes = np.where(rng.random(shape) < 0.5, truth, rng.integers(C, size=shape))
         given = np.where(is_there, votes, -1).astype(np.int32)
-    elif kind == "numbers":
-        given = np.where(is_there, rng.normal(size=shape), np.nan).astype(np.float32)
     else:
         given = rng.dirichlet(np.ones(C), size=shape) * is_there[..., None]
         given = given.astype(np.float32)
@@ -46,87 +53,69 @@ def answers_of(kind, num_clients=5, num_examples=40, seed=0):
 
 def of_one_example(name, answers):
     """(label, weight, soft) of one example's answers, K of them, those missing left out."""
-    if name == "mean":
-        there = answers[~np.isnan(answers)]
-        number = there.mean() if there.size else 0
-        return number, float(there.size > 0), [number]
-    if name in ("majority", "qualified_majority"):
+    if kind_of(name) == "labels":
         tally = np.bincount(answers[answers >= 0], minlength=C)
-    elif name == "confidence_weighted":
-        tally = np.zeros(C)
-        for p in answers:
-            tally[p.argmax()] += p.max()
     else:
         tally = answers.sum(axis=0)
     if not tally.any():
         return -1, 0.0, np.zeros(C)
     share = tally / tally.sum()
-    if share.max() < WAYS[name].get("threshold", 0) - 1e-9:
+    if share.max() < TALLIES[name][2] - 1e-9:
         return -1, 0.0, share
     return tally.argmax(), 1.0, share
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if name != "staple"])
+@BY_TALLY
 def test_example_after_example(name):
-    way = consensus(name)
-    answers, clients = answers_of(way.answers)
-    answers[:, 3] = {"labels": -1, "numbers": np.nan, "probabilities": 0}[way.answers]
-    label, weight, soft = way.agree(answers, clients)
+    answers, clients = answers_of(kind_of(name))
+    answers[:, 3] = -1 if kind_of(name) == "labels" else 0
+    label, weight, soft = agree(name, answers, clients)
     for u in range(answers.shape[1]):
         expected = of_one_example(name, answers[:, u])
-        np.testing.assert_allclose(label[u], expected[0], rtol=1e-6)
-        assert weight[u] == expected[1]
+        assert (label[u], weight[u]) == expected[:2]
         np.testing.assert_allclose(soft[u], expected[2], rtol=1e-6, atol=1e-7)
-    assert label.dtype == (np.float32 if name == "mean" else np.int32)
-    if name != "mean":
-        assert label[3] == -1
+    assert label.dtype == np.int32
+    assert label[3] == -1
 
 
-@BY_NAME
-def test_a_tally_is_a_sum_over_clients_and_enough(name):
+@BY_TALLY
+def test_a_tally_is_a_sum_over_clients(name):
     """Whoever adds up the tallies of single clients needs no more; the sum of integers is exact."""
-    way = consensus(name)
-    answers, clients = answers_of(way.answers)
-    if name == "staple":
-        assert way.tally is None is way.from_tally
-        return
-    tally = way.tally(answers, clients)
-    parts = [np.asarray(way.tally(answers[k : k + 1], clients[k : k + 1])) for k in clients]
-    if way.answers == "labels":
+    kind, tally_of, _ = TALLIES[name]
+    answers, clients = answers_of(kind)
+    tally = tally_of(answers, clients)
+    parts = [np.asarray(tally_of(answers[k : k + 1], clients[k : k + 1])) for k in clients]
+    if kind == "labels":
         np.testing.assert_array_equal(tally, sum(parts))
         assert tally.dtype == np.int32
     np.testing.assert_allclose(tally, sum(parts), rtol=1e-6, atol=1e-6)
-    for ours, agreed in zip(way.from_tally(tally), way.agree(answers, clients), strict=True):
-        np.testing.assert_array_equal(ours, agreed)
 
 
 @BY_NAME
 @given(seed=st.integers(0, 2**31))
 def test_order_and_padding_of_clients_are_inert(name, seed):
     """Padding rows may hold anything."""
-    way = consensus(name)
-    answers, clients = answers_of(way.answers, seed=seed)
-    expected = way.agree(answers, clients)
+    answers, clients = answers_of(kind_of(name), seed=seed)
+    expected = agree(name, answers, clients)
     rng = np.random.default_rng(seed)
     padded = np.concatenate([answers, answers[rng.integers(5, size=3)]])
     order = rng.permutation(8)
     ids = np.concatenate([clients, np.full(3, -1, np.int32)])[order]
-    for ours, theirs in zip(way.agree(padded[order], ids), expected, strict=True):
+    for ours, theirs in zip(agree(name, padded[order], ids), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if name != "mean"])
+@BY_NAME
 @given(seed=st.integers(0, 2**31))
 def test_classes_have_no_order_but_in_ties(name, seed):
-    way = consensus(name)
-    answers, clients = answers_of(way.answers, seed=seed)
+    answers, clients = answers_of(kind_of(name), seed=seed)
     permutation = np.random.default_rng(seed).permutation(C).astype(np.int32)
-    if way.answers == "labels":
+    if kind_of(name) == "labels":
         permuted = np.where(answers >= 0, permutation[answers], -1).astype(np.int32)
     else:
         permuted = answers[..., np.argsort(permutation)]
-    label, weight, soft = map(np.asarray, way.agree(answers, clients))
-    other_label, other_weight, other_soft = map(np.asarray, way.agree(permuted, clients))
+    label, weight, soft = map(np.asarray, agree(name, answers, clients))
+    other_label, other_weight, other_soft = map(np.asarray, agree(name, permuted, clients))
     np.testing.assert_allclose(other_soft[:, permutation], soft, rtol=1e-3, atol=1e-4)
     ordered = np.sort(soft, axis=1)
     is_clear = ordered[:, -1] - ordered[:, -2] > 1e-3
@@ -137,8 +126,8 @@ def test_classes_have_no_order_but_in_ties(name, seed):
 
 def test_ties_go_to_the_smallest_class():
     votes, clients = np.int32([[2], [0], [2], [0]]), np.arange(4, dtype=np.int32)
-    assert consensus("majority").agree(votes, clients).label == 0
-    assert consensus("majority").agree(votes[:3], clients[:3]).label == 2
+    assert agree("majority", votes, clients).label == 0
+    assert agree("majority", votes[:3], clients[:3]).label == 2
 
 
 @pytest.mark.parametrize("num_clients", range(2, 60, 3))
@@ -148,42 +137,22 @@ def test_a_share_that_is_the_threshold_is_enough(num_clients):
         votes = np.full((num_clients, 2), 1, np.int32)
         votes[k:, 0] = 0
         votes[k - 1 :, 1] = 0
-        way = CONSENSUS["qualified_majority"](2, threshold=k / num_clients)
-        label = np.asarray(way.agree(votes, np.arange(num_clients, dtype=np.int32)).label)
+        tally = vote_histogram(votes, np.arange(num_clients, dtype=np.int32), 2)
+        label = np.asarray(largest_share(tally, threshold=k / num_clients).label)
         assert label[0] == 1
         assert label[1] != 1
 
 
-def test_of_one_hot_probabilities_all_are_the_majority():
+def test_of_one_hot_probabilities_the_mean_is_the_majority():
     votes, clients = answers_of("labels")
     one_hot = (votes[..., None] == np.arange(C)).astype(np.float32)
-    expected = consensus("majority").agree(votes, clients)
-    for name in ("confidence_weighted", "soft_mean"):
-        for ours, theirs in zip(consensus(name).agree(one_hot, clients), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    expected = agree("majority", votes, clients)
+    for ours, theirs in zip(agree("mean", one_hot, clients), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_estimates_below_zero_count_as_zero():
     tally = np.float32([[-3, 4, 1, 0], [-1, -2, -3, -4]])
-    agreed = consensus("majority").from_tally(tally)
+    agreed = largest_share(tally)
     np.testing.assert_array_equal(agreed.label, [1, -1])
     np.testing.assert_allclose(agreed.soft, [[0, 0.8, 0.2, 0], [0, 0, 0, 0]])
-
-
-def test_regressors_co_train_by_the_mean():
-    """The rounds that its docstring shows: nearer to the truth than regressors that learn alone."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-3, 3, (460, 1))
-    z = np.sin(x[:, 0])
-    clients = [(x[n : n + 20], z[n : n + 20] + 0.5 * rng.normal(size=20)) for n in (0, 20, 40)]
-    lines = inspect.cleandoc(mean.__doc__).splitlines()
-    start = next(n for n, line in enumerate(lines) if "taught =" in line)
-    run = compile(textwrap.dedent("\n".join(lines[start:])), "mean", "exec")
-    known = {"np": np, "mean": mean, "DecisionTreeRegressor": DecisionTreeRegressor}
-    errors = []
-    for rounds in (1, 5):
-        known |= {"clients": clients, "public": x[60:260], "rounds": rounds}
-        exec(run, known)
-        told = [each.predict(x[260:]) for each in known["learned"]]
-        errors.append(np.mean((told - z[260:]) ** 2))
-    assert errors[1] < 0.8 * errors[0]

@@ -1,0 +1,317 @@
+"""The two functions of a round of FedCT: the clients' turn (lines 3 to 6) and the server's (10 to 12).
+
+    turn = client_turn(settings, model, cohort, message, fit_key, draw_of)
+    state, metrics = server_round(settings, clients, state, cohort, key)
+
+A simulation calls both in one process, and trains the models of a cohort in one program. On a network
+(`jaxfed.algorithms.fedct.network`) each client is a cohort of one. In both, what the server has of a client
+is the message that `client_turn` has packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from jaxfed.algorithms.fedct import messages
+from jaxfed.algorithms.fedct.label_changes import estimated_rows
+from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct.voting import Voting
+from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.learners.client_fit import (
+    ClientFit,
+    asked,
+    count,
+    most_turns,
+    speaking,
+    take_turn,
+    with_turns,
+)
+from jaxfed.learners.learner import Learner, State, Taught
+from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy.xor_mechanism import one_hot
+from jaxfed.training.consensus.client_sums import Attendance, fewest_clients
+from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, largest_share, staple
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.parties import Session
+
+DrawOf = Callable[[int], rr.DrawUniform]  # client -> source of its noise
+
+
+class FedCTState(NamedTuple):
+    """State before a round.
+
+    Fields:
+        learner: the models h^i of all clients; () at the server of a network.
+        label: int32 [U], L; -1 where clients abstained, or have not voted yet.
+        weight: float32 [U], 1 for the examples of P, else 0.
+        turns: int32 [M], communications that each client took part in.
+        rows: int32, labels that noise hides; 0 without noise, and before an estimate.
+        round: int32, rounds done.
+    """
+
+    learner: Any
+    label: np.ndarray
+    weight: np.ndarray
+    turns: np.ndarray
+    rows: np.ndarray
+    round: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class CoTraining:
+    """Settings of both sides; attributes as the keywords of `fedct`."""
+
+    learner: Learner
+    public: np.ndarray
+    num_classes: int
+    steps: int
+    voting: Voting
+    privacy: LabelPrivacy
+
+    def marks(self, labels: np.ndarray, client: int, rows: int, draw_of: DrawOf) -> np.ndarray:
+        """Return what leaves a client of labels int32 [n]: class indicators bool [n, C], or noisy ones."""
+        if not self.privacy.has_noise:
+            return one_hot(labels, self.num_classes)
+        rows = rows or len(self.public)
+        return self.privacy.released(labels, rows, self.num_classes, draw_of(client))
+
+    def unpacked(self, content: bytes, *, abstains: bool) -> np.ndarray:
+        """Decode a client's message, bool [U, C]; errors as `messages.unpacked`."""
+        shape = len(self.public), self.num_classes
+        return messages.unpacked(self.privacy, content, shape, abstains=abstains)
+
+
+class Message(NamedTuple):
+    """Message of the server at the start of a round: P, and how much noise hides.
+
+    Fields:
+        label: int32 [U], L; -1 where clients abstained, or have not voted yet.
+        weight: float32 [U], how much an example of P counts.
+        rows: r, labels that noise hides; 0 without noise, or if it is not known yet.
+    """
+
+    label: np.ndarray
+    weight: np.ndarray
+    rows: int = 0
+
+
+class Sent(NamedTuple):
+    """A client's labels of U, as they leave it.
+
+    Fields:
+        content: packed labels, or bits (`messages.packed`); b"" under masks.
+        abstains: True if labels are missing in the content.
+        summand: bool [U, C], which leaves the client under masks alone; None in the clear, and where the
+            client is in another process.
+    """
+
+    content: bytes
+    abstains: bool
+    summand: np.ndarray | None
+
+
+class Turn(NamedTuple):
+    """Result of the clients' turns.
+
+    Fields:
+        learner: the models after local steps, which stay at their clients.
+        metrics: of the fit.
+        voters: int32 [K], the clients that have labels; -1 in other rows.
+        sent: client -> what it sends, of each voter.
+        rows: r, labels that noise hides.
+    """
+
+    learner: State
+    metrics: Metrics
+    voters: np.ndarray
+    sent: Mapping[int, Sent]
+    rows: int
+
+
+def client_turn(
+    settings: CoTraining,
+    model: State,
+    cohort: Cohort,
+    message: Message,
+    fit_key: jax.Array,
+    draw_of: DrawOf,
+    *,
+    neighbor_key: jax.Array | None = None,
+) -> Turn:
+    """Lines 3 to 6 at the clients of a cohort; the others change nothing for a client.
+
+    Args:
+        settings: of the method.
+        model: the learner's state before the round, h.
+        cohort: the clients with their examples.
+        message: from the server.
+        fit_key: typed, the round's; a learner draws a client's numbers by the client's number.
+        draw_of: sources of noise; whoever knows a client's can remove its noise.
+        neighbor_key: typed; r is estimated by it if the message has none.
+    """
+    fit, labels = _fitted(settings, model, cohort, message, fit_key)
+    voters, rows = speaking(fit.client_id, labels), message.rows
+    if settings.privacy.has_noise and not rows and neighbor_key is not None:
+        rows = estimated_rows(
+            lambda one: _fitted(settings, model, one, message, fit_key)[1][0],
+            cohort,
+            voters,
+            settings.public,
+            settings.num_classes,
+            neighbor_key,
+            num_neighbors=settings.privacy.neighbors,
+        )
+    sent = {}
+    for own, client in zip(labels, voters.tolist(), strict=True):
+        if client >= 0:
+            marks = settings.marks(own, client, rows, draw_of)
+            if settings.voting.sums == "plaintext":
+                sent[client] = Sent(*messages.packed(settings.privacy, marks), None)
+            else:
+                sent[client] = Sent(b"", False, marks)
+    return Turn(fit.state, fit.metrics, voters, sent, rows)
+
+
+def _fitted(
+    settings: CoTraining, model: State, cohort: Cohort, message: Message, key: jax.Array
+) -> tuple[ClientFit, np.ndarray]:
+    """Lines 3 and 5: clients train on their labels and on P, and label U, int32 [K, U]."""
+    learner, public = settings.learner, settings.public
+    taught = Taught(public, message.label, message.weight)
+    fit = take_turn(learner, model, cohort, taught, key, settings.steps)
+    return asked(fit, learner, "predict", public, settings.num_classes, key)
+
+
+class Clients(Protocol):
+    """The clients of a run, as the server reaches them."""
+
+    def turn(self, state: FedCTState, cohort: Cohort, key: jax.Array) -> Turn:
+        """Return the outcome of `client_turn` at all clients of the cohort; `key` is the round's."""
+        ...
+
+    def attendance(self, voters: np.ndarray, key: jax.Array) -> Attendance | None:
+        """Return the voters that may leave a sum under masks; None: all stay."""
+        ...
+
+    def session(
+        self, ids: list[int], partners: int, round_number: int, attendance: Attendance | None
+    ) -> AbstractContextManager[Session]:
+        """Open a session whose addresses are the places of these clients."""
+        ...
+
+
+def server_round(
+    settings: CoTraining, clients: Clients, state: FedCTState, cohort: Cohort, key: jax.Array
+) -> tuple[FedCTState, Metrics]:
+    """The clients' turns, then lines 10 to 12: L and its voters; without a consensus L stays."""
+    sums, number = settings.voting.sums, int(state.round) + 1
+    if settings.voting.mask_partners:
+        from jaxfed.secure.session.neighborhoods import check_partners
+
+        present = int(np.sum(np.asarray(cohort.client_id) >= 0))
+        check_partners(present, settings.voting.mask_partners, owner="fedct")
+    turn = clients.turn(state, cohort, key)
+    label, weight, voters = state.label, state.weight, turn.voters
+    attendance, communication = clients.attendance(voters, key), Communication()
+    more, least, num_asked = Metrics(), fewest_clients(sums), len(turn.sent)
+    if sums == "plaintext":
+        found = _agreed_in_the_clear(settings, turn, communication) if num_asked else None
+    else:
+        found = _agreed_under_masks(settings, clients, turn, number, attendance, communication)
+    if attendance is not None:
+        more["left"] = len(attendance.left)
+        voters = np.where(np.isin(voters, attendance.summed), voters, -1)
+    num_voters = int(np.sum(voters >= 0))
+    if found is not None and num_voters >= least:
+        label, weight, soft = map(np.asarray, found)
+        values = settings.num_classes + int(np.any(label < 0))
+        communication.down("consensus", num_asked * label_bytes(len(label), values))
+        is_told = soft.any(axis=1)
+        if is_told.any():
+            more["agreement"] = float(np.mean(soft[is_told].max(axis=1)))
+    elif num_asked:
+        logging.warning(
+            "fedct: no consensus in round %d: %d of %d clients that answer stay in the sum, which is of "
+            "%d or more",
+            *(number, num_voters, num_asked, least),
+        )
+    turns = with_turns(state.turns, voters)
+    after = FedCTState(turn.learner, label, weight, turns, count(turn.rows), count(number))
+    metrics: Metrics = {
+        **turn.metrics,
+        "voters": num_voters,
+        "consensus_change": float(np.mean(label != state.label)),
+        "abstained": float(np.mean(label < 0)),
+        **more,
+    }
+    if settings.privacy.has_noise:
+        metrics |= settings.privacy.metrics(most_turns(turns), turn.rows)
+    return after, {**metrics, "communication": communication.metrics()}
+
+
+def _agreed_in_the_clear(settings: CoTraining, turn: Turn, communication: Communication) -> Agreed:
+    """Line 11, where the server has each client's labels."""
+    communication.up("votes", sum(len(own.content) for own in turn.sent.values()))
+    marks = [settings.unpacked(own.content, abstains=own.abstains) for own in turn.sent.values()]
+    if settings.voting.consensus == "staple":
+        votes = np.full((len(turn.voters), len(settings.public)), ABSTAINED, np.int32)
+        votes[turn.voters >= 0] = list(map(messages.labels_of, marks))
+        return staple(
+            jnp.asarray(votes), settings.num_classes, threshold=settings.voting.least_share
+        )
+    total = sum(own.astype(np.int32) for own in marks)
+    return _of_total(settings, np.asarray(total), len(marks), turn.rows)
+
+
+def _agreed_under_masks(
+    settings: CoTraining,
+    clients: Clients,
+    turn: Turn,
+    round_number: int,
+    attendance: Attendance | None,
+    communication: Communication,
+) -> Agreed | None:
+    """Line 11 from a sum in a fresh session; None, and nothing is sent, with fewer than two clients."""
+    from jaxfed.secure.session.neighborhoods import enough_partners
+    from jaxfed.secure.vote_sums import vote_histogram
+
+    ids, shape = list(turn.sent), (len(settings.public), settings.num_classes)
+    if len(ids) < fewest_clients(settings.voting.sums):
+        if attendance is not None:
+            attendance.note((), ())
+        return None
+    partners = enough_partners(len(ids), settings.voting.mask_partners)
+    own: list[Any] = [turn.sent[client].summand for client in ids]
+    with clients.session(ids, partners, round_number, attendance) as session:
+        total = vote_histogram(
+            session,
+            dict(enumerate(own)),
+            is_resilient=settings.voting.sums == "masked_resilient",
+            shape=shape,
+        )
+    number = len(ids)
+    if attendance is not None:
+        attendance.note(session.contributors, session.presence.gone)
+        number = len(attendance.summed)
+    communication.add(session.communication())
+    if total is None:
+        total, number = np.zeros(shape), 0
+    return _of_total(settings, total.astype(np.int32), number, turn.rows)
+
+
+def _of_total(settings: CoTraining, total: np.ndarray, number: int, rows: int) -> Agreed:
+    """The consensus of so many clients' marks, of their sum int32 [U, C]."""
+    if settings.privacy.has_noise:
+        total = settings.privacy.votes(total, number, rows or len(settings.public))
+    return largest_share(jnp.asarray(total), threshold=settings.voting.least_share)
