@@ -7,7 +7,7 @@ import pytest
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm, Outputs
 from jaxfed.federation.cohort import arranged as sorted_cohort
 from jaxfed.federation.method import method
 from jaxfed.testing import MethodChecks
@@ -27,7 +27,7 @@ def test_messages_say_what_is_wrong(monkeypatch):
             metrics = plain.round(state, cohort, key)[1]
             return state._replace(round=jax.jit(lambda n: n + 1)(state.round)), metrics
 
-        return plain._replace(round=round, predictions=None)
+        return plain._replace(round=round, outputs=Outputs())
 
     monkeypatch.setitem(ALGORITHMS, "careless", careless)
     with pytest.raises(AssertionError, match=r"test accuracy 0\.\d+, least_accuracy is 0.4"):

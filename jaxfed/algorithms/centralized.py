@@ -72,7 +72,7 @@ def centralized(
         round=round,
         evaluate=partial(of_all, alone.evaluate),
         validate=partial(of_all, alone.validate),
-        evaluate_clients=None,
+        outputs=alone.outputs._replace(clients=None),
         views=views,
     )
 

@@ -34,7 +34,7 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.federation.evaluate import over_clients
+from jaxfed.federation.evaluate import over_own_points
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
@@ -140,29 +140,18 @@ def with_own_heads(
     probabilities = jax.jit(plain.probabilities)
 
     def evaluate_clients(state: ServerState, federation: Federation) -> Metrics:
-        unlabeled = [
-            points if has_trained else points[:0]
-            for points, has_trained in zip(
-                federation.partition.unlabeled,
-                np.asarray(state.clients.has_trained).tolist(),
-                strict=True,
-            )
-        ]
-        label = [np.zeros(0, np.int64)]
         kept = state.clients.head, cohort_statistics(state, np.arange(federation.num_clients))
-        for client, points in enumerate(unlabeled):
-            if len(points):
-                own = jax.tree.map(lambda leaf, client=client: leaf[client], kept)
-                by_own = partial(probabilities, with_statistics(with_head(state, own[0]), own[1]))
-                found = in_batches(by_own, federation.x[points], rows_at_once())
-                label.append(np.asarray(found).argmax(axis=1))
-        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        truth = federation.y[np.concatenate(unlabeled)]
-        return over_clients(
-            "unlabeled", np.concatenate(label), truth, owner, federation.num_clients
-        )
 
-    return algorithm._replace(evaluate_clients=evaluate_clients, views=None, sides=None)
+        def labels_by(client: int, points: np.ndarray) -> np.ndarray:
+            head, statistics = jax.tree.map(lambda leaf: leaf[client], kept)
+            by_own = partial(probabilities, with_statistics(with_head(state, head), statistics))
+            found = in_batches(by_own, federation.x[points], rows_at_once())
+            return np.asarray(found).argmax(axis=1)
+
+        return over_own_points(labels_by, federation, np.asarray(state.clients.has_trained))
+
+    outputs = algorithm.outputs._replace(clients=evaluate_clients)
+    return algorithm._replace(outputs=outputs, views=None, sides=None)
 
 
 @jax.jit

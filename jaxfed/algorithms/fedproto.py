@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -52,7 +51,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
-from jaxfed.learners.evaluation import judged_by_clients
+from jaxfed.learners.evaluation import ClientModels, judged_by
 from jaxfed.learners.network_answers import SPOILED, answering
 from jaxfed.learners.networks import network
 from jaxfed.models.head import head_paths
@@ -301,21 +300,6 @@ class _Networks(NamedTuple):
     fits: jax.Array
 
 
-class _Clients(NamedTuple):
-    """A state as `judged_by_clients` reads it."""
-
-    learner: _Networks
-    turns: np.ndarray
-    round: np.ndarray
-
-
-def _clients_of(state: ServerState) -> _Clients:
-    own, prototypes = state.clients, state.memory.prototypes
-    turns = np.asarray(own.has_trained, np.int32)
-    networks = own.model, stacked_for(len(turns), prototypes)
-    return _Clients(_Networks(networks, jnp.asarray(turns)), turns, np.asarray(state.round))
-
-
 def _judged_by_prototypes(training: Training) -> Evaluation:
     """The evaluation of clients' networks that classify by the nearest prototype."""
     model = training.model
@@ -334,20 +318,12 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
         predict_proba=answering(using, jax.nn.softmax, 0, np.nan),
         scores=None,
     )
-    judge = cache(lambda num_classes: judged_by_clients(learner, num_classes))
-    last: list[tuple[ServerState, _Clients]] = []  # one, as test answers are kept by identity
 
-    def clients_of_last(state: ServerState) -> _Clients:
-        if not last or last[0][0] is not state:
-            last[:] = [(state, _clients_of(state))]
-        return last[0][1]
+    def read(state: ServerState) -> ClientModels:
+        own, prototypes = state.clients, state.memory.prototypes
+        num_clients = len(own.has_trained)
+        networks = own.model, stacked_for(num_clients, prototypes)
+        models = _Networks(networks, jnp.asarray(own.has_trained, jnp.int32))
+        return ClientModels(models, num_clients, len(prototypes.is_there), bool(state.round))
 
-    def by(name: str) -> Callable[..., Any]:
-        def measured(state: ServerState, given: Any) -> Any:
-            num_classes = len(state.memory.prototypes.is_there)
-            return getattr(judge(num_classes), name)(clients_of_last(state), given)
-
-        return measured
-
-    names = (name for name in Evaluation._fields if name != "evaluated")  # all of a state is
-    return Evaluation(**{name: by(name) for name in names})
+    return judged_by(learner, read)

@@ -134,8 +134,8 @@ def pate(
         parts.round,
         evaluate=evaluate,
         validate=judged.validate,
-        predictions=judged.predictions,
         predict=judged.predict,
+        outputs=judged.outputs._replace(clients=None),
         views=parts.views,
     )
 

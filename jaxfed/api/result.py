@@ -219,7 +219,7 @@ class Result:
         key = jax.random.fold_in(jax.random.key(self.config.seed + repeat), 0)
         template = init(key, federation)
         if not last and algorithm.validate:
-            template = algorithm.evaluated(template)
+            template = algorithm.outputs.evaluated(template)
         return algorithm.predict, saved.state(template=template)
 
     def federation(self, repeat: int = 0) -> Federation:

@@ -101,7 +101,7 @@ def schedule(
             federation,
             seed,
             config.rounds,
-            needs_labels=algorithm.needs_labels,
+            needs_labels=algorithm.course.needs_labels_in,
             work=_work(config, name),
             asynchrony=_asynchrony(config, name),
         )

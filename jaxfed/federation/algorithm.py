@@ -118,6 +118,51 @@ class Sides(NamedTuple):
     evaluate: Evaluate | None = None
 
 
+class Course(NamedTuple):
+    """How the rounds of a method differ from one another, for the loop that plays them.
+
+    Fields:
+        one_shot: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
+            `@method(one_shot=True)` sets it.
+        stage_1: number of first rounds on given labels alone, as FedAvg's. The state after the last one is
+            evaluated in any case, since compared methods begin to pseudo-label there
+            (`jaxfed.federation.rounds.is_judged`).
+        has_stage_2: later rounds are others, so that there has to be one (`check_rounds`).
+        needs_labels: clients without labels have nothing to do in stage 2 either, so that none of them need
+            take part (`jaxfed.federation.sampling`). With labels at the server that is every client.
+    """
+
+    one_shot: bool = False
+    stage_1: int = 0
+    has_stage_2: bool = False
+    needs_labels: bool = False
+
+    def needs_labels_in(self, round_number: int) -> bool:
+        """True if clients without labels have nothing to do in this round, from 1 on."""
+        return self.needs_labels or round_number <= self.stage_1
+
+    @property
+    def labeled_only_rounds(self) -> int:
+        """Number of first rounds that another stage follows; 0 if all rounds are alike."""
+        return self.stage_1 if self.has_stage_2 else 0
+
+
+class Outputs(NamedTuple):
+    """What a run keeps and writes of the states that it evaluates.
+
+    Fields:
+        evaluated: state -> the state without what no evaluation reads; selection keeps that of the best.
+        clients: measures the final state on each client's own points
+            (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold
+            no test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
+        predictions: state, federation -> labels of all points that the method labels, or is tested on.
+    """
+
+    evaluated: Callable[[ServerState], ServerState] = lambda state: state
+    clients: Evaluate | None = None
+    predictions: PredictionsOf | None = None
+
+
 class FederatedAlgorithm(NamedTuple):
     """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
 
@@ -125,33 +170,15 @@ class FederatedAlgorithm(NamedTuple):
     `validation_accuracy` among others. States are then selected by it, and `evaluate` (the test set) is
     called once, for the selected state.
 
-    `predictions(state, federation)` returns the labels of all points that the method labels, or is tested on.
     `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
-    `needs_labels(round_number)`, from 1 on, is True if clients without labels have nothing to do in that
-    round, so that none of them need take part (`jaxfed.federation.sampling`). With labels at the server
-    that is every client.
-
-    `one_shot`: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
-
-    `labeled_only_rounds`: the number of first rounds that train on given labels alone (stage 1), as FedAvg
-    does; 0 if all rounds are alike (`check_rounds`).
-
-    `evaluate_clients` measures the final state on each client's own points
-    (`jaxfed.federation.evaluate.over_clients`): those it wants labeled (`test`) or, if clients hold no
-    test data, its unlabeled points (`unlabeled`), whose true classes training never saw.
-
-    `evaluated(state)` returns the state without what no evaluation reads; it is what model selection keeps of
-    the best state.
+    `course` says how its rounds differ, `outputs` what a run writes of its states.
 
     `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
     receives (`jaxfed.federation.attack_surface`); None: no attack is known to this package.
 
     `instructions(before, after, cohort, key)` returns the local training of a round, if clients learn from
     public targets that all of them receive; None: they receive something else, or nothing.
-
-    `judged_after`: a round after which the state is evaluated in any case, since the methods that it is
-    compared with begin to pseudo-label there; 0 for none (`jaxfed.federation.rounds.is_judged`).
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone.
@@ -170,16 +197,11 @@ class FederatedAlgorithm(NamedTuple):
     round: Round
     evaluate: Evaluate
     validate: Evaluate | None = None
-    needs_labels: Callable[[int], bool] = lambda round_number: False
-    evaluate_clients: Evaluate | None = None
-    predictions: PredictionsOf | None = None
     predict: Predict | None = None
-    evaluated: Callable[[ServerState], ServerState] = lambda state: state
+    course: Course = Course()
+    outputs: Outputs = Outputs()
     views: Views | None = None
     instructions: Instructions | None = None
-    one_shot: bool = False
-    labeled_only_rounds: int = 0
-    judged_after: int = 0
     sides: Callable[[], Sides] | None = None
     with_arrivals: WithArrivals | None = None
     check_participation: Callable[[Participation], None] | None = None
@@ -193,7 +215,7 @@ def rounds_of(
     algorithm: FederatedAlgorithm, rounds: int, cohort_size: int, num_clients: int
 ) -> int:
     """Number of rounds to run: 1 for a one-shot method with all clients (size 0: all), else `rounds`."""
-    return 1 if algorithm.one_shot and cohort_size in (0, num_clients) else rounds
+    return 1 if algorithm.course.one_shot and cohort_size in (0, num_clients) else rounds
 
 
 def check_rounds(labeled_only: int, rounds: int, name: str, stage_1: str) -> None:

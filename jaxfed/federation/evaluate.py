@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from jaxfed.federation.algorithm import Metrics
+from jaxfed.federation.clients import Federation
 
 
 def accuracy(predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -63,3 +66,25 @@ def over_clients(
         f"mean_client_{name}_accuracy": float(there.mean()),
         f"client_{name}_accuracy": each,
     }
+
+
+def over_own_points(
+    labels_by: Callable[[int, np.ndarray], np.ndarray],
+    federation: Federation,
+    counted: np.ndarray | None = None,
+) -> Metrics:
+    """`over_clients` of unlabeled points, each labeled by its own client's model.
+
+    Args:
+        labels_by: client, its points (rows of `Federation.x`) -> their classes; -1 is wrong.
+        federation: has the points.
+        counted: bool [M], the clients whose points count; None: all.
+    """
+    points = [
+        own if counted is None or counted[client] else own[:0]
+        for client, own in enumerate(federation.partition.unlabeled)
+    ]
+    found = [labels_by(client, own) for client, own in enumerate(points) if len(own)]
+    owner = np.repeat(np.arange(len(points)), list(map(len, points)))
+    truth, label = federation.y[np.concatenate(points)], np.concatenate([np.zeros(0, int), *found])
+    return over_clients("unlabeled", label, truth, owner, len(points))

@@ -150,7 +150,11 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
             flat = {key for kind in own.fields.values() for key in settings_of(kind)}
             used = {"training", *flat.difference(own.without)}
             rest = {key: value for key, value in keywords.items() if key not in used}
-            return factory(**rest, **objects)
+            algorithm: Any = factory(**rest, **objects)
+            if own.one_shot:
+                algorithm = algorithm._replace(course=algorithm.course._replace(one_shot=True))
+            result: R = algorithm
+            return result
 
         made.declaration = own  # type: ignore[attr-defined]
         return made

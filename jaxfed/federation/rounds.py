@@ -128,7 +128,7 @@ def cohorts_of(
             others = (j for j in range(federation.num_clients) if j not in counted)
             filled = [*clients, *islice(others, schedule.cohort_size - len(clients))]
             return emptied(federation.cohort(filled), len(clients))
-        needs_labels = algorithm.needs_labels(number)
+        needs_labels = algorithm.course.needs_labels_in(number)
         return federation.cohort(
             sample_clients(sampling, federation, seed, number, needs_labels=needs_labels)
         )
@@ -142,7 +142,7 @@ def is_judged(algorithm: FederatedAlgorithm, number: int, last: int, evaluate_ev
     These are every `evaluate_every`-th round (0: none), the last one, and the last of the rounds on given
     labels alone: the state before pseudo-labels is a candidate of selection.
     """
-    if number in (last, algorithm.judged_after):
+    if number in (last, algorithm.course.stage_1):
         return True
     return evaluate_every > 0 and number % evaluate_every == 0
 

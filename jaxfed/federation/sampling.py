@@ -91,7 +91,7 @@ def sample_clients(
         seed: of the repeat.
         round_number: from 1.
         needs_labels: True if clients without labels have nothing to do in this round
-            (`FederatedAlgorithm.needs_labels`).
+            (`Course.needs_labels_in`).
     """
     num_clients, size = federation.num_clients, config.cohort_size
     if not 0 < size < num_clients:

@@ -22,16 +22,17 @@ The table of predictions has a row for each client and test example.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Predictions
+from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Outputs, Predictions
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_points
 from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.client_fit import tell
 from jaxfed.learners.learner import Learner
@@ -40,30 +41,49 @@ from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.prediction_cache import LastAnswer
 
 
-class LearnersState(Protocol):
-    """Attributes that the evaluation needs of a method's state."""
+class ClientModels(NamedTuple):
+    """Models of all clients, in the form that the evaluation reads.
+
+    Fields:
+        models: the learner's state, of all M clients.
+        num_clients: M.
+        num_classes: C.
+        has_begun: True if a round is done.
+    """
+
+    models: Any
+    num_clients: int
+    num_classes: int
+    has_begun: bool
 
     @property
-    def learner(self) -> Any:
-        """The models, of all M clients."""
-
-    @property
-    def turns(self) -> np.ndarray:
-        """int32 [M], rounds that each client took part in."""
-
-    @property
-    def round(self) -> np.ndarray:
-        """int32, rounds done."""
+    def everybody(self) -> np.ndarray:
+        """int32 [M], the clients' numbers."""
+        return np.arange(self.num_clients, dtype=np.int32)
 
 
 def judged_by_clients(
     learner: Learner, num_classes: int, *, has_consensus: bool = False
 ) -> Evaluation:
+    """Build the evaluation functions of a method whose states have a learner's state, `state.learner`.
+
+    `num_classes` is C; with `has_consensus` states also have a `label` of the public examples.
+    """
+
+    def read(state: Any) -> ClientModels:
+        return ClientModels(state.learner, len(state.turns), num_classes, bool(state.round))
+
+    return judged_by(learner, read, has_consensus=has_consensus)
+
+
+def judged_by(
+    learner: Learner, read: Callable[[Any], ClientModels], *, has_consensus: bool = False
+) -> Evaluation:
     """Build the evaluation functions of a method whose clients have separate models.
 
     Args:
-        learner: the learner; its state is `state.learner`.
-        num_classes: C.
+        learner: predicts by `ClientModels.models`.
+        read: a state -> the clients' models.
         has_consensus: states have a `label` of the public examples.
 
     `predict` returns the mean of the probabilities of clients that have a model or, if learners give labels
@@ -72,46 +92,47 @@ def judged_by_clients(
     Cost: each client's predictions of the split, and of its own labeled examples. `predictions` reuses the
     test labels of the state that `evaluate` last measured.
     """
-    judge = _Judge(learner, num_classes, has_consensus, LastAnswer[np.ndarray]())
-    return Evaluation(
-        judge.evaluate, judge.validate, judge.evaluate_clients, judge.predictions, judge.predict
-    )
+    judge = _Judge(learner, read, has_consensus, LastAnswer[np.ndarray]())
+    outputs = Outputs(clients=judge.evaluate_clients, predictions=judge.predictions)
+    return Evaluation(judge.evaluate, judge.validate, judge.predict, outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """The evaluation functions; attributes as the keywords of `judged_by_clients`.
+    """The evaluation functions; attributes as the keywords of `judged_by`.
 
     `measured` holds the test labels of the state that `evaluate` last measured.
     """
 
     learner: Learner
-    num_classes: int
+    read: Callable[[Any], ClientModels]
     has_consensus: bool
     measured: LastAnswer[np.ndarray]
 
-    def validate(self, state: LearnersState, federation: Federation) -> Metrics:
+    def validate(self, state: Any, federation: Federation) -> Metrics:
         """Metrics of the validation split."""
         split = federation.validation
         if not len(split):
             return {}
-        said = self.labels(state, federation.x[split])
-        return self.quality("validation", said, federation.y[split])
+        own = self.read(state)
+        return quality(
+            "validation", self.labels(own, federation.x[split]), own, federation.y[split]
+        )
 
-    def evaluate(self, state: LearnersState, federation: Federation) -> Metrics:
+    def evaluate(self, state: Any, federation: Federation) -> Metrics:
         """Metrics of the test split, of clients' own labels, and of the consensus."""
+        own = self.read(state)
         consensus = consensus_quality(state, federation) if self.has_consensus else {}
-        if not self.has_any_model(state, federation):
+        if not self.has_any_model(own, federation):
             return {**consensus, HAS_NO_MODEL: True}
         metrics: Metrics = {}
         if len(test := federation.test):
-            said = self.labels(state, federation.x[test])
+            said = self.labels(own, federation.x[test])
             self.measured.keep(state, federation, said)
-            metrics = self.quality("test", said, federation.y[test])
-        labeled = federation.partition.labeled
+            metrics = quality("test", said, own, federation.y[test])
         trained = [
-            accuracy(own, federation.y[points])
-            for own, points in zip(self.on_own(state, federation, labeled), labeled, strict=True)
+            accuracy(self.labels_by(own, federation, client, points), federation.y[points])
+            for client, points in enumerate(federation.partition.labeled)
             if len(points)
         ]
         if trained:
@@ -122,110 +143,96 @@ class _Judge:
                 )
         return {**metrics, **consensus}
 
-    def evaluate_clients(self, state: LearnersState, federation: Federation) -> Metrics:
+    def evaluate_clients(self, state: Any, federation: Federation) -> Metrics:
         """Accuracy of each client's model on its own unlabeled points."""
-        unlabeled = federation.partition.unlabeled
-        owner = np.repeat(np.arange(federation.num_clients), list(map(len, unlabeled)))
-        if not len(owner):
-            return {}
-        said = np.concatenate(self.on_own(state, federation, unlabeled))
-        truth = federation.y[np.concatenate(unlabeled)]
-        return over_clients("unlabeled", said, truth, owner, federation.num_clients)
+        return over_own_points(partial(self.labels_by, self.read(state), federation), federation)
 
-    def predictions(self, state: LearnersState, federation: Federation) -> Predictions:
+    def predictions(self, state: Any, federation: Federation) -> Predictions:
         """Labels and confidences of all clients on the test split."""
-        test = federation.test
+        own, test = self.read(state), federation.test
         said = self.measured.taken(state, federation)
         if said is None:
-            said = self.labels(state, federation.x[test])
+            said = self.labels(own, federation.x[test])
         # A learner whose class need not be its most probable one (a support vector machine) gives both.
         has_more = self.learner.predict_proba is not None
         each = (
-            self.spreads(state, federation.x[test])
-            if has_more
-            else _one_hot(said, self.num_classes)
+            self.spreads(own, federation.x[test]) if has_more else _one_hot(said, own.num_classes)
         )
         of_label = np.take_along_axis(each, np.maximum(said, 0)[..., None], axis=2)[..., 0]
         return Predictions(
-            client=np.repeat(_clients(state), len(test)),
+            client=np.repeat(own.everybody, len(test)),
             example=np.tile(test, len(said)),
             role=np.full(said.size, "test"),
             label=said.reshape(-1),
             confidence=np.where(said >= 0, of_label, 0).reshape(-1).astype(np.float32),
         )
 
-    def predict(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
+    def predict(self, state: Any, x: np.ndarray) -> np.ndarray:
         """Mean probabilities of the clients that have a model, float32 [n, C]."""
-        each = self.spreads(state, x)
+        each = self.spreads(self.read(state), x)
         answering = np.maximum(each.any(axis=2).sum(axis=0), 1)
         return (each.sum(axis=0) / answering[:, None]).astype(np.float32)
 
     def answers(
-        self, question: Question, state: LearnersState, x: np.ndarray, client_id: np.ndarray
+        self, question: Question, own: ClientModels, x: np.ndarray, client_id: np.ndarray
     ) -> np.ndarray:
         """Valid answers of these clients; the reasons of the others are logged."""
         answers, failed = answers_of(
-            self.learner, question, state.learner, client_id, x, self.num_classes
+            self.learner, question, own.models, client_id, x, own.num_classes
         )
         tell(self.learner, failed)
         return answers
 
-    def labels(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
+    def labels(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
         """Labels by all clients, int32 [M, n]."""
-        return self.answers("predict", state, x, _clients(state))
+        return self.answers("predict", own, x, own.everybody)
 
-    def spreads(self, state: LearnersState, x: np.ndarray) -> np.ndarray:
+    def spreads(self, own: ClientModels, x: np.ndarray) -> np.ndarray:
         """Probabilities by all clients, float32 [M, n, C], zeros for clients without a model."""
         if self.learner.predict_proba is None:
-            return _one_hot(self.labels(state, x), self.num_classes)
-        return self.answers("predict_proba", state, x, _clients(state))
+            return _one_hot(self.labels(own, x), own.num_classes)
+        return self.answers("predict_proba", own, x, own.everybody)
 
-    def on_own(
-        self, state: LearnersState, federation: Federation, part: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Labels of each client's own points, by its own model."""
-        return [
-            self.answers("predict", state, federation.x[points], np.asarray([client], np.int32))[0]
-            for client, points in enumerate(part)
-        ]
+    def labels_by(
+        self, own: ClientModels, federation: Federation, client: int, points: np.ndarray
+    ) -> np.ndarray:
+        """Labels of some points by one client's model."""
+        x = federation.x[points]
+        labels: np.ndarray = self.answers("predict", own, x, np.asarray([client], np.int32))[0]
+        return labels
 
-    def quality(self, name: str, said: np.ndarray, truth: np.ndarray) -> Metrics:
-        """Metrics of a split by the labels of all clients."""
-        each = [accuracy(own, truth) for own in said]
-        votes = _one_hot(said, self.num_classes).sum(axis=0)
-        majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
-        return {
-            f"{name}_accuracy": accuracy(said.reshape(-1), np.tile(truth, len(said))),
-            f"{name}_balanced_accuracy": float(
-                np.mean([balanced_accuracy(own, truth) for own in said])
-            ),
-            f"client_{name}_accuracy": each,
-            f"client_{name}_accuracy_deviation": float(np.std(each)),
-            f"majority_{name}_accuracy": accuracy(majority, truth),
-        }
-
-    def has_any_model(self, state: LearnersState, federation: Federation) -> bool:
+    def has_any_model(self, own: ClientModels, federation: Federation) -> bool:
         """True if any client has a model; else a warning is logged."""
-        learner, clients = self.learner, _clients(state)
-        one, _ = answers_of(
-            learner, "predict", state.learner, clients, federation.x[:1], self.num_classes
-        )
+        learner, x = self.learner, federation.x[:1]
+        one, _ = answers_of(learner, "predict", own.models, own.everybody, x, own.num_classes)
         if (one >= 0).any():
             return True
-        if state.round:  # before the first round this is expected
+        if own.has_begun:  # before the first round this is expected
             whose = learner.alone or "of any client"
             logging.warning("no model (%s) could be fitted: there is no accuracy", whose)
         return False
+
+
+def quality(name: str, said: np.ndarray, own: ClientModels, truth: np.ndarray) -> Metrics:
+    """Metrics of a split by the labels of all clients, int32 [M, n]."""
+    each = [accuracy(labels, truth) for labels in said]
+    votes = _one_hot(said, own.num_classes).sum(axis=0)
+    majority = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
+    return {
+        f"{name}_accuracy": accuracy(said.reshape(-1), np.tile(truth, len(said))),
+        f"{name}_balanced_accuracy": float(
+            np.mean([balanced_accuracy(one, truth) for one in said])
+        ),
+        f"client_{name}_accuracy": each,
+        f"client_{name}_accuracy_deviation": float(np.std(each)),
+        f"majority_{name}_accuracy": accuracy(majority, truth),
+    }
 
 
 def consensus_quality(state: Any, federation: Federation) -> Metrics:
     """Accuracy of the labels that clients agreed on; {} where no class of a public example is known."""
     right = accuracy(np.asarray(state.label), federation.y[federation.public])
     return {} if np.isnan(right) else {"consensus_accuracy": right}
-
-
-def _clients(state: LearnersState) -> np.ndarray:
-    return np.arange(len(state.turns), dtype=np.int32)
 
 
 def _one_hot(labels: np.ndarray, num_classes: int) -> np.ndarray:

@@ -73,7 +73,7 @@ def arranged(
 ) -> tuple[ConfigDict, Federation, FederatedAlgorithm]:
     """A method with its config, and digits among clients of unequal sizes."""
     made = _made(name, strategy, settings, has_rounds=trains(name))
-    if not trains(name) and not made[2].one_shot:  # trains something of its own
+    if not trains(name) and not made[2].course.one_shot:  # trains something of its own
         return _made(name, strategy, settings, has_rounds=True)
     return made
 
@@ -239,7 +239,7 @@ class MethodChecks:
     def test_the_order_of_clients_is_inert(self) -> None:
         """A reversed cohort gives the same model, bit for bit."""
         config, federation, algorithm = self._arranged()
-        if algorithm.one_shot:
+        if algorithm.course.one_shot:
             return
         last = config.training.labeled_only_rounds + 1
         backwards = played(
@@ -255,7 +255,7 @@ class MethodChecks:
 
     def test_strategies_agree_and_padding_is_inert(self) -> None:
         """One comparison of both, as another shape would be compiled again."""
-        if not self._arranged()[2].one_shot:
+        if not self._arranged()[2].course.one_shot:
             self.agrees_with("vmap")
 
     def agrees_with(self, strategy: str) -> None:
@@ -284,10 +284,10 @@ class MethodChecks:
     def test_predictions_are_what_was_measured(self) -> None:
         """The table of predictions, if the method has one, has the accuracy that `evaluate` returns."""
         config, federation, algorithm = self._arranged()
-        if algorithm.predictions is None:
+        if algorithm.outputs.predictions is None:
             return
         state = self._states()[config.rounds]
-        told = algorithm.predictions(state, federation)
+        told = algorithm.outputs.predictions(state, federation)
         tested = np.isin(told.role, ("new", "test"))
         right = told.label[tested] == federation.y[told.example[tested]]
         assert np.mean(right) == algorithm.evaluate(state, federation)["test_accuracy"]

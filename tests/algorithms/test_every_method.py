@@ -219,7 +219,7 @@ def test_tables_of_clients_have_the_bits_of_arrays(case, monkeypatch):
         monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
         config, federation, algorithm = arranged.__wrapped__(name, settings=settings)
         state = played(algorithm, config, federation, started(algorithm, federation), 1, 4)
-        quality = algorithm.evaluate(algorithm.evaluated(state), federation)
+        quality = algorithm.evaluate(algorithm.outputs.evaluated(state), federation)
         found.append((state, quality))
     assert_equal(*found)
 
@@ -265,7 +265,7 @@ def test_clients_without_anything_to_train_on_are_inert(case):
     last = min(config.rounds, config.training.labeled_only_rounds + 2)
     nothing = (np.zeros(0, np.int64),) * 9
     own = nothing
-    if algorithm.needs_labels(last):
+    if algorithm.course.needs_labels_in(last):
         own = (*nothing[:5], *np.split(federation.validation[:4], 4))
     part = federation.partition
     with_nobody = federation.with_partition(
@@ -282,7 +282,7 @@ def test_clients_without_anything_to_train_on_are_inert(case):
         x = federation.x[federation.test]
         found = [algorithm.predict(state, x) for state in states]
     else:
-        found = [algorithm.predictions(state, federation).confidence for state in states]
+        found = [algorithm.outputs.predictions(state, federation).confidence for state in states]
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 

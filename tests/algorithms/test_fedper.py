@@ -85,7 +85,7 @@ def test_three_rounds_are_the_equations(method, momentum, tmp_path):
             mean = np.mean([heads[client] for client in sorted(trained)], axis=0)
             at_test = accuracy(np.concatenate([w, mean]), federation, federation.test)
             assert algorithm.evaluate(state, federation)["test_accuracy"] == at_test
-    measured = algorithm.evaluate_clients(state, federation)["client_unlabeled_accuracy"]
+    measured = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
     expected = [
         accuracy(np.concatenate([w, head]), federation, points)
         for head, points in zip(heads, federation.partition.unlabeled, strict=True)
@@ -121,11 +121,11 @@ def test_clients_without_labels_keep_their_head_and_do_not_count():
     )
     algorithm = fedper(training=training_of(WHOLE))
     state = algorithm.init(KEY, federation)
-    assert algorithm.evaluate_clients(state, federation) == {}
+    assert algorithm.outputs.clients(state, federation) == {}
     after, _ = algorithm.round(state, federation.cohort(), KEY)
     np.testing.assert_array_equal(after.clients.has_trained, [True, False, True])
     np.testing.assert_array_equal(head_of(after, 1), head_of(state, 1))
-    found = algorithm.evaluate_clients(after, federation)["client_unlabeled_accuracy"]
+    found = algorithm.outputs.clients(after, federation)["client_unlabeled_accuracy"]
     np.testing.assert_array_equal(np.isnan(found), [False, True, True])
 
 
@@ -150,7 +150,7 @@ def test_clients_are_measured_by_their_own_statistics():
         x = np.tanh((x - mean) / np.sqrt(var + 1e-5) * shared["scale"] + shared["bias"])
         found = (x @ kernel + bias).argmax(axis=1)
         expected.append(np.mean(found == federation.y[points]))
-    found = algorithm.evaluate_clients(state, federation)["client_unlabeled_accuracy"]
+    found = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
     np.testing.assert_allclose(found, expected)
 
 

@@ -1,7 +1,5 @@
 """FedProto against its equations: networks that stay at clients, means of their features that travel."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,8 @@ from float64_training import features, gradient, log_softmax, logits, weights_of
 from small_training import KEY, RATE, federation_of, training_of, with_sources
 
 from jaxfed.algorithms.fedproto import fedproto
+from jaxfed.learners import evaluation
+from jaxfed.learners.answers import answers_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
@@ -81,7 +81,7 @@ def test_rounds_are_the_equations():
     right = [np.mean(nearest(v, x, given) == y) for v in networks]
     np.testing.assert_allclose(measured["client_test_accuracy"], right)
     np.testing.assert_allclose(measured["test_accuracy"], np.mean(right))
-    found = algorithm.evaluate_clients(state, federation)["client_unlabeled_accuracy"]
+    found = algorithm.outputs.clients(state, federation)["client_unlabeled_accuracy"]
     for client, points in enumerate(federation.partition.unlabeled):
         x, y = federation.x[points].astype(np.float64), federation.y[points]
         np.testing.assert_allclose(found[client], np.mean(nearest(networks[client], x, given) == y))
@@ -159,6 +159,12 @@ def test_a_state_that_was_evaluated_answers_without_predicting_again(monkeypatch
     state = algorithm.init(KEY, federation)
     state, _ = algorithm.round(state, federation.cohort([0, 1]), KEY)
     algorithm.evaluate(state, federation)
-    own = sys.modules["jaxfed.algorithms.fedproto"]
-    monkeypatch.setattr(own, "stacked_for", None)  # nothing is made of the state anew
-    assert algorithm.predictions(state, federation)
+    asked = []
+
+    def recorded(learner, question, *given):
+        asked.append(question)
+        return answers_of(learner, question, *given)
+
+    monkeypatch.setattr(evaluation, "answers_of", recorded)
+    assert algorithm.outputs.predictions(state, federation)
+    assert asked == ["predict_proba"]

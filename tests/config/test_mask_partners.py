@@ -10,6 +10,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.checks.check import check
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import Course
 from jaxfed.federation.clients import Federation
 from jaxfed.secure.session.neighborhoods import neighborhood
 
@@ -83,7 +84,7 @@ def scheduled(deadline, partners):
         config=TRAINING,
     )
     check(config)
-    algorithm = SimpleNamespace(needs_labels=lambda number: number <= STAGE_1)
+    algorithm = SimpleNamespace(course=Course(stage_1=STAGE_1))
     federation = Federation.from_clients(clients, num_classes=2)
     return clock.schedule(config, "fedavg_xclp", algorithm, federation, 0)
 

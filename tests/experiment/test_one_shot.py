@@ -39,13 +39,12 @@ def played(monkeypatch):
                 raise Stop
             return np.asarray(0)
 
-        @method(takes=("num_classes",))
+        @method(takes=("num_classes",), one_shot=one_shot)
         def made(*, num_classes):
             return FederatedAlgorithm(
                 init,
                 round,
                 lambda state, federation: {"test_accuracy": float(state)},
-                one_shot=one_shot,
             )
 
         return made

@@ -313,7 +313,7 @@ def test_which_methods_need_labels_when(config):
     federation = Simulation(config).federation(0)
 
     def needed(name):
-        return [make_algorithm(config, name, federation).needs_labels(r) for r in (1, 2)]
+        return [make_algorithm(config, name, federation).course.needs_labels_in(r) for r in (1, 2)]
 
     for name in ("fedavg", "fedavg_per_client_lp"):
         assert needed(name) == [True, True]

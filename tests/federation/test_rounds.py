@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import jaxfed
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.rounds import cohorts_of, is_judged, play
 from jaxfed.federation.sampling import Sampling, sample_clients
 
 CLIENTS = [(np.full((2, 1), j, np.float32), [0, 1]) for j in range(5)]
 
 
-def summing(needs_labels=lambda number: False):
+def summing(**course):
     """A method whose state is the numbers of the clients that it has seen, and its keys."""
 
     def round(state, cohort, key):
@@ -24,7 +24,7 @@ def summing(needs_labels=lambda number: False):
         return (*state, (ids, jax.random.key_data(key).tolist())), {"clients": len(ids)}
 
     return FederatedAlgorithm(
-        lambda key, federation: (), round, lambda state, federation: {}, needs_labels=needs_labels
+        lambda key, federation: (), round, lambda state, federation: {}, course=Course(**course)
     )
 
 
@@ -69,7 +69,7 @@ def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
     clients = [(x, y if j < 2 else [-1, -1]) for j, (x, y) in enumerate(CLIENTS)]
     federation = jaxfed.Federation.from_clients(clients, num_classes=2)
     sampling = Sampling(2, "proportional")
-    cohort_of = cohorts_of(summing(lambda number: number < 3), federation, sampling, 0, 9)
+    cohort_of = cohorts_of(summing(stage_1=2), federation, sampling, 0, 9)
     assert cohort_of(1).client_id.tolist() == cohort_of(2).client_id.tolist() == [0, 1]
     assert any(cohort_of(number).client_id.tolist() != [0, 1] for number in range(3, 9))
 
@@ -83,7 +83,7 @@ def test_rounds_that_need_labels_have_cohorts_of_clients_with_labels():
 )
 def test_when_states_are_judged(every, stage, expected):
     """What pseudo-labels start from is always a candidate."""
-    method = summing()._replace(judged_after=stage)
+    method = summing(stage_1=stage)
     assert [n for n in range(1, 6) if is_judged(method, n, 5, every)] == expected
 
 

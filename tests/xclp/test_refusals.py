@@ -228,7 +228,7 @@ def candidates(setting, values):
 def several_rounds():
     @method(takes=("num_classes",))
     def mine(*, num_classes, rate=0.1):
-        return transductive(lambda *step: None)._replace(one_shot=False)
+        return transductive(lambda *step: None)
 
     with mock.patch.dict(ALGORITHMS, mine=mine):
         config = file.load(f"{DIGITS}:tuned", ["dataset.train_size=200", "baselines="])

@@ -108,7 +108,7 @@ def make_algorithm(
         measure=wanted.measure,
         execution=execution,
     )
-    if not chosen.one_shot:
+    if not chosen.course.one_shot:
         wrong = f"{name!r} needs more than one round, and cross-validation asks for labels in one"
         key = f"config.selection.candidates.{name}"
         raise UsageError(wrong, key=key, allowed="leave it out, and use a sweep")

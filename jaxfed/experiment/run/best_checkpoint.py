@@ -18,7 +18,7 @@ class Selected(NamedTuple):
     Fields:
         state: after the last finished round.
         best: of the state that is best by `dataset.validation_measure`, what evaluation reads
-            (`FederatedAlgorithm.evaluated`); () for a method that does not validate.
+            (`Outputs.evaluated`); () for a method that does not validate.
         validation_accuracy: the measure of `best`; -1 before the first.
         round: of `best`.
         stored: models of earlier rounds that asynchronous rounds need (`Played.stored`); ().
@@ -43,7 +43,7 @@ class Selected(NamedTuple):
     @classmethod
     def first(cls, algorithm: FederatedAlgorithm, state: ServerState) -> Selected:
         """Return the selection before the first round."""
-        return cls(state, algorithm.evaluated(state) if algorithm.validate else (), -1.0, 0)
+        return cls(state, algorithm.outputs.evaluated(state) if algorithm.validate else (), -1.0, 0)
 
     def after(
         self,

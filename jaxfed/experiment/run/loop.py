@@ -152,7 +152,7 @@ def made(
             f"the factory of {name!r} returned {type(algorithm).__name__}; return a FederatedAlgorithm"
         )
     stage_1 = f"config.{methods.training_key(config, name, 'labeled_only_rounds')}"
-    check_rounds(algorithm.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
+    check_rounds(algorithm.course.labeled_only_rounds, config.rounds, "config.rounds", stage_1)
     rounds = rounds_of(algorithm, config.rounds, config.cohort_size, federation.num_clients)
     if rounds != config.rounds:
         seen = seen.copy_and_resolve_references()
@@ -314,7 +314,7 @@ class Experiment:
         elif algorithm.validate:
             measure = config.dataset.validation_measure
             metrics = validated(algorithm, state, federation, measure)
-            selected = selected.after(0, state, metrics, algorithm.evaluated, measure)
+            selected = selected.after(0, state, metrics, algorithm.outputs.evaluated, measure)
             metrics = {**metrics, **watched(self._watched(algorithm, state, federation))}
             if metrics:
                 start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
@@ -363,10 +363,10 @@ class Experiment:
                     if is_last:
                         names = self.simulation.names
                         save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
-                        if algorithm.predictions is not None:
+                        if algorithm.outputs.predictions is not None:
                             save_predictions(
                                 self.workdir.predictions(leg.name, leg.repeat),
-                                algorithm.predictions(selected.final, federation),
+                                algorithm.outputs.predictions(selected.final, federation),
                                 federation.y,
                                 self.simulation.numbers,
                             )
@@ -401,7 +401,9 @@ class Experiment:
         else:
             measure = config.dataset.validation_measure
             validation = validated(algorithm, state, federation, measure)
-            selected = selected.after(round_number, state, validation, algorithm.evaluated, measure)
+            selected = selected.after(
+                round_number, state, validation, algorithm.outputs.evaluated, measure
+            )
             final = selected.best
             seen = self._watched(algorithm, state, federation)
             metrics = {**validation, **watched(seen)}
@@ -411,8 +413,8 @@ class Experiment:
                 metrics |= {**quality, "selected_round": selected.round}
                 if np.isfinite(selected.validation_accuracy):  # there is a validation split
                     metrics[f"selected_validation_{measure}"] = selected.validation_accuracy
-        if is_last and algorithm.evaluate_clients is not None:
-            metrics |= algorithm.evaluate_clients(final, federation)
+        if is_last and algorithm.outputs.clients is not None:
+            metrics |= algorithm.outputs.clients(final, federation)
         return selected, metrics
 
     def _watched(

@@ -93,8 +93,8 @@ class Simulated:
 
     def predictions(self) -> Predictions:
         """Return the predictions for all points that the method labels or is tested on."""
-        assert self.algorithm.predictions is not None
-        return self.algorithm.predictions(self.state, self.federation)
+        assert self.algorithm.outputs.predictions is not None
+        return self.algorithm.outputs.predictions(self.state, self.federation)
 
 
 def simulate(
@@ -137,7 +137,9 @@ def simulate(
     _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
     if on_round is not None and not callable(on_round):
         raise UsageError(f"simulate: on_round={on_round!r}; use a function of a round's record")
-    check_rounds(algorithm.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds")
+    check_rounds(
+        algorithm.course.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds"
+    )
     chosen = Sampling(cohort_size, sampling)
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     numbers = range(1, rounds + 1)
@@ -158,7 +160,7 @@ def simulate(
 
     if algorithm.validate:
         quality = algorithm.validate(state, federation)
-        selected = selected.after(0, state, quality, algorithm.evaluated)
+        selected = selected.after(0, state, quality, algorithm.outputs.evaluated)
         quality = {**quality, **seen(state)}
         _check_curve(federation, evaluate_every, evaluate_test, quality)
         if quality:
@@ -176,7 +178,7 @@ def simulate(
             quality = {}
             if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
                 quality = algorithm.validate(state, federation)
-                selected = selected.after(number, state, quality, algorithm.evaluated)
+                selected = selected.after(number, state, quality, algorithm.outputs.evaluated)
                 quality = {**quality, **seen(state)}
             else:
                 selected = selected._replace(state=state)
@@ -220,7 +222,7 @@ def _schedule(
         federation,
         seed,
         rounds,
-        needs_labels=algorithm.needs_labels,
+        needs_labels=algorithm.course.needs_labels_in,
         asynchrony=asynchrony,
     )
 

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.sections import Deployment
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Outputs, ServerState
 from jaxfed.federation.census import Census, census_of
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -180,9 +180,10 @@ class ClientCalls:
 
         if sides.evaluate is not None:  # the server has no model
             algorithm = algorithm._replace(
-                evaluate=sides.evaluate, validate=None, predictions=None, predict=None
+                evaluate=sides.evaluate, validate=None, predict=None, outputs=Outputs()
             )
-        return algorithm._replace(init=init, round=round_, evaluate_clients=None)
+        outputs = algorithm.outputs._replace(clients=None)
+        return algorithm._replace(init=init, round=round_, outputs=outputs)
 
     def ask(
         self,

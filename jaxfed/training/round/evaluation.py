@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxfed.data.client_rows import ClientRows
-from jaxfed.federation.algorithm import Evaluate, Metrics, Predict, Predictions, PredictionsOf
+from jaxfed.federation.algorithm import Evaluate, Metrics, Outputs, Predict, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
@@ -25,10 +25,8 @@ class Evaluation(NamedTuple):
 
     evaluate: Evaluate
     validate: Evaluate
-    evaluate_clients: Evaluate
-    predictions: PredictionsOf
     predict: Predict
-    evaluated: Callable[[ServerState], ServerState] = lambda state: state
+    outputs: Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +47,12 @@ class ModelPredict:
         return np.asarray(in_batches(of_batch, x, rows_at_once()))
 
 
-def evaluation_by(classifier: Classifier) -> Evaluation:
+def evaluation_by(
+    classifier: Classifier, evaluated: Callable[[ServerState], ServerState] = lambda state: state
+) -> Evaluation:
     """Build the evaluation functions of a classifier; they share one compiled program.
+
+    `evaluated` is that of `Outputs`.
 
     Cost: `predictions` reuses the test probabilities of the state that `evaluate` last measured.
     """
@@ -90,7 +92,8 @@ def evaluation_by(classifier: Classifier) -> Evaluation:
             confidence=probability.max(axis=1),
         )
 
-    return Evaluation(evaluate, validate, evaluate_clients, predictions, predict)
+    outputs = Outputs(evaluated, evaluate_clients, predictions)
+    return Evaluation(evaluate, validate, predict, outputs)
 
 
 def _quality(

@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
@@ -132,8 +132,8 @@ def federated_training(
     multiple = training.execution.clients_multiple
     program = partial(StageProgram, local_update=local_update, control=control, messages=messages)
     program = partial(program, server=server, takes_all=takes_all)
-    needs_labels = _need_of_labels(training, pseudo_label, takes_all=takes_all)
-    places_of, divide = _division(training, needs_labels)
+    course = _course(training, pseudo_label, takes_all=takes_all)
+    places_of, divide = _division(training, course)
 
     def stages_of(aggregate: Aggregate) -> tuple[Stage, Stage]:
         using = training.with_server(aggregate=aggregate)
@@ -141,7 +141,7 @@ def federated_training(
 
     adds_nothing = (init_client, control, messages, *hooks) == (no_state, NO_CONTROL, MODEL_ALONE)
     averages = adds_nothing and _averages_changes(training, server, pseudo_label)
-    init_rows = partial(_first_state, training, control, init_client, hooks, needs_labels)
+    init_rows = partial(_first_state, training, control, init_client, hooks, course)
 
     def init(key: jax.Array, federation: Federation) -> ServerState:
         _check(federation, server, training)
@@ -184,12 +184,10 @@ def federated_training(
     return FederatedAlgorithm(
         init,
         partial(round_by, stages_of(training.server.aggregate)),
-        needs_labels=needs_labels,
-        judged_after=training.labeled_only_rounds,
+        course=course,
         views=parameter_views(
             lambda: partial(round_by, stages_of(RECORDING)), classifier, multiple, places_of
         ),
-        labeled_only_rounds=0 if pseudo_label == "none" else training.labeled_only_rounds,
         sides=partial(_sides, training, program, pseudo_label, init_rows, round_by),
         with_arrivals=with_arrivals if averages else None,
         **evaluation._asdict(),
@@ -235,22 +233,14 @@ def _evaluation(training: Training, classifier: Classifier | None) -> tuple[Clas
         return classifier, evaluation_by(classifier)
     classifier = network_classifier(training)
     evaluated = partial(without_tables, names=_OF_CLIENTS)
-    return classifier, evaluation_by(classifier)._replace(evaluated=evaluated)
+    return classifier, evaluation_by(classifier, evaluated)
 
 
-def _need_of_labels(
-    training: Training, pseudo_label: str, *, takes_all: bool
-) -> Callable[[int], bool]:
-    """Return the rounds in which a client without labels has nothing to train on.
-
-    With labels at the server no client has work in these rounds.
-    """
-    is_always = pseudo_label == "none" or (pseudo_label in WITHIN_CLIENTS and not takes_all)
-
-    def needs_labels(round_number: int) -> bool:
-        return is_always or round_number <= training.labeled_only_rounds
-
-    return needs_labels
+def _course(training: Training, pseudo_label: str, *, takes_all: bool) -> Course:
+    """Return stage 1, on given labels alone, and stage 2, on those of a source."""
+    has_stage_2 = pseudo_label != "none"
+    needs_labels = not has_stage_2 or (pseudo_label in WITHIN_CLIENTS and not takes_all)
+    return Course(False, training.labeled_only_rounds, has_stage_2, needs_labels)
 
 
 def _averages_changes(training: Training, server: ServerWithoutLabels, pseudo_label: str) -> bool:
@@ -265,7 +255,7 @@ def _averages_changes(training: Training, server: ServerWithoutLabels, pseudo_la
 
 
 def _division(
-    training: Training, needs_labels: Callable[[int], bool]
+    training: Training, course: Course
 ) -> tuple[Callable[..., np.ndarray] | None, Callable[..., tuple[Cohort, PseudoLabels]]]:
     """Return the places of the clients that train (None: all), and what leaves the others out."""
     size, multiple = training.training_cohort_size, training.execution.clients_multiple
@@ -275,7 +265,9 @@ def _division(
     from jaxfed.training.round.training_cohort import divided, training_places
 
     def places_of(state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
-        return training_places(cohort, size, key, needs_labels=needs_labels(int(state.round) + 1))
+        return training_places(
+            cohort, size, key, needs_labels=course.needs_labels_in(int(state.round) + 1)
+        )
 
     def divide(
         state: ServerState,
@@ -331,7 +323,7 @@ def _first_state(
     control: Control,
     init_client: Callable[[nnx.State, Federation], Any],
     hooks: Sequence[Hook],
-    needs_labels: Callable[[int], bool],
+    course: Course,
     num_rows: int,
     key: jax.Array,
     federation: Federation,
@@ -367,6 +359,6 @@ def _first_state(
         state = hook.init(state, federation, key)
     if not jax.tree.leaves(state.control):
         return state
-    needs = True, needs_labels(training.labeled_only_rounds + 1)
+    needs = True, course.needs_labels
     numbers = [federation.num_training(needs_labels=each) for each in needs]
     return state._replace(num_training=np.maximum(numbers, 1).astype(np.float32))

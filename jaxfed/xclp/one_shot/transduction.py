@@ -14,7 +14,14 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm, Init, Metrics, Predictions, Round
+from jaxfed.federation.algorithm import (
+    FederatedAlgorithm,
+    Init,
+    Metrics,
+    Outputs,
+    Predictions,
+    Round,
+)
 from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort, chosen
@@ -75,9 +82,7 @@ def one_shot_method(init: Init, round: Round) -> FederatedAlgorithm:
         init,
         round,
         evaluate,
-        evaluate_clients=evaluate_clients,
-        predictions=predictions,
-        one_shot=True,
+        outputs=Outputs(clients=evaluate_clients, predictions=predictions),
     )
 
 

@@ -201,7 +201,7 @@ def test_judgement():
         "client_validation_accuracy_deviation",
         "majority_validation_accuracy",
     }
-    table = algorithm.predictions(state, FEDERATION)
+    table = algorithm.outputs.predictions(state, FEDERATION)
     np.testing.assert_array_equal(table.label.reshape(4, -1), said)
     np.testing.assert_array_equal(table.client, np.repeat(np.arange(4), 20))
     probabilities = algorithm.predict(state, x[FEDERATION.test])
@@ -221,7 +221,7 @@ def test_a_table_of_labels_alone_asks_once():
     algorithm = method(learner._replace(predict=counted))
     state = rounds_of(algorithm, 1)[0][-1]
     asked.clear()
-    table = algorithm.predictions(state, FEDERATION)
+    table = algorithm.outputs.predictions(state, FEDERATION)
     assert asked == [20]
     np.testing.assert_array_equal(table.confidence, 1)
 
@@ -236,19 +236,19 @@ def test_what_a_state_was_measured_by_is_not_asked_for_again(has_probabilities):
 
     algorithm = method(learner._replace(predict=counted))
     first, second = rounds_of(algorithm, 2)[0][1:]
-    tables = [algorithm.predictions(state, FEDERATION) for state in (first, second)]
+    tables = [algorithm.outputs.predictions(state, FEDERATION) for state in (first, second)]
     algorithm.evaluate(second, FEDERATION)
     asked.clear()
-    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
     assert asked == []
     # Of another state, of other examples, or once more, it is.
     algorithm.evaluate(second, FEDERATION)
-    assert_equal(algorithm.predictions(first, FEDERATION), tables[0])
+    assert_equal(algorithm.outputs.predictions(first, FEDERATION), tables[0])
     fewer = replace(FEDERATION, test=FEDERATION.test[:5])
-    assert len(algorithm.predictions(second, fewer).label) == 4 * 5
-    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    assert len(algorithm.outputs.predictions(second, fewer).label) == 4 * 5
+    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
     asked.clear()
-    assert_equal(algorithm.predictions(second, FEDERATION), tables[1])
+    assert_equal(algorithm.outputs.predictions(second, FEDERATION), tables[1])
     assert asked == [20]
 
 
@@ -261,13 +261,13 @@ def test_clients_are_judged_on_their_own_unlabeled_points():
     federation = replace(FEDERATION, partition=split)
     algorithm = method()
     state = rounds_of(algorithm, 1)[0][1]
-    told = algorithm.evaluate_clients(state, federation)
+    told = algorithm.outputs.clients(state, federation)
     right = [
         np.mean(nearest(center, FEDERATION.x[own]) == FEDERATION.y[own])
         for center, own in zip(state.learner.center, split.unlabeled[:3], strict=False)
     ]
     np.testing.assert_allclose(told["client_unlabeled_accuracy"], [*right, np.nan])
-    assert algorithm.evaluate_clients(state, FEDERATION) == {}
+    assert algorithm.outputs.clients(state, FEDERATION) == {}
 
 
 def test_clients_without_a_model_have_no_say():

@@ -24,7 +24,7 @@ from jaxfed.experiment.run.loop import Experiment, legs
 from jaxfed.experiment.run.progress import RunProgress, results_table
 from jaxfed.experiment.run.summary import summarize
 from jaxfed.experiment.store.workdir import Workdir, open_workdir
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import num_groups, sample_clients
 from jaxfed.host.checkpoint import Checkpoints
@@ -249,7 +249,7 @@ def test_rounds_that_need_labels_have_clients_with_labels(config, tmp_path, monk
 
     @wraps(drift)
     def choosy(**keywords: Any) -> FederatedAlgorithm:
-        return drift(**keywords)._replace(needs_labels=lambda round_number: round_number == 1)
+        return drift(**keywords)._replace(course=Course(stage_1=1))
 
     monkeypatch.setitem(ALGORITHMS, "drift", choosy)
     config.sampling, config.federation.num_labeled_clients = "proportional", 3

@@ -10,7 +10,7 @@ from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.models import from_flax
 
 from flax import nnx  # isort: skip
@@ -117,7 +117,7 @@ def test_training_has_defaults_for_all_but_its_model():
 def test_a_method_without_pseudo_labels_has_no_stage_1():
     model = from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), (4,))
     training = jaxfed.Training(model, labeled_only_rounds=3)
-    assert jaxfed.algorithms.fedavg(training=training).labeled_only_rounds == 0
+    assert jaxfed.algorithms.fedavg(training=training).course.labeled_only_rounds == 0
 
 
 def test_what_pseudo_labels_start_from_is_a_candidate():
@@ -128,7 +128,7 @@ def test_what_pseudo_labels_start_from_is_a_candidate():
         lambda state, cohort, key: (state + 1, {}),
         evaluate=lambda state, federation: {"test_accuracy": qualities[state]},
         validate=lambda state, federation: {"validation_accuracy": qualities[state]},
-        judged_after=2,
+        course=Course(stage_1=2),
     )
     found = simulate(method, jaxfed.Federation.from_clients(clients_of(2)), rounds=5)
     assert [r["round"] for r in found.records if "validation_accuracy" in r] == [0, 2, 5]

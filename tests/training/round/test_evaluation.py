@@ -23,10 +23,10 @@ def test_the_test_split_is_predicted_once(monkeypatch):
 
     judged = evaluation.evaluation_by(Classifier(lambda state: state, probabilities))
     state = np.eye(NUM_CLASSES, dtype=np.float32)
-    expected = judged.predictions(state, FEDERATION)
+    expected = judged.outputs.predictions(state, FEDERATION)
     x, y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
     np.testing.assert_array_equal(expected.label, x.argmax(axis=1))
     monkeypatch.setattr(evaluation, "in_batches", counted)
     assert judged.evaluate(state, FEDERATION)["test_accuracy"] == np.mean(expected.label == y)
-    assert_equal(judged.predictions(state, FEDERATION), expected)
+    assert_equal(judged.outputs.predictions(state, FEDERATION), expected)
     assert passes == [len(y)]

@@ -105,7 +105,9 @@ def test_fedavg_is_the_server_alone_and_sends_nothing():
     assert metrics["clients"] == 0
     assert float(metrics["train_loss"]) == float(metrics["server_train_loss"]) > 0
     assert metrics["server_local_steps"] == 1
-    assert algorithm.needs_labels(1)  # so that no client takes time (jaxfed.federation.clock)
+    assert algorithm.course.needs_labels_in(
+        1
+    )  # so that no client takes time (jaxfed.federation.clock)
 
 
 @pytest.mark.slow

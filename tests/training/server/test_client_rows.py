@@ -146,7 +146,7 @@ def test_selection_keeps_the_model_of_a_network_alone(small):
         training = training_of(Batches("joint", 2, 1))
         algorithm = method(training=training)
         state = algorithm.init(KEY, federation)
-        kept = algorithm.evaluated(state)
+        kept = algorithm.outputs.evaluated(state)
         assert (kept.clients == () and kept is not state) is is_left
         assert algorithm.evaluate(kept, federation) == algorithm.evaluate(state, federation)
     assert without_tables(state) is state

@@ -181,7 +181,7 @@ def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
     federation = jaxfed.Federation.from_clients(clients, num_classes=3)
     schedule = schedule_of(
         *(SECOND, Sampling(1), federation, 0, 12),
-        needs_labels=algorithm.needs_labels,
+        needs_labels=algorithm.course.needs_labels_in,
         asynchrony=Asynchrony(5, 0.0),
     )
     found = jaxfed.simulate(
@@ -220,7 +220,7 @@ def test_who_began_in_stage_1_trains_as_of_stage_1():
     found = jaxfed.simulate(algorithm, federation, **options)
     schedule = schedule_of(
         *(SECOND, Sampling(1), federation, 0, 9),
-        needs_labels=algorithm.needs_labels,
+        needs_labels=algorithm.course.needs_labels_in,
         asynchrony=Asynchrony(5),
     )
     crossing = 0
