@@ -123,14 +123,16 @@ def methods_page(names: Iterable[str] | None = None) -> str:
         "`docs/generate/reference.py`; a method's file has its equations, costs and departures",
         "from its paper. Which one suits you: [choosing a method](choosing.md).",
         "",
-        "| name | method | idea | needs | labels at | what leaves a client | own keys |",
-        "| :-- | :-- | :-- | :-- | :-- | :-- | :-- |",
+        "| name | method | idea | needs | labels at | what leaves a client | on a network | own keys |",
+        "| :-- | :-- | :-- | :-- | :-- | :-- | :-- | :-- |",
     ]
     for entry in described_methods(names):
         keys = ", ".join(f"`{key}`" for key in entry.keys) or "none"
         link = f"[`{entry.name}`](../{entry.module.replace('.', '/')}.py)"
         cited, leaves = entry.cited(entry.declared.cites), entry.declared.leaves
-        lines.append(_row(link, cited, entry.idea, entry.needs, entry.labels_at, leaves, keys))
+        place = "yes" if entry.declared.on_network else "no"
+        cells = link, cited, entry.idea, entry.needs, entry.labels_at, leaves, place, keys
+        lines.append(_row(*cells))
     return "\n".join(lines) + "\n"
 
 

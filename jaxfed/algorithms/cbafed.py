@@ -65,6 +65,7 @@ from jaxfed.training.specification import Training
     title="CBAFed",
     cites="Li, Li, Wang, CVPR 2023",
     leaves="its model's change, and the change of its C class counts",
+    on_network=True,
     pseudo_label="unlabeled",
 )
 def cbafed(

@@ -36,6 +36,7 @@ from jaxfed.training.specification import Training
     title="FedAvg",
     cites="McMahan, Moore, Ramage, Hampson, Agueera y Arcas, AISTATS 2017",
     leaves="its model's change",
+    on_network=True,
     labels_at=EVERYWHERE,
     averages=True,
     weighting=lambda given: None if given.pseudo_label == "none" else "uniform",

@@ -88,6 +88,7 @@ class Own(NamedTuple):
     title="FedCon",
     cites="Long, Wang, Wang, Xiao, Ma, arXiv 2109.04533",
     leaves="its body's change",
+    on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),
     weighting="uniform",

@@ -124,6 +124,7 @@ class Rates(NamedTuple):
     title="FedDure",
     cites="Bai et al., AAAI 2024",
     leaves="its local model's change",
+    on_network=True,
     pseudo_label=ALL,
     two_views=True,
 )

@@ -35,6 +35,7 @@ from jaxfed.training.specification import Training
     title="FedDyn",
     cites="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021",
     leaves="its model's change",
+    on_network=True,
     weighting="uniform",
 )
 def feddyn(

@@ -102,6 +102,7 @@ class Teacher(NamedTuple):
     leaves=(
         "its model's change, and for each class of its labels a row of C probabilities, with C bits"
     ),
+    on_network=True,
     pseudo_label="unlabeled",
     weighting="uniform",
 )

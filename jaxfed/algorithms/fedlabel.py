@@ -30,6 +30,7 @@ from jaxfed.training.specification import Training
     title="FedLabel",
     cites="Cho, Joshi, Dimitriadis, ICCV 2023",
     leaves="its model's change",
+    on_network=True,
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
     two_views=True,

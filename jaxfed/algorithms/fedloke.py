@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     title="FedLoKe",
     cites="Zhang et al., CIKM 2023",
     leaves="the received model's change",
+    on_network=True,
     pseudo_label=ALL,
     two_views=True,
 )

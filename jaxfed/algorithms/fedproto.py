@@ -211,7 +211,7 @@ def prototype_training(
         hooks=(_Store(model, server, jax.jit(server.renewed)),),
     )
     judged = _judged_by_prototypes(training)._asdict()
-    return algorithm._replace(**judged, views=None, sides=None)
+    return algorithm._replace(**judged, views=None)
 
 
 def prototype_loss(

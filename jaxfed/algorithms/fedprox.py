@@ -24,6 +24,7 @@ from jaxfed.training.specification import Training
     title="FedProx",
     cites="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, MLSys 2020",
     leaves="its model's change",
+    on_network=True,
     labels_at=EVERYWHERE,
     averages=True,
     weighting="uniform",

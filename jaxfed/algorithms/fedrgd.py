@@ -127,7 +127,7 @@ def fedrgd(
         after, metrics = plain.round(state, cohort, key)
         return after, {**metrics, "gradient_diversity": after.optimizer.diversity}
 
-    return plain._replace(init=init, round=round, sides=None)
+    return plain._replace(init=init, round=round)
 
 
 class Groups(NamedTuple):

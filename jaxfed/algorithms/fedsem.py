@@ -43,6 +43,7 @@ from jaxfed.training.specification import Training
     title="FedSem",
     cites="Albaseer, Ciftler, Abdallah, Al-Fuqaha, IWCMC 2020",
     leaves="its model's change",
+    on_network=True,
     pseudo_label="teacher",
     labels_at=EVERYWHERE,
 )

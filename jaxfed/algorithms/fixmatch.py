@@ -43,6 +43,7 @@ from jaxfed.training.specification import Training
     title="FixMatch",
     cites="Sohn et al., NeurIPS 2020",
     leaves="its model's change",
+    on_network=True,
     labels_at=EVERYWHERE,
     two_views=True,
     averages=True,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     title="MixMatch",
     cites="Berthelot, Carlini, Goodfellow, Oliver, Papernot, Raffel, NeurIPS 2019",
     leaves="its model's change",
+    on_network=True,
     pseudo_label="unlabeled",
     averages=True,
     unread=("pointwise",),

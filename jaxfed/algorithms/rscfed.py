@@ -83,6 +83,7 @@ class Teacher(NamedTuple):
     title="RSCFed",
     cites="Liang, Lin, Fu, Zhu, Li, CVPR 2022",
     leaves="its model's change",
+    on_network=True,
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
 )

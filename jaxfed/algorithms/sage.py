@@ -47,6 +47,7 @@ from jaxfed.training.specification import Training
     title="SAGE",
     cites="Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025",
     leaves="its model's change",
+    on_network=True,
     labels_at=EVERYWHERE,
     two_views=True,
     averages=True,

@@ -32,6 +32,7 @@ from jaxfed.training.specification import Training
     title="SCAFFOLD",
     cites="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020",
     leaves="its model's change, and its control variate's",
+    on_network=True,
     weighting="uniform",
 )
 def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:

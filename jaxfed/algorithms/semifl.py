@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     title="SemiFL",
     cites="Diao, Ding, Tarokh, NeurIPS 2022",
     leaves="its model's change",
+    on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),
     two_views=True,

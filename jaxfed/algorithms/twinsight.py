@@ -76,6 +76,7 @@ _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector
     title="Twin-sight",
     cites="Zhang, Yang, Tian, Wang, Liu, Han, ICLR 2024",
     leaves="the changes of both networks and the projector",
+    on_network=True,
     pseudo_label=ALL,
     two_views=True,
     averages=True,

@@ -45,6 +45,7 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
     title="XCLP",
     cites="Scott, Yeo, Lampert, TMLR 2023, Section 4.1",
     leaves="the codes of its points, and its part of the label sums",
+    on_network=True,
     one_shot=True,
     takes=("execution", "num_classes"),
     fields={"parameters": Parameters},

@@ -181,7 +181,7 @@ class FederatedAlgorithm(NamedTuple):
     public targets that all of them receive; None: they receive something else, or nothing.
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
-    in one process alone.
+    in one process alone, as a method does that is not declared `on_network`.
 
     `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
     models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.

@@ -53,6 +53,7 @@ class Method:
         title: its name in reports and tables; "": its name in configs.
         cites: its paper, as "authors, venue year"; "" for none.
         leaves: what leaves a client, as in "its model's change"; "": not said.
+        on_network: True if it also runs between processes (`FederatedAlgorithm.sides`).
         one_shot: True if one round labels all points of its cohort and trains no model.
         pooled: True if all clients' data are in one place: a bound, not a federated method.
         takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
@@ -77,6 +78,7 @@ class Method:
     title: str = ""
     cites: str = ""
     leaves: str = ""
+    on_network: bool = False
     one_shot: bool = False
     pooled: bool = False
     takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
@@ -151,8 +153,10 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
             used = {"training", *flat.difference(own.without)}
             rest = {key: value for key, value in keywords.items() if key not in used}
             algorithm: Any = factory(**rest, **objects)
-            if own.one_shot:
-                algorithm = algorithm._replace(course=algorithm.course._replace(one_shot=True))
+            if hasattr(algorithm, "course"):  # anything else is refused where it is used
+                course = algorithm.course._replace(one_shot=own.one_shot)
+                sides = algorithm.sides if own.on_network else None
+                algorithm = algorithm._replace(course=course, sides=sides)
             result: R = algorithm
             return result
 

@@ -148,7 +148,7 @@ class Budget:
                 }
             return after, metrics
 
-        return plain._replace(round=round, sides=None, check_participation=self.check)
+        return plain._replace(round=round, check_participation=self.check)
 
     def check(self, played: Participation) -> None:
         """Check that a run has the cohorts that the guarantee assumes.

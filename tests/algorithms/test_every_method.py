@@ -13,7 +13,7 @@ import pytest
 from on_demand import on_demand
 from rich.console import Console
 
-from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.build import assembly
 from jaxfed.config.methods import needs
 from jaxfed.data import Partition
@@ -284,6 +284,14 @@ def test_clients_without_anything_to_train_on_are_inert(case):
     else:
         found = [algorithm.outputs.predictions(state, federation).confidence for state in states]
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", on_demand(CASES, at_once=("xclp", "fedavg", "fedct", "fedper")))
+def test_it_runs_on_a_network_as_declared(case):
+    name, settings = CASES[case]
+    assert (arranged(name, settings=settings)[2].sides is not None) == declaration_of(
+        name
+    ).on_network
 
 
 AT_ONCE = ("xclp", "fedavg_xclp")

@@ -33,6 +33,8 @@ Labels at the server (its second scenario): the server trains sigma by L_s, psi 
 psi by L_u, sigma held fixed, and only psi is sent back. There the code has psi_threshold = delta_threshold =
 lambda_L1 = 1e-5, one server epoch, and batches of 100.
 
+It runs in simulation only: the server compares what clients have sent, in `ServerState.clients`.
+
 A client sends sigma and psi; it receives sigma, and what is not 0 of psi and of H psi_j. Bytes:
 `jaxfed.algorithms.fedmatch.sparse_message`, one message a part.
 """
@@ -184,7 +186,7 @@ def fedmatch(
             two_part_model.received_bytes(psi_threshold),
         ),
         server_part=ServerPart(server_update),
-    )._replace(sides=None)  # the server compares what clients have sent in `ServerState.clients`
+    )
 
 
 def fedmatch_loss(by_labels: Loss, by_agreement: Loss) -> Loss:

@@ -72,6 +72,7 @@ Over = Literal["labeled", "batch"]
     title="FedSiam",
     cites="Long, Che, Wang, Ye, Luo, Wu, Xiao, Ma, arXiv 2012.03292",
     leaves="the changes of its target network and of selected layers of its online network",
+    on_network=True,
     pseudo_label="unlabeled",
     weighting="uniform",
 )

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     title="ProxyFL",
     cites="Chen, Wang, CVPR 2026, arXiv 2602.21078",
     leaves="its model's change, and the C class shares among its labels and sure predictions",
+    on_network=True,
     pseudo_label=ALL,
     labels_at=EVERYWHERE,
     two_views=True,

@@ -7,8 +7,6 @@ import pytest
 from network_in_process import as_numpy
 from on_demand import on_demand
 
-from jaxfed.testing.method_checks import arranged
-
 COHORT = [2, 3, 5]
 # The last rounds are of stage 2. XLA rounds a labeling of one client and of several differently.
 EXACT = ("fedavg", "fedprox", "scaffold", "feddyn", "fixmatch", "mixmatch", "fedsiam", "protofssl")
@@ -82,10 +80,3 @@ def test_without_any_reply_the_model_stays():
     _, before, _, _, _ = both("scaffold", rounds=1)
     _, after, _, _, _ = both("scaffold", rounds=2, absent=everybody)
     jax.tree.map(np.testing.assert_array_equal, as_numpy(before.model), as_numpy(after.model))
-
-
-@pytest.mark.parametrize(
-    "name", ["fedmatch", "dp_fedavg", "dp_fedavg_records", "fedrgd", "centralized"]
-)
-def test_what_runs_in_one_process_alone_has_no_sides(name):
-    assert arranged(name)[2].sides is None
