@@ -108,8 +108,14 @@ class Registry(UserDict[str, Factory]):
 
         def add(factory: Factory) -> Factory:
             if name in self and (there := _identity(self[name])) != _identity(factory):
-                raise UsageError(f"{self._kind} {name!r}: {'.'.join(there)} has this name already")
-            self._check_keywords(name, factory)
+                raise UsageError(f"{self._kind} {name!r}: {there} has this name already")
+            for parameter in [*inspect.signature(factory).parameters.values()][self._num_given :]:
+                has_default = parameter.default is not parameter.empty
+                if has_default and parameter.kind is not parameter.KEYWORD_ONLY:
+                    raise UsageError(
+                        f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a "
+                        "* in the signature, so that configs can have it"
+                    )
             self._check(name, factory)
             self[name] = factory
             if hasattr(factory, "__dict__"):
@@ -119,21 +125,12 @@ class Registry(UserDict[str, Factory]):
 
         return add
 
-    def _check_keywords(self, name: str, factory: Factory) -> None:
-        for parameter in [*inspect.signature(factory).parameters.values()][self._num_given :]:
-            has_default = parameter.default is not parameter.empty
-            if has_default and parameter.kind is not parameter.KEYWORD_ONLY:
-                raise UsageError(
-                    f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a * in "
-                    "the signature, so that configs can have it"
-                )
-
     def from_outside(self) -> tuple[str, ...]:
         """The registered external names, in order of registration."""
         return tuple(name for name in self if name not in self._reserved)
 
 
-def _identity(factory: Callable) -> tuple[str, str]:
+def _identity(factory: Callable) -> str:
     """Module and qualified name of a factory; equal each time its file is run."""
     inner = getattr(factory, "func", factory)  # a functools.partial
-    return inner.__module__, inner.__qualname__
+    return f"{inner.__module__}.{inner.__qualname__}"

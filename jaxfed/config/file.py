@@ -64,16 +64,13 @@ def read(spec: str) -> ConfigDict:
         signature = inspect.signature(get_config)
         signature.bind(*given)
     except TypeError as error:
-        raise UsageError(
-            f"--config={spec}: {path} has get_config{signature}, which does not take {given} ({error}); "
-            "an experiment's is get_config(variant='')"
-        ) from None
+        wrong = f"{path} has get_config{signature}, which does not take {given} ({error})"
+        allowed = "an experiment's is get_config(variant='')"
+        raise UsageError(f"--config={spec}: {wrong}; {allowed}") from None
     config = get_config(*given)
     if not isinstance(config, ConfigDict):
-        raise UsageError(
-            f"--config={spec}: get_config of {path} returned {type(config).__name__}; a "
-            "ml_collections.ConfigDict is needed"
-        )
+        wrong = f"get_config of {path} returned {type(config).__name__}"
+        raise UsageError(f"--config={spec}: {wrong}; a ml_collections.ConfigDict is needed")
     remember_values(config)
     return config
 
@@ -111,14 +108,12 @@ def load_module(path: str) -> ModuleType:
         sys.path.append(str(folder))  # last, so that nothing installed is hidden
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as error:
+    except (OSError, SyntaxError) as error:
         if error.filename != str(file):
             raise
-        raise UsageError(f"--config={path}: line {error.lineno}: {error.msg}") from error
-    except OSError as error:
-        if error.filename != str(file):
-            raise
-        raise UsageError(f"--config={path}: {error.strerror}") from error
+        wrong = str(error.strerror) if isinstance(error, OSError) else error.msg
+        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"--config={path}: {where}{wrong}") from error
     return module
 
 

@@ -19,6 +19,12 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
+def parents(key: str) -> list[str]:
+    """Return the enclosing sections: `a` and `a.b` for `a.b.c`."""
+    words = key.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
+
+
 def refused(config: ConfigDict, key: str, wrong: str = "", allowed: str = "") -> UsageError:
     """Return the error for the value of a dotted key; `allowed` says what to write instead."""
     value: Any = config

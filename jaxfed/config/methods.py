@@ -1,14 +1,17 @@
-"""Methods of an experiment: their algorithms, and the settings that belong to one method alone.
+"""Methods of an experiment: their algorithms, the settings of one method alone, and the clients' learners.
 
     config.algorithm, config.baselines = "fedavg", ("fedprox", "fedadam")
     config.training.learning_rate = 0.1                        # for all methods that train a model
     config.fedprox = ConfigDict({"mu": 0.1, "training": {"learning_rate": 0.03}})
     config.fedadam = ConfigDict({"algorithm": "fedavg", "training": {"server_optimizer": "adam"}})
+    config.learner.name = "decision_tree"                   # in jaxfed.learners.LEARNERS, or "mixed"
+    config.learner.names = ("decision_tree", "network")     # cycled over the clients if name is "mixed"
+    config.learner.decision_tree.max_depth = 4              # a learner's own keywords
 
 A method's name is that of an algorithm, or of a section with the key `algorithm`. Such a section defines a
 variant of the algorithm; its settings override those in the algorithm's section. A section's `training`
-overrides `config.training` for this method alone. Data, clients, cohorts, rounds and the network belong to
-the experiment. Methods therefore differ only in their sections.
+overrides `config.training` for this method alone. Data, clients, cohorts, rounds, the network and the
+learner of every client belong to the experiment. Methods therefore differ only in their sections.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section
 from jaxfed.config.keys import refused
+from jaxfed.config.sections import MIXED
 from jaxfed.data.client_rows import ClientRows
 from jaxfed.errors import section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import Method, completed, method_settings, needs_of
+from jaxfed.learners import LEARNERS, SCALE_FREE
+from jaxfed.settings import settings_of
 
 _KEYS_OF = {  # field of `LocalTraining` or `ServerTraining` -> keys of `training`
     "augment": ("augmentation",),
@@ -61,10 +66,8 @@ def variants(config: ConfigDict) -> list[str]:
 
 def algorithm_of(config: ConfigDict, name: str) -> str:
     """Return the name of a method's algorithm."""
-    own = own_section(config, name)
-    if "algorithm" in own:  # `get` of a missing key looks for one like it, for a millisecond
-        return str(own["algorithm"])
-    return name
+    own = own_section(config, name)  # whose `get` looks for a key like a missing one: a millisecond
+    return str(own["algorithm"]) if "algorithm" in own else name
 
 
 def factory_of(config: ConfigDict, name: str) -> Callable[..., FederatedAlgorithm]:
@@ -116,8 +119,8 @@ def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
 
 def keywords(config: ConfigDict, name: str) -> dict[str, Any]:
     """Return the keywords of the method's section; a variant's override those of its algorithm's section."""
-    sections = (own_section(config, algorithm_of(config, name)), own_section(config, name))
-    given = {key: value for own in sections for key, value in own.items()}
+    owners = algorithm_of(config, name), name
+    given = {key: value for owner in owners for key, value in own_section(config, owner).items()}
     return {key: value for key, value in given.items() if key not in _NOT_KEYWORDS}
 
 
@@ -138,9 +141,8 @@ def unread_keys(config: ConfigDict, name: str) -> set[str]:
     if needed.pseudo_label == "none":
         keys |= {"batches", "unlabeled_ratio"}  # batches have labeled examples only
     # Views in the data, and the graph's points, use augmentations for every method.
-    if config.preprocessing.views:
-        return keys - {"augmentation", "strong_augmentation"}
-    return keys - {"augmentation"} if config.pseudo_label.augmented_features else keys
+    by_all = {"augmentation", "strong_augmentation"} if config.preprocessing.views else set()
+    return keys - by_all - ({"augmentation"} if config.pseudo_label.augmented_features else set())
 
 
 def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
@@ -160,7 +162,29 @@ def with_own_training(config: ConfigDict, name: str) -> ConfigDict:
 def uses_training(config: ConfigDict, name: str) -> bool:
     """True if the method depends on the network and on `config.training`."""
     needed = needs(config, name)
-    return learner_section.has_networks(config) if needed.has_learners else needed.trains
+    return has_networks(config) if needed.has_learners else needed.trains
+
+
+def learner_names(config: ConfigDict) -> tuple[str, ...]:
+    """Return the names of the clients' learners."""
+    return tuple(config.learner.names) if config.learner.name == MIXED else (config.learner.name,)
+
+
+def learner_takes(name: str, ingredient: str) -> bool:
+    """True if a learner's factory has this keyword."""
+    return name in LEARNERS and ingredient in settings_of(LEARNERS[name])
+
+
+def has_networks(config: ConfigDict) -> bool:
+    """True if some client trains a network, so that sections `training` and `model` matter."""
+    return any(learner_takes(name, "training") for name in learner_names(config))
+
+
+def heeds_scales(config: ConfigDict) -> bool:
+    """True if some client's learner depends on the units of features."""
+    settings = config.learner.get("estimator", {})
+    free = SCALE_FREE | ({"estimator"} if settings.get("is_scaled") else set())
+    return not free.issuperset(learner_names(config))
 
 
 def training_key(config: ConfigDict, name: str, key: str) -> str:
@@ -203,6 +227,5 @@ def _own_training(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
 
 def own_section(config: ConfigDict, name: str) -> ConfigDict:
     """Return the section of a method's name; empty without one."""
-    if name in config and isinstance(config[name], ConfigDict):
-        return config[name]
-    return ConfigDict()
+    is_there = name in config and isinstance(config[name], ConfigDict)
+    return config[name] if is_there else ConfigDict()

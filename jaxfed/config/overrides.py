@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from absl import flags
@@ -19,18 +19,26 @@ from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import placeholder
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import base, learner_section, methods
-from jaxfed.config.keys import flatten, remember_values, remembered_values
+from jaxfed.config import base, methods
+from jaxfed.config.keys import flatten, parents, remember_values, remembered_values
 from jaxfed.config.sections import SECTIONS, TrainingSection
 from jaxfed.config.stored import GONE
 from jaxfed.data import SCHEMES
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError, did_you_mean, nearest
 from jaxfed.federation.method import method_settings
-from jaxfed.learners import LEARNERS
+from jaxfed.learners import INGREDIENTS, LEARNERS
 from jaxfed.models import MODELS, options_of
 from jaxfed.registry import Registry
-from jaxfed.settings import REQUIRED, OneOf, Setting, advice, check_value, settings_of
+from jaxfed.settings import (
+    REQUIRED,
+    OneOf,
+    Setting,
+    advice,
+    check_value,
+    settings_of,
+    takes_any,
+)
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 
 PLUGINS: tuple[Registry[Any], ...] = (PSEUDO_LABELS, READERS, SCHEMES)
@@ -39,17 +47,16 @@ CANDIDATES = "selection.candidates."  # METHOD.KEY follows
 _ALGORITHM = Setting(Annotated[str, OneOf(ALGORITHMS)], "", "algorithm of which it is a variant")
 # Names of other frameworks -> the key here.
 _ELSEWHERE = {
-    **dict.fromkeys(
-        ("clients_per_round", "fraction_fit", "client_fraction", "frac", "participation"),
-        "cohort_size",
-    ),
-    **dict.fromkeys(
-        ("num_rounds", "global_rounds", "communication_rounds", "comm_round"), "rounds"
-    ),
-    **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "training.epochs"),
-    **dict.fromkeys(("lr", "local_lr", "client_lr"), "training.learning_rate"),
-    **dict.fromkeys(("num_users", "n_clients", "total_clients"), "federation.num_clients"),
-    **dict.fromkeys(("num_seeds", "seeds", "trials"), "num_repeats"),
+    name: key
+    for key, names in {
+        "cohort_size": "clients_per_round fraction_fit client_fraction frac participation",
+        "rounds": "num_rounds global_rounds communication_rounds comm_round",
+        "training.epochs": "local_epochs local_ep num_epochs",
+        "training.learning_rate": "lr local_lr client_lr",
+        "federation.num_clients": "num_users n_clients total_clients",
+        "num_repeats": "num_seeds seeds trials",
+    }.items()
+    for name in names.split()
 }
 
 
@@ -103,7 +110,8 @@ def settings_in(config: ConfigDict, section: str) -> Mapping[str, Setting]:
         network = config.get("model", {}).get("name", "")
         return {**own, **options_of(network)} if section == "model" and network in MODELS else own
     if owner == "learner" and inner in LEARNERS:
-        return learner_section.settings_at(inner)
+        known = settings_of(LEARNERS[inner])
+        return {key: one for key, one in known.items() if key not in INGREDIENTS}
     if methods.algorithm_of(config, owner) not in ALGORITHMS:
         return {}
     if dot:
@@ -117,11 +125,9 @@ def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
     if methods.algorithm_of(config, name) not in ALGORITHMS:
         return {}
     if methods.needs(config, name).trains:
-        raise UsageError(
-            f"{name!r} trains a model",
-            key=f"config.{CANDIDATES}{name}",
-            allowed="use a sweep, whose points its validation split chooses among",
-        )
+        allowed = "use a sweep, whose points its validation split chooses among"
+        key = f"config.{CANDIDATES}{name}"
+        raise UsageError(f"{name!r} trains a model", key=key, allowed=allowed)
     return {
         key: one._replace(hint=tuple[one.hint, ...], default=())  # type: ignore[name-defined]
         for key, one in settings_in(config, name).items()
@@ -132,11 +138,12 @@ def _candidates(config: ConfigDict, name: str) -> dict[str, Setting]:
 def setting_of(config: ConfigDict, key: str) -> Setting | None:
     """Return the setting of a key; None for an unknown key."""
     section, _, name = key.rpartition(".")
-    learner = section.removeprefix("learner.")
+    _, dot, learner = section.partition("learner.")
     known = settings_in(config, section)
     if name == "algorithm" and section.isidentifier() and section not in config:
         return _ALGORITHM  # this override defines a new variant
-    if learner != section and name not in known and learner_section.is_open(learner, name):
+    is_open = dot and learner in LEARNERS and takes_any(LEARNERS[learner])
+    if is_open and name not in (*known, *INGREDIENTS):
         return Setting(Any, None, "keyword of the estimator's class")
     return known.get(name)
 
@@ -156,17 +163,13 @@ def value_of(config: ConfigDict, key: str) -> Any:
 
 def known_keys(config: ConfigDict) -> set[str]:
     """Return every key that the config may have."""
-    names = (*ALGORITHMS, *methods.variants(config))
-    names = tuple(name for name in names if methods.algorithm_of(config, name) in ALGORITHMS)
-    trains = {name: methods.needs(config, name).trains for name in names}
-    own = [f"{name}.training" if trains[name] else f"{CANDIDATES}{name}" for name in names]
-    plugins = (name for registry in PLUGINS for name in registry.from_outside())
-    sections = (*SECTIONS, *plugins, *(f"learner.{name}" for name in LEARNERS), *names, *own)
-    return {
-        f"{section}.{key}".lstrip(".")
-        for section in sections
-        for key in settings_in(config, section)
-    }
+    sections = [*SECTIONS, *(f"learner.{name}" for name in LEARNERS)]
+    sections += [name for registry in PLUGINS for name in registry.from_outside()]
+    for name in (*ALGORITHMS, *methods.variants(config)):
+        if methods.algorithm_of(config, name) in ALGORITHMS:
+            trains = methods.needs(config, name).trains
+            sections += [name, f"{name}.training" if trains else f"{CANDIDATES}{name}"]
+    return {f"{one}.{key}".lstrip(".") for one in sections for key in settings_in(config, one)}
 
 
 def unknown_key(key: str, known: Collection[str]) -> UsageError:
@@ -175,8 +178,8 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
         wrong = f"no longer a setting; runs are as with {GONE[key]!r}"
         return UsageError(wrong, key=f"config.{key}", allowed="leave it out")
     section = key.rpartition(".")[0]
-    sections = {parent for name in known for parent in _parents(name)}
-    for parent in _parents(key):
+    sections = {parent for name in known for parent in parents(name)}
+    for parent in parents(key):
         if parent in known:
             return UsageError(f"unknown key; config.{parent} is no section", key=f"config.{key}")
         if parent not in sections:
@@ -187,7 +190,7 @@ def unknown_key(key: str, known: Collection[str]) -> UsageError:
     meant = did_you_mean(dotted or nearest_keys(key, known))
     if not meant and section:
         own = sorted(
-            name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section
+            leaf for owner, _, leaf in (name.rpartition(".") for name in known) if owner == section
         )
         meant = f"; the keys of {section} are {', '.join(own)}"
     return UsageError(f"unknown key{meant}", key=f"config.{key}")
@@ -216,12 +219,6 @@ def nearest_keys(key: str, known: Collection[str]) -> list[str]:
     return found or [name for name in names if leaves[name] in close]
 
 
-def _parents(key: str) -> Iterator[str]:
-    """Yield the enclosing sections: `a` and `a.b` for `a.b.c`."""
-    words = key.split(".")
-    return (".".join(words[:count]) for count in range(1, len(words)))
-
-
 def _reset_sizes(
     config: ConfigDict, overrides: Sequence[str], of_file: Mapping[str, Any] | None
 ) -> None:
@@ -231,8 +228,7 @@ def _reset_sizes(
     been set since, and stay; `of_file` are its values, None if they are not known.
     """
     given = dict(text.partition("=")[::2] for text in overrides)
-    name = given.get("dataset.name")
-    if name is None or name == config.get("dataset", {}).get("name"):
+    if given.get("dataset.name") in (None, config.get("dataset", {}).get("name")):
         return
     there = dict(flatten(config.to_dict()))
     of_file = there if of_file is None else of_file
@@ -262,14 +258,15 @@ def _override(config: ConfigDict, text: str) -> None:
     if setting is None and key not in flat:
         raise unknown_key(key, {*flat, *known_keys(config)})
     default = flat[key] if setting is None else setting.default
-    new = _parsed(key, value, type(default), setting.hint if setting else type(default))
+    hint = setting.hint if setting else type(default)
+    new = _parsed(key, value, type(default), hint)
     if setting is _ALGORITHM:  # its keywords are looked up next
-        check_value(f"config.{key}", new, setting.hint)
+        check_value(f"config.{key}", new, hint)
     if key == "model.name" and new != flat.get(key):
         config.model = ConfigDict({})
-    *parents, name = key.split(".")
+    *sections, name = key.split(".")
     section = config
-    for parent in parents:
+    for parent in sections:
         if parent not in section:
             section[parent] = ConfigDict()
         section = section[parent]

@@ -4,7 +4,7 @@
 
 A method that takes `training` receives a `Training` built from the sections `model`, `training`,
 `pseudo_label`, `xclp`, `per_client_lp` and `execution`. One that takes `learner` receives per-client models
-built from the section `learner` (`jaxfed.config.learner_section`). The settings of a one-shot method may be
+built from the section `learner` (`jaxfed.config.methods`). The settings of a one-shot method may be
 selected by cross-validation (section `selection`).
 """
 
@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxfed import xclp
-from jaxfed.config import learner_section, methods
+from jaxfed.config import methods
 from jaxfed.config.build.networks import check_size, initial_model, make_model
 from jaxfed.config.build.views import change_of, check_augmentation
 from jaxfed.config.sections import MIXED, WITH_MOMENTUM, TrainingSection, section_of
@@ -158,7 +158,7 @@ def ingredients(
             "num_classes": lambda: federation.num_classes,
             "execution": lambda: execution,
         }
-        taken = {key: make[key]() for key in make if learner_section.takes(name, key)}
+        taken = {key: make[key]() for key in make if methods.learner_takes(name, key)}
         with section(f"config.learner.{name}", given):
             made = LEARNERS[name](**taken, **given)
         return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
@@ -178,7 +178,7 @@ def ingredients(
         made = [of_clients(name) for name in learners]
         return mixed(made) if config.learner.name == MIXED else made[0]
 
-    learners = learner_section.names_of(config)
+    learners = methods.learner_names(config)
     make: dict[str, Callable[[], Any]] = {
         "training": training,
         "participation": lambda: participation(

@@ -2,8 +2,8 @@
 
 Where a condition stands:
 
-    on one value                                    in its type hint (`jaxfed.config.overrides.settings_in`)
-    on two values of a section                      in the section's class (`jaxfed.config.sections`)
+    on one value or two of a section                in the section's class (`jaxfed.config.sections`)
+    on one value of a method, learner or network    in its type hint (`jaxfed.config.overrides.settings_in`)
     on two sections, or a section and a method      here; the method by its declaration
     on the number of clients                        in `jaxfed.config.client_numbers`
     on simulated time                               in `jaxfed.config.clock`
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import clock, learner_section, methods
+from jaxfed.config import clock, methods
 from jaxfed.config.build.assembly import label_settings, settings_to_try
 from jaxfed.config.build.networks import saved_models
 from jaxfed.config.build.views import check_views
@@ -25,9 +25,10 @@ from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.config.keys import flatten, refused
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
 from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
-from jaxfed.errors import UsageError
+from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import check_rounds
 from jaxfed.federation.method import Method, checked
+from jaxfed.learners import LEARNERS
 from jaxfed.settings import OneOf, advice, check_complete, check_value
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS, check_source
 from jaxfed.training.pseudo_labels.propagated_labels import is_one_program
@@ -70,28 +71,22 @@ def _check_keys(config: ConfigDict) -> None:
         *parents, leaf = name.split(".")
         owner = config.get(parents[0], {}) if parents else config
         if not isinstance(owner.get(leaf), ConfigDict):
-            raise UsageError(
-                "the section is missing",
-                key=f"config.{name}",
-                allowed="jaxfed.config.base.get_config() has it",
-            )
-    for key, one in shared_settings().items():
+            allowed = "jaxfed.config.base.get_config() has it"
+            raise UsageError("the section is missing", key=f"config.{name}", allowed=allowed)
+    shared = shared_settings()
+    for key, one in shared.items():
         if key not in flat:
             raise UsageError("missing", key=f"config.{key}", allowed=advice(one.hint))
     for name in methods.variants(config):
         key = f"config.{name}.algorithm"
         if name in required or not name.isidentifier():
-            raise UsageError(
-                f"{name!r} cannot name a method",
-                key=key,
-                allowed=f"use an identifier other than the sections {', '.join(required)}",
-            )
+            allowed = f"use an identifier other than the sections {', '.join(required)}"
+            raise UsageError(f"{name!r} cannot name a method", key=key, allowed=allowed)
         check_value(key, config[name].algorithm, Annotated[str, OneOf(ALGORITHMS)])
     for name in (*ALGORITHMS, *methods.variants(config)):
-        section = methods.own_section(config, name)
-        if "training" not in section:
+        if "training" not in methods.own_section(config, name):
             continue
-        own = section["training"]
+        own = config[name]["training"]
         if not isinstance(own, Mapping | ConfigDict):
             allowed = "use a section of training's keys"
             raise UsageError(key=f"config.{name}.training", value=own, allowed=allowed)
@@ -105,7 +100,8 @@ def _check_keys(config: ConfigDict) -> None:
     section_of(config, "model")  # its network decides which keys there are
     # First the sections that those of baselines refer to: the error should name their keys.
     first = ("xclp.", f"{config.algorithm}.")
-    for key, value in sorted(flat.items(), key=lambda item: not item[0].startswith(first)):
+    own = {key: value for key, value in flat.items() if key not in shared}  # sections check theirs
+    for key, value in sorted(own.items(), key=lambda item: not item[0].startswith(first)):
         setting = setting_of(config, key)
         if setting is not None:
             check_value(f"config.{key}", value, setting.hint)
@@ -214,10 +210,17 @@ def _check_labels(config: ConfigDict, name: str, needed: Method) -> None:
 
 
 def _check_learners(config: ConfigDict, name: str, needed: Method) -> None:
-    """Check the clients' learners: that all are networks if the method needs that, and their keywords."""
-    learners = learner_section.names_of(config)
+    """Check that the learners are networks if the method needs that, have all keywords and accept them."""
+    learners = methods.learner_names(config)
     if "network" in needed.takes and learners != ("network",):
         wrong = f"{name!r} shares probabilities or scores; only networks can learn from them"
         raise refused(config, "learner.name", wrong, "use 'network'")
     for learner in learners:
-        learner_section.check_keywords(learner, config.learner.get(learner, {}))
+        owner, given = f"learner.{learner}", config.learner.get(learner, {})
+        known, needed_by = settings_in(config, owner), f"learner.name={learner!r} needs it"
+        check_complete(known, given, f"config.{owner}", needed_by)
+        if learner not in LEARNERS.from_outside() and not methods.learner_takes(
+            learner, "training"
+        ):
+            with section(f"config.{owner}", given):
+                LEARNERS[learner](**_ANY, **given)

@@ -7,15 +7,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.config import learner_section, methods
+from jaxfed.config import methods
 from jaxfed.config.build.assembly import settings_to_try
-from jaxfed.config.keys import flatten
+from jaxfed.config.keys import flatten, parents
+from jaxfed.learners import LEARNERS
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 from jaxfed.xclp.settings import disclosure
 
-_OF_NO_METHOD = ("algorithm", "baselines", "paper_table", "deployment")
-_OF_TRAINING = ("model", "training", "pseudo_label")
+_OF_NO_METHOD = {"algorithm", "baselines", "paper_table", "deployment"}
 # Keys of `training` that per-client networks read; the numbers of steps are keywords of the methods.
 _OF_LEARNING_NETWORKS = (
     *("optimizer", "learning_rate", "schedule", "schedule_rounds", "momentum", "nesterov"),
@@ -26,47 +26,82 @@ _NOT_OF_EPISODES = ("batches", "batch_size", "local_steps", "unlabeled_ratio")  
 
 
 def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
-    """Return the part of a checked config that can change a method's results, nested.
+    """Return the part of a checked config that can change a method's results, by dotted keys.
 
     * Every method sees seed, data, clients, public examples, cohorts, rounds and execution.
     * It sees the keywords of its own section and, if it trains on pseudo-labels, the sections of their
-      sources.
+      sources. The key "method" has its algorithm and these keywords.
     * `training` includes the method's own settings (`jaxfed.config.methods`). One-shot methods do not see it,
       unless their features come from a model that is trained first.
     * `learner` is seen by methods with per-client models; of it and of `model` and `training` they see the
       parts that the clients' learners use.
-    * `selection` is seen if there are candidates to select from.
+    * The key "selection" has the settings to select from, if there are several.
     """
-    seen: dict[str, Any] = methods.with_own_training(config, name).to_dict()
-    of_methods = {*ALGORITHMS, *methods.variants(config)}
-    for key in {*_OF_NO_METHOD, *of_methods, "selection"}:
-        seen.pop(key, None)
-    seen["method"] = (methods.algorithm_of(config, name), methods.keywords(config, name))
-    needed = methods.needs(config, name)
+    seen, needed = methods.with_own_training(config, name), methods.needs(config, name)
+    features_are_trained = config.preprocessing.kind == "federated_features"
+    own, of_training = methods.keywords(config, name), set()
+    unread = {*_OF_NO_METHOD, "selection", *ALGORITHMS, *methods.variants(config)}
     if needed.has_learners:
-        return _seen_by_learners(config, seen)
-    del seen["learner"]
-    if needed.trains:
+        unread |= {"pseudo_label"}
+        unread |= {f"learner.{each}" for each in {*LEARNERS} - {*methods.learner_names(config)}}
+        if not features_are_trained and methods.has_networks(config):
+            of_training = {*seen.training} - {*_OF_LEARNING_NETWORKS}
+        elif not features_are_trained:
+            unread |= {"model", "training"}
+    elif needed.trains:
         taken = _pseudo_labels_taken(config, name)
         # A source's settings are in a section, mostly of its own name, which may also be a method's.
-        sections = {SECTION_OF.get(source, source) for source in taken}
-        seen |= {section: config[section].to_dict() for section in sections.intersection(config)}
-        seen.get("xclp", {}).pop("late_fraction", None)  # of the one-shot method alone
-        if taken <= LABELING_NOTHING:
-            del seen["pseudo_label"]
-        for key in methods.unread_keys(config, name):
-            del seen["training"][key]
-        if "task" in needed.takes:
-            for key in _NOT_OF_EPISODES:
-                del seen["training"][key]
-        return seen
-    if config.preprocessing.kind != "federated_features":
-        for key in _OF_TRAINING:
-            del seen[key]
-    tried = settings_to_try(config, name)
-    if config.selection.settings != "given" and len(tried) > 1:
-        seen["selection"] = (config.selection.folds, config.selection.measure, tried)
-    return seen
+        unread -= {SECTION_OF.get(source, source) for source in taken}
+        unread |= {"learner", "xclp.late_fraction"}  # which is of the one-shot method alone
+        unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
+        of_training = methods.unread_keys(config, name)
+        of_training |= {*_NOT_OF_EPISODES} if "task" in needed.takes else set()
+    else:
+        unread |= {"learner"}
+        unread |= set() if features_are_trained else {"model", "training", "pseudo_label"}
+    unread |= {f"training.{key}" for key in of_training}
+    found = {
+        key: value
+        for key, value in flatten(seen.to_dict())
+        if unread.isdisjoint((key, *parents(key)))
+    }
+    found["method"] = methods.algorithm_of(config, name), own
+    tried, wanted = settings_to_try(config, name), config.selection
+    if not needed.trains and wanted.settings != "given" and len(tried) > 1:
+        found["selection"] = wanted.folds, wanted.measure, tried
+    return found
+
+
+def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
+    """Return the result of `seen_by` by the keys of the config that the user writes.
+
+    Returns:
+        Key -> its name common to all methods, and its value: `fedprox.training.epochs` is
+        `training.epochs`, a variant's keyword is its algorithm's.
+    """
+    seen = seen_by(config, name)
+    (algorithm, own), _ = seen.pop("method"), seen.pop("selection", None)
+    if len(settings_to_try(config, name)) > 1:
+        listed = name if name in config.selection.candidates else algorithm
+        seen |= {
+            f"selection.{key}": value
+            for key, value in flatten(config.selection.to_dict())
+            if parents(key) in ([], ["candidates", f"candidates.{listed}"])
+        }
+    everybody = (0, config.federation.num_clients)
+    if methods.labels_in_one_shot(config, name) and config.cohort_size in everybody:
+        del seen["rounds"]  # there is one
+    found = {}
+    for key, value in seen.items():
+        section, _, leaf = key.partition(".")
+        written = methods.training_key(config, name, leaf) if section == "training" else key
+        found[written] = key, value
+    for word, value in own.items():
+        owner = name if word in methods.own_section(config, name) else algorithm
+        found[f"{owner}.{word}"] = f"{algorithm}.{word}", value
+    if name != algorithm:
+        found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm
+    return found
 
 
 def disclosures(config: ConfigDict) -> list[str]:
@@ -88,64 +123,8 @@ def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
     if not needed.trains:
         own = methods.all_keywords(config, name)
         return own if "hamming" in own else {}
-    by_xclp = {"xclp", "xclp_prototypes"}
-    if needed.has_learners or not by_xclp & _pseudo_labels_taken(config, name):
-        return {}
-    settings: dict[str, Any] = config.xclp.to_dict()
-    return settings
-
-
-def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
-    """Return the result of `seen_by` by the dotted keys of the config.
-
-    Returns:
-        Key -> its name common to all methods, and its value: `fedprox.training.epochs` is
-        `training.epochs`, a variant's keyword is its algorithm's.
-    """
-    seen = seen_by(config, name)
-    algorithm, own = seen.pop("method")
-    found: dict[str, tuple[str, Any]] = {}
-    seen.pop("selection", None)
-    if len(settings_to_try(config, name)) > 1:
-        candidates = config.selection.candidates
-        listed = name if name in candidates else algorithm
-        section = {
-            **{key: config.selection[key] for key in ("settings", "folds", "measure")},
-            "candidates": {listed: candidates.get(listed, ConfigDict()).to_dict()},
-        }
-        found = {key: (key, value) for key, value in flatten({"selection": section})}
-    if has_one_round(config, name):
-        del seen["rounds"]
-    for key, value in flatten(seen):
-        of_training = key.removeprefix("training.")
-        is_own = of_training != key
-        found[methods.training_key(config, name, of_training) if is_own else key] = key, value
-    for word in own:
-        owner = name if word in methods.own_section(config, name) else algorithm
-        found[f"{owner}.{word}"] = f"{algorithm}.{word}", own[word]
-    if name != algorithm:
-        found[f"{name}.algorithm"] = f"{name}.algorithm", algorithm
-    return found
-
-
-def has_one_round(config: ConfigDict, name: str) -> bool:
-    """True for a one-shot method with all clients in a round: it has one round, whatever `rounds` is."""
-    everybody = (0, config.federation.num_clients)
-    return methods.labels_in_one_shot(config, name) and config.cohort_size in everybody
-
-
-def _seen_by_learners(config: ConfigDict, seen: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings of learners that no client has, and of networks if no client has one."""
-    names = {*learner_section.names_of(config), "name", "names"}
-    seen["learner"] = {key: value for key, value in seen["learner"].items() if key in names}
-    del seen["pseudo_label"]
-    if config.preprocessing.kind == "federated_features":
-        return seen
-    if not learner_section.has_networks(config):
-        del seen["model"], seen["training"]
-    else:
-        seen["training"] = {key: seen["training"][key] for key in _OF_LEARNING_NETWORKS}
-    return seen
+    by_xclp = {"xclp", "xclp_prototypes"} & _pseudo_labels_taken(config, name)
+    return config.xclp.to_dict() if by_xclp and not needed.has_learners else {}
 
 
 def takes_no_labels(config: ConfigDict, name: str) -> bool:

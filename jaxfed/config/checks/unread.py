@@ -89,11 +89,8 @@ class Given:
         try:
             without = with_overrides(base, others)
             before = dict(flatten(without.to_dict()))
-            changed = {
-                key
-                for key in {*run.values, *before}
-                if key not in run.values or key not in before or run.values[key] != before[key]
-            }
+            there = {*run.values, *before}
+            changed = {key for key in there if run.values.get(key, ...) != before.get(key, ...)}
             if all(map(run.objection, changed)):
                 check(without)
                 there = Run(without, self._audited)

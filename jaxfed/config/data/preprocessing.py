@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import learner_section, methods
+from jaxfed.config import methods
 from jaxfed.config.build.views import (
     num_rows,
     with_views,
@@ -148,7 +148,7 @@ def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
     heed = [
         name
         for name, needed in needs.items()
-        if not needed.trains or (needed.has_learners and learner_section.heeds_scales(config))
+        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
     ]
     if not heed:
         return
