@@ -36,7 +36,7 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
     # Imported late, so that --helpshort and a mistyped flag are answered at once.
     from jaxfed.config import file as config_file
     from jaxfed.config.checks import check
-    from jaxfed.config.checks.unread import check_given
+    from jaxfed.config.checks.reading import check_given
     from jaxfed.config.overrides import with_overrides
     from jaxfed.experiment.costs.answer_costs import answers_public
     from jaxfed.experiment.run.environment import describe

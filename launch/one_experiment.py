@@ -56,7 +56,7 @@ def conducted(
         from jaxfed.api.conduct import conduct, present
         from jaxfed.config import file as config_file
         from jaxfed.config.checks import check
-        from jaxfed.config.checks.unread import check_given
+        from jaxfed.config.checks.reading import check_given
         from jaxfed.config.keys import flatten
         from jaxfed.config.overrides import with_overrides
         from jaxfed.experiment.run.progress import RunProgress

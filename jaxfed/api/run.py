@@ -26,7 +26,7 @@ from jaxfed.api.notebook import Stopped
 from jaxfed.api.result import Result
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check
-from jaxfed.config.checks.unread import check_given
+from jaxfed.config.checks.reading import check_given
 from jaxfed.config.overrides import as_text, with_overrides
 from jaxfed.errors import UsageError
 from jaxfed.experiment.run.progress import RunProgress

@@ -91,18 +91,13 @@ def check_tested_alike(config: ConfigDict) -> None:
     Raises:
         UsageError: methods that label clients' points beside methods that train, and a central test set.
     """
-    by_kind = {labels_in_one_shot(config, name): name for name in chosen(config)}
+    by_kind = {needs(config, name).one_shot: name for name in chosen(config)}
     if config.federation.test == "central" and len(by_kind) > 1:
         wrong = (
             f"{by_kind[True]!r} labels clients' points, so only {by_kind[False]!r} would be tested"
         )
         allowed = "use 'clients': both are then tested on clients' new points"
         raise refused(config, "federation.test", wrong, allowed)
-
-
-def labels_in_one_shot(config: ConfigDict, name: str) -> bool:
-    """True if one round of the method labels all points of its cohort and trains no model."""
-    return needs(config, name).one_shot
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:

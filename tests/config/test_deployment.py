@@ -4,7 +4,7 @@ import pytest
 
 from jaxfed.config import base
 from jaxfed.config.checks.check import check
-from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.checks.reading import seen_by
 from jaxfed.config.overrides import with_overrides
 from jaxfed.config.sections import Deployment, section_of
 from jaxfed.errors import UsageError

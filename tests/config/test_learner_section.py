@@ -7,7 +7,7 @@ import jaxfed
 from jaxfed.config import file
 from jaxfed.config.build import assembly
 from jaxfed.config.checks import check
-from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.checks.reading import seen_by
 from jaxfed.errors import UsageError
 from jaxfed.experiment.costs.costs import method_costs
 from jaxfed.federation.clients import Federation

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import file
 from jaxfed.config.checks.check import check
-from jaxfed.config.checks.unread import check_given
+from jaxfed.config.checks.reading import check_given
 from jaxfed.config.overrides import with_overrides
 from jaxfed.errors import UsageError
 

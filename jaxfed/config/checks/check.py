@@ -167,7 +167,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
     """Check that a method can learn from labels of their holder: the clients, or the server."""
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
-    if place == "server" and methods.labels_in_one_shot(config, name):
+    if place == "server" and needed.one_shot:
         wrong = f"{name!r} labels in one shot by labels that clients have"
     elif place == "server" and needed.has_learners:
         wrong = f"clients of {name!r} learn from labels of their own"

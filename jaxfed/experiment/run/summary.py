@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.checks.fingerprint import takes_no_labels
+from jaxfed.config.checks.reading import takes_no_labels
 from jaxfed.config.keys import flatten
 from jaxfed.experiment.store.records import measure
 from jaxfed.federation.algorithm import HAS_NO_MODEL

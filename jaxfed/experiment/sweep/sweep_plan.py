@@ -1,6 +1,6 @@
 """Points of a sweep, from `sweep(add)` of a config file or from a grid; every point is checked.
 
-A baseline whose settings are the same at several points (`jaxfed.config.checks.fingerprint`) runs at one of
+A baseline whose settings are the same at several points (`jaxfed.config.checks.reading`) runs at one of
 them and its rows are reused at the others. In a sweep over `xclp.alpha`, for example, client_knn runs once.
 The main algorithm runs at every point.
 """
@@ -22,8 +22,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import file as config_file
 from jaxfed.config import methods
 from jaxfed.config.checks import check
-from jaxfed.config.checks.fingerprint import seen_by
-from jaxfed.config.checks.unread import Given
+from jaxfed.config.checks.reading import Given, seen_by
 from jaxfed.config.keys import flatten
 from jaxfed.config.overrides import as_text, value_of, with_overrides
 from jaxfed.errors import UsageError

@@ -9,7 +9,7 @@ from jaxfed.config import base
 from jaxfed.config.build.networks import make_model
 from jaxfed.config.build.views import change_of, view_rows
 from jaxfed.config.checks.check import check
-from jaxfed.config.checks.fingerprint import keys_seen_by
+from jaxfed.config.checks.reading import keys_seen_by
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError

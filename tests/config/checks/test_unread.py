@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.on_device.commands import experiments
 from jaxfed.config import file, methods
-from jaxfed.config.checks import check, unread
-from jaxfed.config.checks.unread import Run, check_given
+from jaxfed.config.checks import check, reading
+from jaxfed.config.checks.reading import Run, check_given
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import setting_of, with_overrides
 from jaxfed.data import Dataset
@@ -100,8 +100,8 @@ def test_each_key_of_each_config_counts_or_has_a_reason(name):
     config = file.load(f"{name}.py:smoke")
     run, ours = Run(config), methods.chosen(config)
     reasons = {key: run.objection(key) for key in run.values}
-    always = {*unread._OF_THE_RUN, "seed", "num_repeats", "cohort_size", "dataset.name"}
-    always |= {key for key in reasons if key.partition(".")[0] in unread._WAYS_TO_RUN}
+    always = {*reading._OF_THE_RUN, "seed", "num_repeats", "cohort_size", "dataset.name"}
+    always |= {key for key in reasons if key.partition(".")[0] in reading._WAYS_TO_RUN}
     assert not any(reasons[key] for key in always)
     for key in (key for key, reason in reasons.items() if reason):
         section, _, leaf = key.rpartition(".")
