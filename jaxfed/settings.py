@@ -280,11 +280,7 @@ def check_each(known: Mapping[str, Setting], given: Mapping[str, Any], owner: st
 def check_complete(
     known: Mapping[str, Setting], given: Mapping[str, Any], owner: str, needed: str
 ) -> None:
-    """Check that no setting without a default is missing; `needed` says in the error what needs it.
-
-    Raises:
-        UsageError: names the first missing one.
-    """
+    """Check that no setting without a default is missing; `needed` says in the error what needs it."""
     for name, one in known.items():
         if one.default is REQUIRED and name not in given:
             raise UsageError("missing", key=name, owner=owner, allowed=needed)

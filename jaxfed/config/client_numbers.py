@@ -33,9 +33,6 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
     size that sampling can give: fewer clients sometimes need more partners
     (`jaxfed.secure.session.neighborhoods`).
-
-    Raises:
-        UsageError: names the key.
     """
     numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
     for key, number in numbers.items():
@@ -62,11 +59,7 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
 
 
 def check_scheduled_partners(config: ConfigDict, name: str, schedule: Schedule) -> None:
-    """Check the mask partners of a method whose cohorts depend on simulated time (`clock.schedule`).
-
-    Raises:
-        UsageError: names the key.
-    """
+    """Check the mask partners of a method whose cohorts depend on simulated time (`clock.schedule`)."""
     for size, first, naming in _partners_of(config, name):
         later = schedule.rounds[first:]
         _check_partners(size, {len(one.clients) for one in later}, naming)

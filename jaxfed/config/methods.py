@@ -86,11 +86,7 @@ def clients_for(config: ConfigDict, name: str, federation: Federation) -> Federa
 
 
 def check_tested_alike(config: ConfigDict) -> None:
-    """Refuse a table of methods that are tested on different examples, or not at all.
-
-    Raises:
-        UsageError: methods that label clients' points beside methods that train, and a central test set.
-    """
+    """Refuse methods that label clients' points beside methods that train with a central test set."""
     by_kind = {needs(config, name).one_shot: name for name in chosen(config)}
     if config.federation.test == "central" and len(by_kind) > 1:
         wrong = (
@@ -101,11 +97,7 @@ def check_tested_alike(config: ConfigDict) -> None:
 
 
 def check_trains(config: ConfigDict, name: str, wanted: str) -> None:
-    """Check that a method trains a model by `config.training`; `wanted` names the feature that needs it.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Check that a method trains a model by `config.training`; `wanted` names the feature that needs it."""
     if not needs(config, name).trains:
         key = "algorithm" if name == config.algorithm else "baselines"
         allowed = f"use methods that train a model; {wanted} are defined for them only"

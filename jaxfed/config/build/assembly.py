@@ -349,11 +349,7 @@ def _at_most(size: int, most: int) -> int:
 def label_settings(
     config: ConfigDict, num_classes: int
 ) -> tuple[xclp.Parameters, xclp.Propagation]:
-    """Return the settings of pseudo-labels by XCLP, and by label propagation inside each client.
-
-    Raises:
-        UsageError: values that do not go together.
-    """
+    """Return the settings of pseudo-labels by XCLP, and by label propagation inside each client."""
     own = {key: config.xclp[key] for key in config.xclp if key in settings_of(xclp.Parameters)}
     with section("config.xclp", config.xclp):  # its other keys are of the one-shot method alone
         parameters = xclp.Parameters(num_classes=num_classes, **own)

@@ -80,11 +80,7 @@ def make_model(
 
 
 def check_size(config: ConfigDict, model: Model) -> None:
-    """Refuse a model whose parameters exceed the memory; nothing is computed.
-
-    Raises:
-        UsageError: as described.
-    """
+    """Refuse a model whose parameters exceed the memory; nothing is computed."""
     num_bytes = num_bytes_of(jax.eval_shape(model.init, jax.random.key(0)))
     given = {key: value for key, value in config.model.items() if key != "name"}
     options = ", ".join(f"{key}={value}" for key, value in given.items())
@@ -182,11 +178,7 @@ def _saved_model(config: ConfigDict, repeat: int) -> Checkpoint:
 
 
 def _pretrained_network(config: ConfigDict) -> Network:
-    """Return the description of the network that there are released weights for.
-
-    Raises:
-        UsageError: the config's network has no released weights.
-    """
+    """Return the description of the config's network, which must have released weights."""
     if config.model.name not in NETWORKS:
         wrong = f"there are no weights for model.name={config.model.name!r}"
         allowed = f"set model.name to one of {', '.join(map(repr, NETWORKS))}"

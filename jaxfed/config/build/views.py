@@ -116,12 +116,7 @@ def check_augmentation(config: ConfigDict, key: str, x: np.ndarray) -> None:
 
 
 def check_views(config: ConfigDict) -> None:
-    """Check that there are views to draw, and that every method of the run trains on them.
-
-    Raises:
-        UsageError: no augmentation, an augmentation of a method's own, a method that labels in one shot or
-            trains other learners.
-    """
+    """Check that there are views to draw, and that every method of the run trains on them."""
     key = "preprocessing.views"
     if not config.preprocessing.views:
         return

@@ -46,8 +46,7 @@ def check(config: ConfigDict) -> None:
     """Check every key and value of a config before any data is read or any file is written.
 
     Raises:
-        UsageError: names the first key that is unknown, missing, of the wrong type or out of range,
-            or two keys that contradict each other.
+        UsageError: names the first wrong key, or two that contradict each other.
     """
     _check_keys(config)
     for name in SECTIONS:

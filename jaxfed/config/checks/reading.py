@@ -145,11 +145,6 @@ def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
     return config.xclp.to_dict() if by_xclp and not needed.has_learners else {}
 
 
-def takes_no_labels(config: ConfigDict, name: str) -> bool:
-    """True for a method that trains its model on given labels alone, in all of its rounds."""
-    return _pseudo_labels_taken(config, name) == {"none"}
-
-
 def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
     """Return the sources of labels that a method may use; all of them if it does not declare its own."""
     source = methods.needs(config, name).pseudo_label

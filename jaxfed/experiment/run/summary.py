@@ -8,7 +8,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
-from jaxfed.config.checks.reading import takes_no_labels
 from jaxfed.config.keys import flatten
 from jaxfed.experiment.store.records import measure
 from jaxfed.federation.algorithm import HAS_NO_MODEL
@@ -90,7 +89,7 @@ def _undone(config: ConfigDict, name: str, records: list[Record]) -> str:
             )
     elif selected is not None:
         stage_1 = methods.with_own_training(config, name).training.labeled_only_rounds
-        if selected <= stage_1 and not takes_no_labels(config, name):
+        if selected <= stage_1 and methods.needs(config, name).pseudo_label != "none":
             return f"validation selected a state of stage 1 (rounds 1 to {stage_1}), on given labels alone"
     return ""
 
