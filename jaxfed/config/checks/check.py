@@ -166,11 +166,7 @@ def _check_own_training(config: ConfigDict, name: str) -> None:
 def _check_place_of_labels(config: ConfigDict, name: str, needed: Method) -> None:
     """Check that a method can learn from labels of their holder: the clients, or the server."""
     place, wrong, allowed = config.federation.labels_at, "", "use 'clients'"
-    if place == "server" and needed.one_shot:
-        wrong = f"{name!r} labels in one shot by labels that clients have"
-    elif place == "server" and needed.has_learners:
-        wrong = f"clients of {name!r} learn from labels of their own"
-    elif needed.trains and not needed.has_learners and place not in needed.labels_at:
+    if (needed.trains or needed.one_shot) and place not in needed.labels_at:
         (other,) = needed.labels_at
         wrong = f"{name!r} needs labels at the {other}"
         allowed = f"use {other!r}; {_ONE_TABLE}"
