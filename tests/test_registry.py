@@ -1,16 +1,21 @@
 """Names for code from outside: no own one is taken, and running a file twice is no mistake."""
 
+import re
 import textwrap
 
 import pytest
 
+from docs.generate import reference
 from jaxfed.api.run import run
-from jaxfed.config import file
+from jaxfed.config import file, methods
 from jaxfed.config.checks import check
+from jaxfed.config.checks.fingerprint import seen_by
+from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError
 from jaxfed.experiment.sweep import sweep_plan
 from jaxfed.registry import Registry
+from jaxfed.reports.documents.report import write_report
 
 
 def one():
@@ -151,3 +156,80 @@ def test_a_network_that_does_not_mind_the_classes_is_refused(tmp_path):
     )
     with pytest.raises(UsageError, match=r"'stubborn_network': has 5 outputs for 2 classes"):
         run(path, progress=False)
+
+
+ONE_FILE = """
+from ml_collections import ConfigDict
+
+from jaxfed.algorithms import ALGORITHMS
+from jaxfed.algorithms.fixmatch import fixmatch
+from jaxfed.config.file import shipped
+from jaxfed.federation.method import method
+from jaxfed.settings import Share
+
+
+@ALGORITHMS.register("onefile")
+@method(
+    title="One-File",
+    cites="Somebody, Nobody, Anybody, ICML 2026",
+    leaves="all that it has",
+    two_views=True,
+    weighting="uniform",
+)
+def onefile(*, training, sureness: Share = 0.7):
+    \"\"\"FixMatch under another name.
+
+    Args:
+        sureness: threshold of a pseudo-label.
+    \"\"\"
+    return fixmatch(training=training, threshold=sureness)
+
+
+def get_config(variant=""):
+    config = shipped("fedavg_xclp").get_config("smoke")
+    config.algorithm, config.baselines = "onefile", ("fedavg",)
+    config.onefile = ConfigDict({"sureness": 0.5})
+    config.onefile_sure = ConfigDict({"algorithm": "onefile", "sureness": 0.9})
+    config.training.strong_augmentation = ("translate:1",)
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("one") / "one_file.py"
+    path.write_text(ONE_FILE)
+    config = file.load(str(path))
+    check.check(config)
+    return str(path), config
+
+
+def test_a_method_of_one_file_is_in_every_table_report_and_page(one_file, tmp_path):
+    path, _ = one_file
+    small = {"dataset__train_size": 300, "num_repeats": 1, "execution__plots": False}
+    run(path, workdir=tmp_path / "run", progress=False, **small)
+    write_report([tmp_path / "run"], tmp_path / "report")
+    report = (tmp_path / "report/report.md").read_text()
+    assert re.search(r"^\| .*One-File \|", report, re.MULTILINE)
+    (row,) = (
+        line for line in reference.methods_page(["onefile"]).splitlines() if "`onefile`" in line
+    )
+    assert "One-File (Somebody, Nobody, Anybody, ICML 2026)" in row
+    assert "| a network | clients | all that it has | no | `sureness` |" in row
+    cells = "`onefile` | One-File (Somebody et al., ICML 2026) | clients | all that it has"
+    assert f"| {cells} |" in reference.methods_table(["onefile"])
+
+
+def test_what_a_method_of_one_file_declares_is_checked(one_file):
+    path, config = one_file
+    needed = methods.needs(config, "onefile_sure")
+    assert (needed.two_views, needed.weighting, needed.on_network) == (True, "uniform", False)
+    assert seen_by(config, "onefile_sure")["method"] == ("onefile", {"sureness": 0.9})
+    for override, wrong in {
+        "training.strong_augmentation=()": "'onefile' compares two views of an example",
+        "onefile.sureness=2": r"config\.onefile\.sureness=2\.0: use numbers from 0 to 1",
+        "federation.labels_at=server": "'onefile' needs labels at the clients",
+    }.items():
+        with pytest.raises(UsageError, match=wrong):
+            check.check(file.load(path, [override]))
+    assert "threshold of a pseudo-label" in help_text("onefile.sureness", config)

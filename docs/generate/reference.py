@@ -7,6 +7,7 @@ python -m docs.generate.reference table           # into README.md
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -68,8 +69,8 @@ class Entry(NamedTuple):
 
     @property
     def docstring(self) -> str:
-        """The docstring of its module, whose first line is "TITLE: its idea."."""
-        return sys.modules[self.module].__doc__ or ""
+        """The docstring of its file, whose first line is "TITLE: its idea.", or else its own."""
+        return inspect.unwrap(self.factory).__globals__["__doc__"] or self.factory.__doc__ or ""
 
     @property
     def idea(self) -> str:
