@@ -27,11 +27,6 @@ def step(center, x, y, weight):
     return moved
 
 
-def of_client(target, place):
-    """What one client of a cohort is taught."""
-    return np.asarray(target if target.ndim == 1 else target[place])
-
-
 def nearest(center, x):
     return np.square(x[:, None] - center).sum(axis=-1).argmin(axis=1).astype(np.int32)
 
@@ -55,8 +50,8 @@ def toy(*, fails=(), mute=(), has_probabilities=True):
                 weight = np.ones(len(y))
                 if taught is not None:
                     x = np.concatenate([x, taught.x])
-                    y = np.concatenate([y, of_client(taught.label, place)])
-                    weight = np.concatenate([weight, of_client(taught.weight, place)])
+                    y = np.concatenate([y, taught.label])
+                    weight = np.concatenate([weight, taught.weight])
                 for _ in range(steps):
                     center[client] = step(center[client], x, y, weight)
                 is_there[client] = True

@@ -52,8 +52,8 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.learners.evaluation import ClientModels, judged_by
-from jaxfed.learners.network_answers import SPOILED, answering
-from jaxfed.learners.networks import network
+from jaxfed.learners.learner import SPOILED
+from jaxfed.learners.networks import answering, largest, network
 from jaxfed.models.head import head_paths
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
@@ -312,9 +312,7 @@ def _judged_by_prototypes(training: Training) -> Evaluation:
 
     using = Training(model._replace(apply=by_distance), execution=training.execution)
     learner = network(training=training.with_defaults(UNREAD_BY_LEARNERS))._replace(
-        predict=answering(
-            using, lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32), -1, SPOILED
-        ),
+        predict=answering(using, largest, -1, SPOILED),
         predict_proba=answering(using, jax.nn.softmax, 0, np.nan),
         scores=None,
     )

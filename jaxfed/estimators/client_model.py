@@ -1,5 +1,8 @@
 """One client's classifier: fitted on weighted examples of some classes, with predictions over all classes.
 
+`Recipe("tree", "sklearn.tree.DecisionTreeClassifier", {"max_depth": 4})` names the class, of scikit-learn,
+XGBoost or imodels, and its settings; `fitted(Task(recipe, x, y, weight, seed))` is a `ClientModel`.
+
 A client may have only some of the C classes. They are numbered 0..k-1 for its estimator, as XGBoost requires
 and all others accept. Predictions are mapped back; the other classes have probability 0. With a single class
 the model always predicts it, without an estimator.
@@ -8,13 +11,126 @@ the model always predicts it, without an estimator.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxfed.estimators.recipe import Recipe, one_line
+from jaxfed.errors import UsageError
+
+# Package -> its requirements file.
+_PACKAGES = {
+    "sklearn": "requirements.txt",
+    "xgboost": "requirements-learners.txt",
+    "imodels": "requirements-learners.txt",
+}
+
+RULE_FIT = "jaxfed.estimators.rule_fit.RuleFit"  # extends a class of imodels
+# Forests with a seed per tree: the trees do not depend on the number of threads.
+_FORESTS = ("sklearn.ensemble.RandomForestClassifier", "sklearn.ensemble.ExtraTreesClassifier")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Specification of each client's estimator.
+
+    Attributes:
+        name: the learner's, for messages.
+        path: the class, "sklearn.tree.DecisionTreeClassifier"; of the packages above only, or `RULE_FIT`.
+        settings: its keywords.
+        is_scaled: standardize examples first, by means and deviations of the training rows.
+
+    Raises:
+        UsageError: another package or one that is not installed, a name that is not a classifier in it,
+            keywords or values that it does not accept.
+    """
+
+    name: str
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    is_scaled: bool = False
+
+    def __post_init__(self) -> None:
+        """Build one estimator, so errors appear before any client trains."""
+        from sklearn.base import is_classifier
+
+        made = self.estimator(seed=0)
+        if not is_classifier(made):
+            raise self._refused("is no classifier")
+        own = made.steps[-1][1] if self.is_scaled else made
+        # scikit-learn validates values only in `fit`: every client of every round would report an error.
+        if hasattr(own, "_parameter_constraints") and hasattr(own, "_validate_params"):
+            try:
+                own._validate_params()
+            except ValueError as error:
+                raise self._refused(one_line(error)) from error
+
+    def estimator(self, seed: int) -> Any:
+        """Return a new, unfitted estimator; all its randomness comes from the seed."""
+        made_of = self._class()
+        settings = dict(self.settings)
+        if self.path.startswith("xgboost."):
+            settings.setdefault("n_jobs", 1)  # processes, not threads, share the cores
+        try:
+            made = made_of(**settings)
+        except TypeError as error:
+            raise self._refused(one_line(error)) from error
+        if self.is_scaled:
+            from sklearn.pipeline import make_pipeline
+            from sklearn.preprocessing import StandardScaler
+
+            made = make_pipeline(StandardScaler(), made)
+        random = [
+            name
+            for name, value in made.get_params().items()
+            if name.rpartition("__")[2] == "random_state" and value is None
+        ]
+        return made.set_params(**dict.fromkeys(random, seed))
+
+    @property
+    def is_forest(self) -> bool:
+        """True if more threads (`n_jobs`) fit the same model in less time."""
+        return self.path in _FORESTS and "n_jobs" not in self.settings and not self.is_scaled
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True if estimators of this kind predict probabilities."""
+        return hasattr(self.estimator(seed=0), "predict_proba")
+
+    def weights_keyword(self, estimator: Any) -> str | None:
+        """The keyword of `fit` for weights of examples; None if it takes none."""
+        from sklearn.utils.validation import has_fit_parameter
+
+        last, prefix = estimator, ""
+        if self.is_scaled:
+            step, last = estimator.steps[-1]
+            prefix = f"{step}__"
+        return f"{prefix}sample_weight" if has_fit_parameter(last, "sample_weight") else None
+
+    def _class(self) -> type:
+        module, _, name = self.path.rpartition(".")
+        package = "imodels" if self.path == RULE_FIT else module.partition(".")[0]
+        if package not in _PACKAGES:
+            allowed = f"use a class of {', '.join(_PACKAGES)}"
+            raise self._refused(allowed=allowed)
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise UsageError(
+                f"{self.name}: needs {package}, which is not installed: pip install -r {_PACKAGES[package]}"
+            ) from error
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise self._refused("there is no such class") from error
+        if not isinstance(found, type):
+            raise self._refused("is no class")
+        return found
+
+    def _refused(self, wrong: str = "", allowed: str = "") -> UsageError:
+        return UsageError(wrong, key="estimator", value=self.path, allowed=allowed)
 
 
 class NoPredictionError(ValueError):
@@ -114,11 +230,8 @@ def fitted(task: Task) -> ClientModel:
     classes = classes.astype(np.int32)
     if len(classes) == 1:
         return ClientModel(None, classes)
-    make = partial(recipe.estimator, task.seed)
-    estimator = make()
+    estimator = recipe.estimator(task.seed)
     keyword = recipe.weights_keyword(estimator)
-    if recipe.is_binary and len(classes) > 2:
-        estimator = OneVsRest(make, len(classes))
     with threadpool_limits(1), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         if recipe.is_forest:
@@ -130,19 +243,22 @@ def fitted(task: Task) -> ClientModel:
         accuracy = float(np.mean(model.labels(x) == y))
         if recipe.has_probabilities:
             model.probabilities(x, int(classes[-1]) + 1)
-    lines = dict.fromkeys(one_line(each.message) for each in warned)
-    told = tuple(line for line in lines if not line.startswith(recipe.harmless))
-    return model._replace(train_accuracy=accuracy, warnings=told)
+    lines = tuple(dict.fromkeys(one_line(each.message) for each in warned))
+    return model._replace(train_accuracy=accuracy, warnings=lines)
 
 
 def fitted_or_why(task: Task) -> ClientModel | str:
     """The fitted model, or the error in one line."""
     try:
         return fitted(task)
-    except NoPredictionError as error:
-        return one_line(error)
     except Exception as error:  # any error of an estimator
-        return f"{type(error).__name__}: {one_line(error)}"
+        return reason(error)
+
+
+def reason(error: Exception) -> str:
+    """Why an estimator failed, in one line: with the kind of an error that is its own."""
+    kind = "" if isinstance(error, NoPredictionError) else f"{type(error).__name__}: "
+    return f"{kind}{one_line(error)}"
 
 
 def _table(x: np.ndarray) -> np.ndarray:
@@ -153,27 +269,7 @@ def _table(x: np.ndarray) -> np.ndarray:
     return flat if np.issubdtype(flat.dtype, np.floating) else flat.astype(np.float32)
 
 
-class OneVsRest:
-    """k binary estimators, each for one of the classes 0..k-1 against the rest, with the interface of one.
-
-    p_c = P_c(x) / sum_c' P_c'(x), P_c by class c's estimator; label = argmax_c p_c, the first of equals.
-    """
-
-    def __init__(self, make: Callable[[], Any], num_classes: int) -> None:
-        self._estimators = [make() for _ in range(num_classes)]
-
-    def fit(self, x: np.ndarray, y: np.ndarray, **weights: np.ndarray) -> OneVsRest:
-        """Fit each estimator on its class, 1, against the others, 0."""
-        for number, estimator in enumerate(self._estimators):
-            estimator.fit(x, (y == number).astype(np.int32), **weights)
-        return self
-
-    def predict_proba(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities, float64 [n, k]; 1 / k each if all estimators give 0."""
-        own = np.stack([one.predict_proba(x)[:, 1] for one in self._estimators], axis=1)
-        total = own.sum(axis=1, keepdims=True)
-        return np.divide(own, total, out=np.full_like(own, 1 / own.shape[1]), where=total > 0)
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Labels, int64 [n]."""
-        return self.predict_proba(x).argmax(axis=1)
+def one_line(error: object) -> str:
+    """Text of an error or a warning in one line of at most 200 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."

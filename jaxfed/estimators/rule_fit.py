@@ -16,6 +16,9 @@ over rules r(x), 0 or 1, the paths from the roots of boosted trees. The class ex
 * The probability of class 1 is 1 / (1 + exp(-z)), z = b + sum_r a_r r(x), as in the likelihood above. imodels
   has softmax(1 - z, z): it doubles the log-odds, and predicts class 1 only from z = 1/2 on, a probability of
   0.62.
+
+With more than two classes there is one such model for each class against the rest, with probabilities P_c:
+p_c = P_c(x) / sum_c' P_c'(x), and the label is argmax_c p_c, the first of equals.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from typing import Any
 import numpy as np
 from imodels import RuleFitClassifier
 from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 _PENALTIES = np.logspace(4, -4, num=100)[:-1]  # imodels' own, 1 / C; it never takes its last
@@ -35,10 +39,13 @@ _FIRST, _STEP, _MOST = 48, 4, 12  # where the search begins, C = 0.75; its secon
 _COMPARE = {"<=": operator.le, ">": operator.gt, "<": operator.lt, ">=": operator.ge}
 _COUNTS = 1e-6  # a coefficient above this, over the mean of y, is one: imodels' threshold
 
+# scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
+_OLD_NAME = r"\s*('penalty' was deprecated|Inconsistent values: penalty=l1 with l1_ratio=0\.0)"
+
 _Scored = tuple[list[Any], list[float], Any]  # rules, coefficients, intercept
 
 
-class RuleFit(RuleFitClassifier):
+class BinaryRuleFit(RuleFitClassifier):
     """imodels' classifier of two classes, with its keywords; `cv` has no effect.
 
     Cost: some three to seven L1-penalized fits over n examples and the trees' rules, 2 to 4 a tree.
@@ -111,6 +118,45 @@ class RuleFit(RuleFitClassifier):
     def _number(scored: _Scored, y: np.ndarray) -> int:
         """Rules, and linear terms where there are any, that count."""
         return int(np.count_nonzero(np.abs(scored[1]) > _COUNTS / np.mean(np.abs(y))))
+
+
+class RuleFit(ClassifierMixin, BaseEstimator):
+    """RuleFit without linear terms, of classes 0..k-1.
+
+    Args:
+        tree_size: number of leaves of the trees that give the rules.
+        max_rules: largest number of rules.
+        random_state: seed of the trees.
+    """
+
+    def __init__(
+        self, tree_size: int = 4, max_rules: int = 200, random_state: int | None = None
+    ) -> None:
+        self.tree_size, self.max_rules, self.random_state = tree_size, max_rules, random_state
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> RuleFit:
+        """Fit on y, or with more than two classes each class, 1, against the others, 0."""
+        self.classes_ = np.unique(y)
+        several = len(self.classes_) > 2
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _OLD_NAME)
+            self.models_ = [
+                BinaryRuleFit(**self.get_params(), include_linear=False).fit(X, own)
+                for own in ([(y == c).astype(np.int32) for c in self.classes_] if several else [y])
+            ]
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """Probabilities, float64 [n, k]; 1 / k each if all models give 0."""
+        if len(self.models_) == 1:
+            return self.models_[0].predict_proba(X)
+        own = np.stack([one.predict_proba(X)[:, 1] for one in self.models_], axis=1)
+        total = own.sum(axis=1, keepdims=True)
+        return np.divide(own, total, out=np.full_like(own, 1 / own.shape[1]), where=total > 0)
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Labels, int64 [n]."""
+        return self.predict_proba(X).argmax(axis=1)
 
 
 def _satisfied(columns: dict[str, np.ndarray], rule: str, num_examples: int) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Array
-from jaxfed.learners.learner import Learner, LearnerError, State
+from jaxfed.learners.learner import SPOILED, Learner, LearnerError, State
 
 Question = Literal["predict", "predict_proba", "scores"]
 
@@ -67,9 +67,6 @@ def answers_of(
                 raise
             failed |= there
             ids[np.isin(ids, list(there))] = -1
-            if error.answers is not None:  # the other clients need not predict again
-                given = error.answers
-                break
     answers = np.full((len(ids), len(x)), -1, np.int32)
     if question != "predict":
         answers = np.zeros((len(ids), len(x), num_classes), np.float32)
@@ -102,10 +99,10 @@ def why_no_answer(
         return f"answers an array {answer.shape}; use {shape}"
     if not np.issubdtype(answer.dtype, kind):
         return f"answers {answer.dtype}; use {'integers' if kind is np.integer else 'floats'}"
+    if not np.isfinite(answer).all() or (question == "predict" and (answer == SPOILED).any()):
+        return "answers from scores that are nan or infinite"
     if question == "predict":
         return _outside(answer, -1, num_classes - 1, "class")
-    if not np.isfinite(answer).all():
-        return "answers that are nan or infinite"
     if question == "predict_proba":
         return _outside(answer, -_ROUNDING, 1 + _ROUNDING, "probability")
     return _outside(answer, -LARGEST_SCORE, LARGEST_SCORE, "score")

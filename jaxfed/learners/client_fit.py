@@ -27,7 +27,7 @@ from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.execution.settings import HERE
 from jaxfed.host.row_table import RowTable
 from jaxfed.learners.answers import Question, answers_of
-from jaxfed.learners.learner import Learner, LearnerError, State, Taught, check_classes
+from jaxfed.learners.learner import SPOILED, Learner, LearnerError, State, Taught, check_classes
 from jaxfed.random_streams import Stream
 from jaxfed.training.server.client_rows import rows_for, took_part
 
@@ -119,8 +119,10 @@ def _spoiled(turn: ClientFit, learner: Learner, cohort: Cohort, taught: Taught |
         place = int(np.flatnonzero(np.asarray(cohort.client_id) == client)[0])
         x = np.asarray(cohort.x[place]) if taught is None else taught.x
         try:
-            learner.predict(turn.state, np.asarray([client], np.int32), x)
+            labels = learner.predict(turn.state, np.asarray([client], np.int32), x)
         except LearnerError:
+            labels = np.full(1, SPOILED)
+        if (np.asarray(labels) == SPOILED).any():
             spoiled.append(client)
     return spoiled
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from jaxfed.estimators.recipe import Recipe
+from jaxfed.estimators.client_model import RULE_FIT, Recipe
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.learners.learner import Learner
 from jaxfed.learners.refitting import refitting
@@ -109,17 +109,7 @@ def rulefit(
         max_rules: largest number of rules.
         pseudo_weight: lambda, factor on the weights of public labels; the client's own labels have weight 1.
     """
-    settings = {"tree_size": tree_size, "max_rules": max_rules, "include_linear": False}
-    # scikit-learn 1.8 and 1.9 warn about the old name of the L1 penalty that imodels uses.
-    old_name = ("'penalty' was deprecated", "Inconsistent values: penalty=l1 with l1_ratio=0.0")
-    recipe = Recipe(
-        "rulefit",
-        "jaxfed.estimators.rule_fit.RuleFit",
-        settings,
-        is_binary=True,
-        harmless=old_name,
-        derived_from="imodels",
-    )
+    recipe = Recipe("rulefit", RULE_FIT, {"tree_size": tree_size, "max_rules": max_rules})
     return refitting(recipe, num_classes, pseudo_weight, execution)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.errors import UsageError
@@ -30,6 +31,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
 
 State = Any  # a pytree of arrays, of all M clients
+SPOILED = -2  # in place of a class: the model's scores are nan or infinite
 
 
 class Taught(NamedTuple):
@@ -39,16 +41,20 @@ class Taught(NamedTuple):
 
     Fields:
         x: [U, ...].
-        label: int32 [U], the same for all clients, or [K, U], one row for each client of the cohort; -1
-            where the consensus abstained, or no label is known yet.
-        weight: float32 [U] or [K, U], 0 or more.
-        soft: float32 [U, C] or [K, U, C], probabilities or scores, for learners that distill; None: none.
+        label: int32 [U]; -1 where the consensus abstained, or no label is known yet.
+        weight: float32 [U], 0 or more.
+        soft: float32 [U, C], probabilities or scores, for learners that distill; None: none.
     """
 
     x: Array
     label: Array
     weight: Array
     soft: Array | None = None
+
+    def counts(self, public_loss: str = "label") -> jax.Array:
+        """bool [U]: examples to learn from, those with a target and a weight."""
+        has_weight = jnp.asarray(self.weight) > 0
+        return has_weight & (self.label >= 0) if public_loss == "label" else has_weight
 
 
 class Fitted(NamedTuple):
@@ -98,8 +104,8 @@ class Predict(Protocol):
     def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
         """Return int32 [K, n] of clients int32 [K] and examples [n, ...].
 
-        A client that has no model yet, since it had nothing to learn from, has -1, no vote. Rows without a
-        client (id -1) are arbitrary.
+        A client that has no model yet, since it had nothing to learn from, has -1, no vote, and an example
+        whose scores are nan or infinite `SPOILED`. Rows without a client (id -1) are arbitrary.
         """
         ...
 
@@ -168,15 +174,14 @@ def check_taught(taught: Taught, cohort: Cohort) -> None:
             f"public examples are {x.dtype} {x.shape[1:]}, clients' own {own.dtype} {own.shape[2:]}; "
             "use the same"
         )
-    clients, num_public = len(cohort.client_id), len(x)
-    for name, target in (("label", taught.label), ("weight", taught.weight), ("soft", taught.soft)):
+    for name in ("label", "weight", "soft"):
+        target = getattr(taught, name)
         if target is None:
             continue
         shape = target.shape[:-1] if name == "soft" else target.shape  # a target has C scores
-        if shape not in ((num_public,), (clients, num_public)):
+        if shape != (len(x),):
             raise UsageError(
-                f"taught.{name}: shape {target.shape} for {num_public} public examples and {clients} "
-                "clients; use a target for each example, of all clients alike or of each"
+                f"taught.{name}: shape {target.shape} for {len(x)} public examples; use a target for each"
             )
 
 
@@ -201,8 +206,6 @@ class LearnerError(UsageError):
         learner: its name.
         why: the reason, in one line.
         failed: client -> reason, of all that are known to have failed.
-        answers: the answers of all clients; rows of `failed` are arbitrary. None if the others have not
-            answered.
     """
 
     def __init__(
@@ -212,8 +215,7 @@ class LearnerError(UsageError):
         why: str,
         *,
         failed: Mapping[int, str] | None = None,
-        answers: np.ndarray | None = None,
     ) -> None:
         self.client, self.learner, self.why = client, learner, why
-        self.failed, self.answers = {client: why, **(failed or {})}, answers
+        self.failed = {client: why, **(failed or {})}
         super().__init__(f"client {client}, {learner}: {why}")

@@ -56,7 +56,7 @@ def mixed(learners: Sequence[Learner]) -> Learner:
             ids = np.asarray(cohort.client_id)[places] // num_parts
             own = chosen(cohort, places)._replace(client_id=ids)
             outcome = learners[part].fit(
-                state[part], own, _taught_to(taught, places), jax.random.fold_in(key, part), steps
+                state[part], own, taught, jax.random.fold_in(key, part), steps
             )
             states[part] = outcome.state
             failed |= {own * num_parts + part: why for own, why in outcome.failed.items()}
@@ -65,35 +65,26 @@ def mixed(learners: Sequence[Learner]) -> Learner:
 
     def lifted(name: str) -> PredictProba:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
-            answers: np.ndarray | None = None
-            failed: dict[int, str] = {}
+            found = []
             for part, places in _places(client_id, num_parts):
                 ids = np.asarray(client_id)[places] // num_parts
                 try:
                     answer = getattr(learners[part], name)(state[part], ids, x)
                 except LearnerError as error:
-                    failed |= {own * num_parts + part: why for own, why in error.failed.items()}
-                    if error.answers is None:
-                        client = error.client * num_parts + part
-                        raise LearnerError(
-                            client, error.learner, error.why, failed=failed
-                        ) from error
-                    answer = error.answers
+                    failed = {own * num_parts + part: why for own, why in error.failed.items()}
+                    client = error.client * num_parts + part
+                    raise LearnerError(client, error.learner, error.why, failed=failed) from error
                 if np.shape(answer)[:2] != (len(ids), len(x)):
                     client = int(np.asarray(client_id)[places][0])
                     why = f"answers an array {np.shape(answer)} for {len(ids)} clients, {len(x)} examples"
                     raise LearnerError(client, learners[part].name_of(int(ids[0])), why)
-                if answers is None:
-                    nothing = -1 if name == "predict" else 0
-                    shape = (len(client_id), *answer.shape[1:])
-                    answers = np.full(shape, nothing, answer.dtype)
-                answers[places] = answer
-            if failed:
-                client, why = next(iter(failed.items()))
-                learner = learners[client % num_parts].name_of(client // num_parts)
-                raise LearnerError(client, learner, why, failed=failed, answers=answers)
-            if answers is None:  # all rows are without a client
+                found.append((places, answer))
+            if not found:  # all rows are without a client
                 return np.asarray(getattr(learners[0], name)(state[0], np.asarray(client_id), x))
+            shape, dtype = (len(client_id), *found[0][1].shape[1:]), found[0][1].dtype
+            answers = np.full(shape, -1 if name == "predict" else 0, dtype)
+            for places, answer in found:
+                answers[places] = answer
             return answers
 
         return ask
@@ -132,20 +123,6 @@ def _places(client_id: Array, num_parts: int) -> list[tuple[int, np.ndarray]]:
     ids = np.asarray(client_id)
     parts = np.where(ids < 0, -1, ids % num_parts)
     return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts[parts >= 0])]
-
-
-def _taught_to(taught: Taught | None, places: np.ndarray) -> Taught | None:
-    """Select the targets of the clients at these places; targets common to all stay."""
-    if taught is None:
-        return None
-
-    def own(target: Array | None, axes: int) -> Array | None:
-        return target if target is None or target.ndim == axes else target[places]
-
-    label, weight = own(taught.label, 1), own(taught.weight, 1)
-    assert label is not None
-    assert weight is not None
-    return Taught(taught.x, label, weight, own(taught.soft, 2))
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

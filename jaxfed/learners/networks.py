@@ -2,8 +2,12 @@
 
     for each of the round's steps:   w <- w - optimizer(grad (own batch + lambda public batch))
 
-with the loss of `jaxfed.learners.public_loss` and the batches of `jaxfed.learners.own_batches`. Parameters,
-BatchNorm statistics and optimizers are per client; nothing is averaged.
+with the loss of `jaxfed.learners.public_loss`. Parameters, BatchNorm statistics and optimizers are per
+client; nothing is averaged.
+
+A round of FedCT is a handful of steps, far less than an epoch. So a client's epochs span its rounds: step s,
+counted over all rounds, takes batch s mod E of epoch s div E, with E batches per epoch. Every epoch has the
+client's labeled examples in a new random order.
 """
 
 from __future__ import annotations
@@ -23,15 +27,24 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.learners.learner import Fitted, Learner, Taught, check_classes, check_taught
-from jaxfed.learners.network_answers import NAME, SPOILED, answering
-from jaxfed.learners.own_batches import own_batches
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
+from jaxfed.kernels.devices.padding import in_batches
+from jaxfed.kernels.permutation import permuted
+from jaxfed.learners.learner import (
+    SPOILED,
+    Fitted,
+    Learner,
+    Predict,
+    Taught,
+    check_classes,
+    check_taught,
+)
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, public_rows, taught_loss
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
+from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.client_rows import (
     CohortRows,
@@ -44,6 +57,9 @@ from jaxfed.training.server.client_rows import (
 )
 from jaxfed.training.server.server_state import client_keys, is_finite
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training, num_outputs
+
+_AHEAD = 32  # steps whose rows are drawn at once
+_BATCH = 500  # examples at a time in prediction
 
 
 class NetworkState(NamedTuple):
@@ -65,11 +81,10 @@ class NetworkState(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """One client of a fit, or all of them; `targets` are the per-client targets of `PublicBatch`."""
+    """One client of a fit, or all of them."""
 
     state: NetworkState
     data: ClientData
-    targets: dict[str, jax.Array]
     key: jax.Array
 
 
@@ -104,12 +119,11 @@ def network(
     labels trains on public ones alone. A client with neither
     takes no step, and has no vote unless there is an `initial_model`. If a network is not finite after a
     round, it counts as failed, and its client keeps the previous one. A network with finite parameters whose
-    scores are nan or infinite has no valid answers.
+    scores are nan or infinite has no valid answers: `SPOILED` in place of a class, else nan.
 
     Raises:
         UsageError: a value that is not allowed, or that no network reads; in `fit`, a soft loss without soft
             targets.
-        LearnerError: in all predictions, scores that are nan or infinite; it has the others' answers.
 
     Cost: a step is a forward and a backward pass over both batches. A program is compiled for each number of
     clients, for fits with and without public labels, and for all clients in order, whose states are not
@@ -120,11 +134,11 @@ def network(
     return Learner(
         networks.init,
         networks.fit,
-        predict=answering(training, _largest, -1, SPOILED),
+        predict=answering(training, largest, -1, SPOILED),
         predict_proba=answering(training, jax.nn.softmax, 0, np.nan),
         scores=answering(training, lambda logits: logits, 0, np.nan),
         renewed=networks.renewed,
-        name_of=lambda client: NAME,
+        name_of=lambda client: "network",
     )
 
 
@@ -188,14 +202,10 @@ class _Networks:
         if taught is not None:
             check_taught(taught, cohort)
         cohort = padded(cohort, self.training.execution.clients_multiple)
-        targets, own = _targets(taught, self.public_loss, len(cohort.client_id))
-        public_x = None if taught is None else jnp.asarray(taught.x)
-        shared = public_x, targets, jnp.int32(steps)
+        shared = _on_device(taught, self.public_loss), jnp.int32(steps)
         is_everyone = np.array_equal(cohort.client_id, np.arange(len(state.fits)))
         ids = np.asarray(cohort.client_id)
-        trained = self.program(
-            of_cohort(state, ids), cohort, shared, own, key, is_everyone=is_everyone
-        )
+        trained = self.program(of_cohort(state, ids), cohort, shared, key, is_everyone=is_everyone)
         trained = trained._replace(state=written_back(state, trained.state, ids))
         ids, loss, taken, is_whole = jax.device_get(
             (cohort.client_id, trained.loss, trained.steps, trained.is_whole)
@@ -227,7 +237,6 @@ class _Networks:
         state: NetworkState,
         cohort: Cohort,
         shared: Any,
-        own: dict[str, jax.Array],
         key: jax.Array,
         *,
         is_everyone: bool,
@@ -239,7 +248,7 @@ class _Networks:
         # For large networks, copying states in and out takes as long as two steps.
         is_all = is_everyone and not isinstance(state.fits, CohortRows)
         before = state if is_all else gather(state, cohort.client_id)
-        clients = _Client(before, data, own, client_keys(key, cohort))
+        clients = _Client(before, data, client_keys(key, cohort))
         trained = self.fit_clients((shared, examples), clients)
         if is_all:
             return trained
@@ -248,12 +257,11 @@ class _Networks:
     def fit_one(self, shared: Any, client: _Client) -> _Trained:
         """Local steps of one client."""
         training = self.training
-        (public_x, targets, most_steps), examples = shared
+        (public, most_steps), examples = shared
         state = client.state
         data = client.data._replace(x=joined(examples, client.data.x))
-        public, learns = None, jnp.any(usable(data))
-        if public_x is not None:
-            public = PublicBatch(public_x, **{"soft": None, **targets, **client.targets})
+        learns = jnp.any(usable(data))
+        if public is not None:
             learns |= jnp.any(public.counts(self.public_loss))
         loss = self.loss(public)
         steps = jnp.where(learns, most_steps, 0)
@@ -277,7 +285,7 @@ class _Networks:
         )
         return _outcome(state, trained)
 
-    def loss(self, public: PublicBatch | None) -> Loss:
+    def loss(self, public: Taught | None) -> Loss:
         """The loss of own labels, and of the targets of public examples."""
         training = self.training
         if public is None:
@@ -294,8 +302,81 @@ class _Networks:
         )
 
 
-def _largest(logits: jax.Array) -> jax.Array:
+def largest(logits: jax.Array) -> jax.Array:
+    """The class with the largest score, int32 [...]."""
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def answering(
+    training: Training,
+    of_logits: Callable[[jax.Array], jax.Array],
+    without: int,
+    spoiled: float,
+) -> Predict:
+    """Return the prediction by this function of logits, for all clients in one program.
+
+    Args:
+        training: its model.
+        of_logits: float32 [..., C] -> the answer.
+        without: answer of a client without a network.
+        spoiled: answer for logits that are nan or infinite.
+
+    A state has the fields `model` and `fits` of `NetworkState`.
+    """
+
+    @jitted
+    def answers(models: nnx.State, is_there: jax.Array, x: jax.Array) -> jax.Array:
+        logits = training.execution.map_clients(lambda x, one: training.model.apply(one, x))(
+            x, models
+        )
+        logits = logits.astype(jnp.float32)
+        answer = of_logits(logits)
+        is_whole = (
+            jnp.isfinite(logits).all(axis=-1).reshape(*logits.shape[:2], *(1,) * (answer.ndim - 2))
+        )
+        answer = jnp.where(is_whole, answer, jnp.asarray(spoiled, answer.dtype))
+        is_there = is_there.reshape(-1, *(1,) * (answer.ndim - 1))
+        return jnp.moveaxis(jnp.where(is_there, answer, without), 0, 1)
+
+    def predict(state: Any, client_id: Array, x: Array) -> np.ndarray:
+        ids = np.asarray(client_id)
+        missing = -len(ids) % training.execution.clients_multiple
+        rows = np.concatenate([ids, np.full(missing, -1, ids.dtype)])
+        models, fits = gather((state.model, state.fits), rows)
+        is_there = (fits > 0) | (training.initial_model is not None)
+        answer = in_batches(lambda batch: answers(models, is_there, batch), x, _BATCH)
+        return np.ascontiguousarray(np.moveaxis(answer, 1, 0)[: len(ids)])
+
+    return predict
+
+
+def own_batches(
+    data: ClientData, key: jax.Array, *, size: int, done: jax.Array, steps: jax.Array
+) -> BatchPlan:
+    """Return the rows of one client's next steps, from its own usable examples.
+
+    Args:
+        data: the client's examples, [N, ...]; padding and unlabeled ones change nothing.
+        key: typed, the client's own, the same in all rounds.
+        size: examples per batch; the last batch of an epoch is filled with unused examples.
+        done: int32 scalar, steps in all rounds before.
+        steps: int32 scalar, steps of this round.
+
+    Cost: one stable sort of N flags per round, and one call of `permuted` per 32 steps.
+    """
+    is_own = usable(data)
+    own = jnp.argsort(~is_own, stable=True).astype(jnp.int32)
+    count = jnp.sum(is_own, dtype=jnp.int32)
+    there = jnp.maximum(count, 1)
+    per_epoch = (there + size - 1) // size
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        number = done + step
+        position = number % per_epoch * size + jnp.arange(size, dtype=jnp.int32)
+        epoch_key = jax.random.fold_in(key, number // per_epoch)
+        return own[permuted(epoch_key, position % there, there)], position < count
+
+    return BatchPlan(steps, rows, ahead=_AHEAD)
 
 
 def _outcome(before: NetworkState, trained: Trained) -> _Trained:
@@ -312,26 +393,13 @@ def _outcome(before: NetworkState, trained: Trained) -> _Trained:
     return _Trained(state, trained.loss, trained.num_steps, is_whole)
 
 
-def _targets(
-    taught: Taught | None, public_loss: str, num_clients: int
-) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Split the targets into those common to all clients, and per-client ones with K rows."""
+def _on_device(taught: Taught | None, public_loss: str) -> Taught | None:
     if taught is None:
-        return {}, {}
-    if public_loss != "label" and taught.soft is None:
+        return None
+    if public_loss == "label":
+        taught = taught._replace(soft=None)
+    elif taught.soft is None:
         raise UsageError(
             f"public_loss={public_loss!r}: needs soft targets, Taught.soft; without them use 'label'"
         )
-    alike: dict[str, jax.Array] = {}
-    own: dict[str, jax.Array] = {}
-    for name, target, axes in (
-        ("label", taught.label, 1),
-        ("weight", taught.weight, 1),
-        ("soft", taught.soft if public_loss != "label" else None, 2),
-    ):
-        if target is not None and target.ndim == axes:
-            alike[name] = jnp.asarray(target)
-        elif target is not None:
-            missing = num_clients - len(target)
-            own[name] = jnp.pad(jnp.asarray(target), [(0, missing)] + [(0, 0)] * axes)
-    return alike, own
+    return jax.tree.map(jnp.asarray, taught)

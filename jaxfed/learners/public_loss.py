@@ -15,12 +15,13 @@ Both batches go through the network together: BatchNorm's statistics cover both,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxfed.learners.learner import Taught
 from jaxfed.training.local.consistency import soft_cross_entropy
 from jaxfed.training.local.losses import (
     Augment,
@@ -57,29 +58,8 @@ SOFT_DISTANCES: dict[str, SoftDistance] = {
 PUBLIC_LOSSES = ("label", *SOFT_DISTANCES)
 
 
-class PublicBatch(NamedTuple):
-    """Public examples and their targets, for one client.
-
-    Fields:
-        x: [U, ...].
-        label: int32 [U]; -1 for none.
-        weight: float32 [U].
-        soft: float32 [U, C]; None: labels alone.
-    """
-
-    x: jax.Array
-    label: jax.Array
-    weight: jax.Array
-    soft: jax.Array | None
-
-    def counts(self, public_loss: str) -> jax.Array:
-        """bool [U]: examples to learn from, those with a target and a weight."""
-        has_weight = self.weight > 0
-        return has_weight & (self.label >= 0) if public_loss == "label" else has_weight
-
-
 def public_rows(
-    public: PublicBatch, *, batch_size: int, public_loss: str = "label"
+    public: Taught, *, batch_size: int, public_loss: str = "label"
 ) -> Callable[[jax.Array], jax.Array]:
     """Return the draw of P: a step's key -> rows of U, int32 [|P|], with replacement among `counts`.
 
@@ -98,7 +78,7 @@ def public_rows(
 
 def taught_loss(
     model: Model,
-    public: PublicBatch,
+    public: Taught,
     *,
     pseudo_weight: float,
     public_loss: str = "label",
@@ -140,7 +120,7 @@ def taught_loss(
                 ]
             ),
             batch.x,
-            taken(public.x, rows),
+            taken(jnp.asarray(public.x), rows),
         )
         logits, state = augmented_logits(model, state, x, pass_key, augment)
         on_own, on_public = logits[: len(batch.x)], logits[len(batch.x) :]

@@ -4,31 +4,43 @@
 
 A pickled estimator may run code when it is read, and one of another version may not be readable. So a state
 holds no estimators. It holds the training data of each estimator's last fit, which with the seed determines
-the estimator. The estimators are cached in memory by a digest of that data (`jaxfed.learners.fitted_models`).
+the estimator. The estimators are cached in memory by a digest of that data (`FittedModels`).
 They are fitted again for a state from a checkpoint: repeated fits are identical. A state holds digests of
 examples, not the examples; those passed to `init` and `fit` are stored in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import atexit
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from threadpoolctl import threadpool_limits
 
 from jaxfed.errors import UsageError
-from jaxfed.estimators.client_model import ClientModel, NoPredictionError
-from jaxfed.estimators.recipe import Recipe, one_line
+from jaxfed.estimators.client_model import (
+    ClientModel,
+    Recipe,
+    Task,
+    fitted_or_why,
+    reason,
+)
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.execution.result_cache import digest_of
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import own_examples
+from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners.fitted_models import FittedModels, Lesson
 from jaxfed.learners.learner import (
     Fitted,
     Learner,
@@ -40,6 +52,29 @@ from jaxfed.learners.learner import (
 from jaxfed.training.server.client_rows import rows_for
 
 _KEPT_PER_CLIENT = 2  # the newest model, and that of an older state
+
+
+class Lesson(NamedTuple):
+    """Training data of one client's estimator.
+
+    Fields:
+        seed: int32 scalar.
+        own: uint8 [32], digest of its own labeled examples.
+        public: uint8 [32], digest of the public examples.
+        label: int32 [U], the public labels; -1 for none.
+        weight: float32 [U], 0 or more.
+    """
+
+    seed: np.ndarray
+    own: np.ndarray
+    public: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def public_rows(self) -> np.ndarray:
+        """int64, the public examples with a label and a positive weight."""
+        return np.flatnonzero((self.label >= 0) & (self.weight > 0))
 
 
 class EstimatorState(NamedTuple):
@@ -141,12 +176,10 @@ class _Estimators:
         if made:
             clients = np.array(list(made))
             is_fitted[clients] = True
-            rows = zip(*(lessons[client] for client in made), strict=True)
-            lesson = Lesson(
-                *(
-                    _replaced(*each, clients)
-                    for each in zip(lesson, map(np.stack, rows), strict=True)
-                )
+            lesson = jax.tree.map(
+                lambda field, *new: _replaced(field, np.stack(new), clients),
+                *(lesson, *(lessons[client] for client in made)),
+                is_leaf=lambda field: isinstance(field, RowTable),
             )
         accuracy = [model.train_accuracy for model in made.values()]
         metrics = {"train_accuracy": float(np.mean(accuracy))} if made else {}
@@ -182,7 +215,7 @@ class _Estimators:
             own = self.models.remember(x[place][is_own], labels)
             lesson = _of_one(before, client)._replace(own=own)
             if taught is not None and public is not None:
-                label, weight = (_of_client(each, place) for each in (taught.label, taught.weight))
+                label, weight = np.asarray(taught.label), np.asarray(taught.weight)
                 lesson = lesson._replace(public=public, label=label, weight=weight)
             else:
                 lesson = lesson._replace(label=np.full_like(lesson.label, -1))
@@ -192,26 +225,25 @@ class _Estimators:
 
     def predict(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
         """Classes by these clients' estimators."""
-        table = np.asarray(x)
-        labels = np.full((len(client_id), len(table)), -1, np.int32)
-        for place, answer in self.asked(state, client_id, lambda model: model.labels(table)):
-            labels[place] = answer
-        return labels
+        labels = np.full((len(client_id), len(x)), -1, np.int32)
+        return self.answered(labels, state, client_id, lambda model: model.labels(np.asarray(x)))
 
     def predict_proba(self, state: EstimatorState, client_id: Array, x: Array) -> np.ndarray:
         """Probabilities by these clients' estimators."""
-        table = np.asarray(x)
-        spread = np.zeros((len(client_id), len(table), self.num_classes), np.float32)
-        for place, answer in self.asked(
-            state, client_id, lambda model: model.probabilities(table, self.num_classes)
-        ):
-            spread[place] = answer
-        return spread
+        spread = np.zeros((len(client_id), len(x), self.num_classes), np.float32)
+        return self.answered(
+            *(spread, state, client_id),
+            lambda model: model.probabilities(np.asarray(x), self.num_classes),
+        )
 
-    def asked(
-        self, state: EstimatorState, client_id: Array, ask: Callable[[ClientModel], np.ndarray]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the place of each client that has a model, and its answer."""
+    def answered(
+        self,
+        answers: np.ndarray,
+        state: EstimatorState,
+        client_id: Array,
+        ask: Callable[[ClientModel], np.ndarray],
+    ) -> np.ndarray:
+        """Write the answers of the clients that have a model into their rows."""
         name = self.recipe.name
         is_fitted, ids = np.asarray(state.is_fitted), np.asarray(client_id)
         there = {int(client) for client in ids if client >= 0 and is_fitted[client]}
@@ -223,20 +255,14 @@ class _Estimators:
                 continue
             try:
                 with threadpool_limits(1):
-                    yield place, ask(made[client])
-            except NoPredictionError as error:
-                raise LearnerError(client, name, one_line(error)) from error
+                    answers[place] = ask(made[client])
             except Exception as error:  # from the estimator, of any kind
-                why = f"{type(error).__name__}: {one_line(error)}"
-                raise LearnerError(client, name, why) from error
+                raise LearnerError(client, name, reason(error)) from error
+        return answers
 
 
 def _remember_public(models: FittedModels, x: np.ndarray) -> np.ndarray:
     return models.remember(x, np.zeros(0, np.int32))
-
-
-def _of_client(target: Array, place: int) -> np.ndarray:
-    return np.asarray(target if target.ndim == 1 else target[place])
 
 
 def _of_one(lesson: Lesson, client: int) -> Lesson:
@@ -250,3 +276,112 @@ def _replaced(field: Any, rows: np.ndarray, clients: np.ndarray) -> Any:
     copy = np.array(field)
     copy[clients] = rows
     return copy
+
+
+class FittedModels:
+    """Cache of the models of one recipe.
+
+    Attributes:
+        capacity: largest number of models; the least recently used are dropped first.
+    """
+
+    def __init__(self, recipe: Recipe, *, pseudo_weight: float, workers: int) -> None:
+        self.capacity = 1
+        self._recipe, self._pseudo_weight, self._workers = recipe, pseudo_weight, workers
+        self._examples: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        self._models: OrderedDict[bytes, ClientModel] = OrderedDict()
+        self._told: set[str] = set()
+
+    def remember(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Store examples [n, ...] and labels int32 [n] for lessons; return their digest, uint8 [32]."""
+        digest = digest_of((x, y))
+        self._examples.setdefault(digest, (x, y))
+        return np.frombuffer(digest, np.uint8)
+
+    def of(self, lessons: Mapping[int, Lesson]) -> tuple[dict[int, ClientModel], dict[int, str]]:
+        """Return the clients' models, and for the others the reason of their failure.
+
+        Raises:
+            UsageError: a lesson of examples that were never remembered.
+        """
+        digests = {client: digest_of(tuple(lesson)) for client, lesson in lessons.items()}
+        missing = {
+            digest: client for client, digest in digests.items() if digest not in self._models
+        }
+        tasks = [self._task(lessons[client]) for client in missing.values()]
+        why: dict[bytes, str] = {}
+        for digest, made in zip(missing, self._done(tasks), strict=True):
+            if isinstance(made, str):
+                why[digest] = made
+            else:
+                self._models[digest] = made
+                self._tell(made)
+        models = {}
+        for client, digest in digests.items():
+            if digest in self._models:
+                self._models.move_to_end(digest)
+                models[client] = self._models[digest]
+        while len(self._models) > max(self.capacity, len(models)):
+            self._models.popitem(last=False)
+        return models, {client: why[each] for client, each in digests.items() if each in why}
+
+    def _task(self, lesson: Lesson) -> Task:
+        try:
+            x, y = self._examples[lesson.own.tobytes()]
+            rows, weight = lesson.public_rows, np.ones(len(y), np.float32)
+            if len(rows):
+                public_x, _ = self._examples[lesson.public.tobytes()]
+                x = np.concatenate([x, public_x[rows]])
+                y = np.concatenate([y, lesson.label[rows]])
+                weight = np.concatenate([weight, self._pseudo_weight * lesson.weight[rows]])
+        except KeyError:
+            raise UsageError(
+                f"{self._recipe.name}: a state of other clients or public examples than `init` was given"
+            ) from None
+        return Task(self._recipe, x, y, weight.astype(np.float32), int(lesson.seed))
+
+    def _done(self, tasks: list[Task]) -> list[ClientModel | str]:
+        if last := len(tasks) % max(self._workers, 1):
+            # The fifth of five tasks gets the threads of both processes; one would be idle otherwise.
+            threads = self._workers // last
+            tasks[-last:] = [task._replace(threads=threads) for task in tasks[-last:]]
+        if not self._workers or len(tasks) < 2:
+            return list(map(fitted_or_why, tasks))
+        done: list[ClientModel | str] = []
+        try:
+            # One by one, so that results before the death of a process are kept.
+            done.extend(iter(_processes(self._workers)(fitted_or_why, tasks)))
+        except BrokenProcessPool:
+            _processes.cache_clear()
+            logging.warning(
+                "%s: one of execution.workers=%d processes died, perhaps out of memory; the other models are "
+                "fitted one by one",
+                self._recipe.name,
+                self._workers,
+            )
+            done += [_by_itself(task) for task in tasks[len(done) :]]
+        return done
+
+    def _tell(self, model: ClientModel) -> None:
+        for warning in model.warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                logging.warning("%s: %s", self._recipe.name, warning)
+
+
+def _by_itself(task: Task) -> ClientModel | str:
+    """Fit one model in a process of its own; if that dies, only this client is left without a model."""
+    try:
+        [made] = _processes(1)(fitted_or_why, [task])
+    except BrokenProcessPool:
+        _processes.cache_clear()
+        return "the process that fitted it died, even as the only one"
+    return made
+
+
+@functools.cache
+def _processes(count: int) -> Mapped:
+    """A `map` over `count` processes, shared by all learners; they end with this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(worker_processes(count))

@@ -274,7 +274,9 @@ def test_scores_that_are_no_numbers_are_found_where_they_are_asked_for(caplog):
         turn = ClientFit(spoiled, ids, np.zeros(0, np.int32), {})
         with caplog.at_level(logging.WARNING):
             turn, answers = asked(turn, learner, question, federation.public_examples, 3, KEY)
-        assert lines(caplog)[-1] == "client 1, network: scores that are nan or infinite"
+        assert (
+            lines(caplog)[-1] == "client 1, network: answers from scores that are nan or infinite"
+        )
         np.testing.assert_array_equal(turn.client_id, [0, -1, 2])
         np.testing.assert_array_equal(turn.failed, [BAD])
         whole = getattr(learner, question)(state, ids, federation.public_examples)
@@ -306,7 +308,7 @@ def test_several_networks_without_scores_are_asked_once(parts):
         spoiled = with_spoiled(with_spoiled(state, 0), 1)
     ids, x = np.arange(3, dtype=np.int32), federation.public_examples
     answers, failed = answers_of(all_of_them, "predict", spoiled, ids, x, 3)
-    assert failed == dict.fromkeys((0, 1), "scores that are nan or infinite")
+    assert failed == dict.fromkeys((0, 1), "answers from scores that are nan or infinite")
     assert len(questions) == parts
     assert (answers[:2] == -1).all()
     np.testing.assert_array_equal(answers[2], all_of_them.predict(state, ids, x)[2])

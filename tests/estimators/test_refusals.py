@@ -5,7 +5,7 @@ from unittest import mock
 
 import refusals
 
-from jaxfed.estimators.recipe import Recipe
+from jaxfed.estimators.client_model import Recipe
 from jaxfed.learners import estimators
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("imodels")
 
 from imodels import RuleFitClassifier
 
-from jaxfed.estimators.rule_fit import _PENALTIES, RuleFit
+from jaxfed.estimators.rule_fit import _PENALTIES, BinaryRuleFit, RuleFit
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 4)).astype(np.float32)
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 def models(**settings):
     settings = {"n_estimators": 20, "include_linear": False, "random_state": 0, **settings}
     theirs = RuleFitClassifier(**settings, cv=False)
-    return RuleFit(**settings).fit(X, Y), theirs.fit(X, Y)
+    return BinaryRuleFit(**settings).fit(X, Y), theirs.fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_probabilities_are_those_of_the_likelihood():
 @pytest.mark.parametrize("max_rules", [5, 15, 40])
 def test_fits_are_few(monkeypatch, max_rules):
     tried = []
-    fit = RuleFit._penalized
+    fit = BinaryRuleFit._penalized
     monkeypatch.setattr(
-        RuleFit,
+        BinaryRuleFit,
         "_penalized",
         lambda self, X, y, rules, penalty: tried.append(penalty) or fit(self, X, y, rules, penalty),
     )
@@ -74,7 +74,7 @@ def test_fits_are_few(monkeypatch, max_rules):
 def test_trees_with_few_rules_are_fitted_once(monkeypatch):
     tried = []
     monkeypatch.setattr(
-        RuleFit,
+        BinaryRuleFit,
         "_penalized",
         lambda self, X, y, rules, penalty: tried.append(penalty) or ([], [], 0),
     )
@@ -100,5 +100,23 @@ def test_nothing_is_warned_of_the_search():
 
 def test_trees_of_examples_that_are_all_alike_split_nothing():
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
-    model = RuleFit(n_estimators=3, include_linear=False, random_state=0).fit(x, y)
+    model = BinaryRuleFit(n_estimators=3, include_linear=False, random_state=0).fit(x, y)
     np.testing.assert_allclose(model.predict_proba(x), 0.5)
+
+
+def test_two_classes_are_one_model_and_more_are_one_against_the_rest():
+    settings = {"tree_size": 4, "max_rules": 10, "random_state": 0}
+
+    def binary(y):
+        return BinaryRuleFit(**settings, include_linear=False).fit(X, y)
+
+    two = RuleFit(**settings).fit(X, Y)
+    np.testing.assert_array_equal(two.predict_proba(NEW), binary(Y).predict_proba(NEW))
+    np.testing.assert_array_equal(two.predict(NEW), binary(Y).predict(NEW))
+    labels = np.digitize(X[:, 0], [-0.5, 0.5]).astype(np.int32)
+    own = np.stack(
+        [binary((labels == c).astype(np.int32)).predict_proba(NEW)[:, 1] for c in range(3)], axis=1
+    )
+    three = RuleFit(**settings).fit(X, labels)
+    np.testing.assert_allclose(three.predict_proba(NEW), own / own.sum(axis=1, keepdims=True))
+    np.testing.assert_array_equal(three.predict(NEW), own.argmax(axis=1))

@@ -23,10 +23,9 @@ def estimator(name):
     return LEARNERS[name](num_classes=3)
 
 
-def taught_of(clients=5):
-    """Labels of each client's own."""
-    label = np.random.default_rng(0).integers(3, size=(clients, len(U))).astype(np.int32)
-    return Taught(U, label, np.ones(label.shape, np.float32), None)
+def taught_of():
+    label = np.random.default_rng(0).integers(3, size=len(U)).astype(np.int32)
+    return Taught(U, label, np.ones(len(U), np.float32), None)
 
 
 def alone(part):
@@ -35,9 +34,7 @@ def alone(part):
     own = {n: split[part::2] for n, split in FEDERATION.partition._asdict().items()}
     federation = replace(FEDERATION, partition=FEDERATION.partition._replace(**own))
     state = learner.init(key, federation)
-    taught = taught_of()
-    taught = taught._replace(label=taught.label[part::2], weight=taught.weight[part::2])
-    return learner, learner.fit(state, federation.cohort(), taught, key, 2)
+    return learner, learner.fit(state, federation.cohort(), taught_of(), key, 2)
 
 
 def test_each_client_is_as_among_its_like(tmp_path):
@@ -69,13 +66,11 @@ def test_order_and_padding_change_nothing():
     made = mixed([estimator(name) for name in NAMES])
     start, taught = made.init(KEY, FEDERATION), taught_of()
     cohort = FEDERATION.cohort([0, 3, 4])
-    some = taught._replace(label=taught.label[:3], weight=taught.weight[:3])
-    state = made.fit(start, cohort, some, KEY, 1).state
+    state = made.fit(start, cohort, taught, KEY, 1).state
     order = np.array([2, 3, 0, 1])
     wider = padded(cohort, 7.0)
     wider = type(cohort)(*(field[order] for field in wider))
-    four = taught._replace(label=taught.label[order], weight=taught.weight[order])
-    assert_equal(state, made.fit(start, wider, four, KEY, 1).state)
+    assert_equal(state, made.fit(start, wider, taught, KEY, 1).state)
 
 
 @pytest.mark.slow
@@ -108,13 +103,12 @@ def test_failures_have_the_clients_own_numbers_and_labels_alone_may_be_all():
     assert made.predict_proba is None
 
 
-def test_clients_that_fail_to_answer_have_the_clients_own_numbers_and_others_answer():
+def test_clients_that_fail_to_answer_have_the_clients_own_numbers():
     def silent(state, ids, x):
-        raise LearnerError(1, "silent", "no", answers=np.zeros((len(ids), len(x)), np.int32))
+        raise LearnerError(1, "silent", "no")
 
     ones = Learner(broken, failing, lambda state, ids, x: np.ones((len(ids), len(x)), np.int32))
     made = mixed([ones, Learner(broken, failing, silent)])
     with pytest.raises(LearnerError) as error:
         made.predict((None, None), np.arange(5), U)
     assert error.value.failed == {3: "no"}
-    np.testing.assert_array_equal(error.value.answers[:, 0], [1, 0, 1, 0, 1])

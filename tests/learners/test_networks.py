@@ -115,18 +115,14 @@ def test_who_else_takes_part_and_in_which_order_changes_nothing():
     assert_equal(row(some, 1), row(made.init(KEY, FEDERATION), 1))
 
 
-def stacked(taughts):
-    return Taught(U, *(np.stack([getattr(t, n) for t in taughts]) for n in ("label", "weight")))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
 def test_strategies_agree_and_padding_is_inert(strategy):
     """Padding of a cohort, or that of three clients to two devices."""
-    cohort, taught = FEDERATION.cohort(), stacked([taught_of()] * 3)
+    cohort, taught = FEDERATION.cohort(), taught_of()
     one_by_one, _ = fitted(learner(SMALL, batch_norm=True), taught=taught_of())
     if strategy == "vmap":
-        cohort, taught = padded(cohort, 7.0), taught_of()
+        cohort = padded(cohort, 7.0)
     made = learner(SMALL, strategy=strategy, batch_norm=True)
     state, metrics = fitted(made, cohort=cohort, taught=taught)
     assert_close(
@@ -158,15 +154,6 @@ def test_two_rounds_are_one_of_twice_the_steps():
     twice, _ = fitted(made, num_fits=2, steps=3)
     assert_equal((once.model, once.optimizer), (twice.model, twice.optimizer))
     assert len({*map(tuple, jax.random.key_data(once.order).tolist())}) == 3
-
-
-@pytest.mark.slow
-def test_targets_of_each_client_are_its_own():
-    made = learner(SMALL, batch_norm=True)
-    own = [taught_of(seed=seed) for seed in range(3)]
-    together, _ = fitted(made, taught=stacked(own))
-    for client in range(3):
-        assert_equal(row(together, client), row(fitted(made, taught=own[client])[0], client))
 
 
 def test_soft_targets():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.learners.own_batches import own_batches
+from jaxfed.learners.networks import own_batches
 from jaxfed.training.local.client_data import ClientData
 
 KEY = jax.random.key(0)

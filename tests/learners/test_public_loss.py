@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 from float64_training import softmax
 
-from jaxfed.learners.public_loss import PUBLIC_LOSSES, PublicBatch, public_rows, taught_loss
+from jaxfed.learners.learner import Taught
+from jaxfed.learners.public_loss import PUBLIC_LOSSES, public_rows, taught_loss
 from jaxfed.models.model import compose
 from jaxfed.training.local.losses import Batch
 
@@ -52,7 +53,7 @@ def own_batch(size, used):
 
 def public_of(num, seed=2):
     rng = np.random.default_rng(seed)
-    return PublicBatch(
+    return Taught(
         x=jnp.asarray(rng.standard_normal((num, C)), jnp.float32),
         label=jnp.asarray(rng.integers(C, size=num), jnp.int32),
         weight=jnp.asarray(rng.uniform(0.5, 1, num), jnp.float32),

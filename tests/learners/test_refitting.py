@@ -15,7 +15,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.row_table import RowTable
-from jaxfed.learners import LEARNERS, LearnerError, Taught, fitted_models
+from jaxfed.learners import LEARNERS, LearnerError, Taught, refitting
 from jaxfed.testing.method_checks import assert_equal, padded
 from jaxfed.training.server import client_rows
 
@@ -28,10 +28,10 @@ def learner(name="decision_tree", **keywords):
     return LEARNERS[name](num_classes=3, **keywords)
 
 
-def taught_of(seed=0, clients=()):
+def taught_of(seed=0):
     """Labels of three in four public examples, the others abstained or of weight 0."""
     rng = np.random.default_rng(seed)
-    label = rng.integers(-1, 3, size=(*clients, len(U))).astype(np.int32)
+    label = rng.integers(-1, 3, size=len(U)).astype(np.int32)
     weight = rng.choice(np.float32([0, 0.5, 1]), size=label.shape)
     return Taught(U, label, weight, None)
 
@@ -51,19 +51,15 @@ def peer(client, seed, label, weight, pseudo_weight):
     )
 
 
-@pytest.mark.parametrize("clients", [(), (4,)])
-def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught(clients):
+def test_each_client_is_fitted_on_its_own_and_on_what_it_is_taught():
     made = learner(pseudo_weight=0.3)
-    taught = taught_of(clients=clients)
+    taught = taught_of()
     state, failed, metrics = fitted(made, taught)
     assert not failed
     assert metrics == {"train_accuracy": 1, "clients": 4}
     seeds = state.lesson.seed
     assert len(set(seeds.tolist())) == 4
-    peers = [
-        peer(c, seeds[c], *(np.broadcast_to(t, (4, len(U)))[c] for t in taught[1:3]), 0.3)
-        for c in range(4)
-    ]
+    peers = [peer(c, seeds[c], taught.label, taught.weight, 0.3) for c in range(4)]
     x = np.random.default_rng(9).standard_normal((40, 4)).astype(np.float32)
     order = np.array([2, -1, 0], np.int32)
     votes, spread = made.predict(state, order, x), made.predict_proba(state, order, x)
@@ -163,21 +159,20 @@ def test_resumed_equals_uninterrupted(name, quickly_copied, tmp_path, monkeypatc
 def counted(monkeypatch):
     """The tasks that are carried out."""
     tasks = []
-    fit = fitted_models.fitted_or_why
-    monkeypatch.setattr(
-        fitted_models, "fitted_or_why", lambda task: tasks.append(task) or fit(task)
-    )
+    fit = refitting.fitted_or_why
+    monkeypatch.setattr(refitting, "fitted_or_why", lambda task: tasks.append(task) or fit(task))
     return tasks
 
 
 def test_models_in_use_are_kept(counted):
     """One client's labels change in every round, which is more models than are kept."""
-    made, taught = learner(), taught_of(clients=(4,))
-    state = None
-    for number in range(9):
-        taught.label[1, number] = (taught.label[1, number] + 1) % 3
-        taught.weight[1, number] = 1
-        state = fitted(made, taught, state=state).state
+    made, taught = learner(), taught_of()
+    state = fitted(made, taught).state
+    for number in range(8):
+        taught.label[number] = (taught.label[number] + 1) % 3
+        taught.weight[number] = 1
+        state = fitted(made, taught, FEDERATION.cohort([1]), state).state
+        made.predict(state, ALL, U)
     assert len(counted) == 4 + 8
 
 
@@ -197,10 +192,9 @@ def test_the_same_lesson_is_not_fitted_twice(counted):
     again = fitted(made, taught_of(), state=state).state
     assert_equal(again, state)
     assert len(counted) == 4
-    label = np.tile(taught_of().label, (4, 1))
-    label[2, np.flatnonzero((label[2] >= 0) & (taught_of().weight > 0))[0]] ^= 1
-    changed = Taught(U, label, np.tile(taught_of().weight, (4, 1)))
-    fitted(made, changed, state=state)
+    changed = taught_of()
+    changed.label[np.flatnonzero(changed.counts())[0]] ^= 1
+    fitted(made, changed, FEDERATION.cohort([2]), state)
     assert len(counted) == 5
     votes = made.predict(state, ALL, U)
     newest = state
@@ -235,7 +229,7 @@ def test_processes_that_are_left_over_grow_the_last_forest_together(monkeypatch)
 
         return mapped
 
-    monkeypatch.setattr(fitted_models, "_processes", processes)
+    monkeypatch.setattr(refitting, "_processes", processes)
     alone = learner("random_forest", num_trees=7)
     beside = learner("random_forest", num_trees=7, execution=Execution(workers=3))
     state = fitted(beside, taught_of()).state
@@ -260,7 +254,7 @@ def test_a_process_that_dies_leaves_one_client_without_a_model(monkeypatch, capl
         return mapped
 
     processes.cache_clear = lambda: None
-    monkeypatch.setattr(fitted_models, "_processes", processes)
+    monkeypatch.setattr(refitting, "_processes", processes)
     made = learner(execution=Execution(workers=2))
     with caplog.at_level(logging.WARNING):
         state, failed, metrics = fitted(made, taught_of(), spoiled)

@@ -61,10 +61,10 @@ test_refused = refusals.table(
         "public examples are float32 (3,), clients' own float32 (4,)": lambda: fit(
             NETWORK, x=U[:, :3]
         ),
-        "taught.label: shape (5,) for 6 public examples and 2": lambda: fit(
+        "taught.label: shape (5,) for 6 public examples; use": lambda: fit(
             TREE, label=np.zeros(5, np.int32)
         ),
-        "taught.weight: shape (3, 6) for 6 public": lambda: fit(TREE, weight=np.ones((3, 6))),
+        "taught.weight: shape (2, 6) for 6 public": lambda: fit(TREE, weight=np.ones((2, 6))),
         "taught.soft: shape (6,) for 6 public": lambda: fit(NETWORK, soft=np.ones(6)),
         "mixed: no learner": lambda: mixed([]),
         "mixed: 3 learners and 2 clients": lambda: mixed([tree()] * 3).init(KEY, FEDERATION),
