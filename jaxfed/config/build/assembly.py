@@ -11,6 +11,7 @@ selected by cross-validation (section `selection`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -215,26 +216,22 @@ def make_training(
     pointwise = losses.POINTWISE[wanted.loss]
     if wanted.class_weights:
         if len(wanted.class_weights) != federation.num_classes:
-            raise UsageError(
-                f"{len(wanted.class_weights)} numbers, but {config.dataset.name} has "
-                f"{federation.num_classes} classes",
-                key="config.training.class_weights",
-                allowed="() weighs all alike",
-            )
+            numbers, classes = len(wanted.class_weights), federation.num_classes
+            wrong = f"{numbers} numbers, but {config.dataset.name} has {classes} classes"
+            key = "config.training.class_weights"
+            raise UsageError(wrong, key=key, allowed="() weighs all alike")
         pointwise = losses.class_weighted(pointwise, wanted.class_weights)
+    batches = _batches(wanted, federation)
+    of_labels = _at_most(wanted.batch_size, federation.max_labels)
+    of_server = _at_most(wanted.server_batch_size, len(federation.server))
     return Training(
         model=model,
         local=LocalTraining(
             optimizer=partial(_client_optimizer, wanted),
             client_optimizer=wanted.client_optimizer,
             learning_rate=_schedule(wanted, config.rounds),
-            batches=_batches(wanted, federation),
-            labeled_batches=Batches(  # of the given labels alone
-                "joint",
-                _at_most(wanted.batch_size, federation.max_labels),
-                wanted.epochs,
-                wanted.local_steps,
-            ),
+            batches=batches,
+            labeled_batches=replace(batches, scheme="joint", size=of_labels, unlabeled_ratio=1),
             pointwise=pointwise,
             augment=augment,
             strong_augment=change_of(config, "strong_augmentation"),
@@ -244,11 +241,7 @@ def make_training(
             aggregate=aggregate.server_optimizer(_server_optimizer(wanted)),
             weighting=aggregate.WEIGHTINGS.get(wanted.weighting),  # None: that of the paper
             examples=federation.server_examples,
-            batches=Batches(
-                "joint",
-                _at_most(wanted.server_batch_size, len(federation.server)),
-                wanted.server_epochs,
-            ),
+            batches=Batches("joint", of_server, wanted.server_epochs),
         ),
         labels=_label_sources(config, augment, federation),
         execution=_client_execution(config, federation, execution, map_clients),
