@@ -256,7 +256,7 @@ def fitted_or_why(task: Task) -> ClientModel | str:
 
 
 def reason(error: Exception) -> str:
-    """Why an estimator failed, in one line: with the kind of an error that is its own."""
+    """Reason of a failed estimator in one line: its message, after the kind of any error but ours."""
     kind = "" if isinstance(error, NoPredictionError) else f"{type(error).__name__}: "
     return f"{kind}{one_line(error)}"
 

@@ -119,7 +119,7 @@ class Sides(NamedTuple):
 
 
 class Course(NamedTuple):
-    """How the rounds of a method differ from one another, for the loop that plays them.
+    """Differences between the rounds of a method, for the loop that plays them.
 
     Fields:
         one_shot: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
@@ -148,7 +148,7 @@ class Course(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a run keeps and writes of the states that it evaluates.
+    """Functions of the evaluated states, for what a run keeps and writes of them.
 
     Fields:
         evaluated: state -> the state without what no evaluation reads; selection keeps that of the best.
