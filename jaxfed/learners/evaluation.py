@@ -37,8 +37,7 @@ from jaxfed.learners.answers import Question, answers_of
 from jaxfed.learners.client_fit import tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership.single_model import gap_auc
-from jaxfed.training.round.evaluation import Evaluation
-from jaxfed.training.round.prediction_cache import LastAnswer
+from jaxfed.training.round.evaluation import Evaluation, LastAnswer
 
 
 class ClientModels(NamedTuple):

@@ -248,7 +248,7 @@ class _Networks:
         # For large networks, copying states in and out takes as long as two steps.
         is_all = is_everyone and not isinstance(state.fits, CohortRows)
         before = state if is_all else gather(state, cohort.client_id)
-        clients = _Client(before, data, client_keys(key, cohort))
+        clients = _Client(before, data, client_keys(key, cohort.client_id))
         trained = self.fit_clients((shared, examples), clients)
         if is_all:
             return trained

@@ -99,7 +99,7 @@ def embedding(
 
     def embed(state: ServerState, cohort: Cohort, key: jax.Array) -> jax.Array | Ragged:
         parameters, _ = nnx.split_state(state.model, nnx.Param, ...)
-        keys = client_keys(key, cohort)
+        keys = client_keys(key, cohort.client_id)
         if isinstance(cohort.x, Ragged):
             return embed_ragged(state, cohort, keys)
         return embed_clients(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -15,9 +15,11 @@ from jaxfed.federation.algorithm import Evaluate, Metrics, Outputs, Predict, Pre
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
-from jaxfed.training.round.prediction_cache import LastAnswer
 from jaxfed.training.round.server_hooks import Classifier
+from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState
+
+Answer = TypeVar("Answer")
 
 
 class Evaluation(NamedTuple):
@@ -27,6 +29,31 @@ class Evaluation(NamedTuple):
     validate: Evaluate
     predict: Predict
     outputs: Outputs
+
+
+class LastAnswer(Generic[Answer]):
+    """One-entry cache of a state's predictions on a federation's test split.
+
+    Entries are compared by identity: nothing is hashed. At most one state is held; taking its predictions
+    releases it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Any, Federation, Answer] | None = None
+
+    def keep(self, state: Any, federation: Federation, answer: Answer) -> None:
+        """Store an answer in place of the one before."""
+        self._kept = state, federation, answer
+
+    def taken(self, state: Any, federation: Federation) -> Answer | None:
+        """Return the answer and clear the cache; None if the cache holds another state or other examples."""
+        if self._kept is None:
+            return None
+        of_state, of, answer = self._kept
+        if of_state is not state or of.x is not federation.x or of.test is not federation.test:
+            return None
+        self._kept = None
+        return answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +72,12 @@ class ModelPredict:
         """Return the probabilities of the classes, float32 [n, C]."""
         of_batch = partial(self.probabilities, self.needed(state))
         return np.asarray(in_batches(of_batch, x, rows_at_once()))
+
+
+def network_evaluation(classifier: Classifier) -> Evaluation:
+    """Build the evaluation functions of the server's network, which needs no clients' states."""
+    names = ("statistics", "clients", "client_optimizers")
+    return evaluation_by(classifier, partial(without_tables, names=names))
 
 
 def evaluation_by(

@@ -1,17 +1,15 @@
 """Labels at the server: its training on them, its part in labeling, and its share of statistics.
 
     before the clients   the server trains on its labels, and they receive the result       (`turn`)
-    labeling             it is one more party, all of whose points are labeled             (`label`)
-    beside the clients   it may train at the same time and count in the mean               (`joined`)
-    after them           its examples count in statistics that are measured anew           (`measured`)
+    labeling             it is one more party, all of whose points are labeled              (`label`)
+    beside the clients   it may train at the same time and count in the mean                (`beside_clients`)
+    after them           its examples count in statistics that are measured anew            (`measured`)
 
-Its training is a `LocalUpdate`, like a client's; it sends no messages. A server without labels has the same
-interface (`ServerWithoutLabels`), so that a round has no cases.
+Its training is a `LocalUpdate`, like a client's; it sends no messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,14 +30,13 @@ from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
 from jaxfed.training.server.client_rows import without_tables
-from jaxfed.training.server.server_state import ServerState, server_ids
+from jaxfed.training.server.server_state import ServerState, server_ids, with_statistics
 from jaxfed.training.specification import Training
 
 # Sources that label each example independently: the server as a party would add nothing.
 _OF_ONE_EXAMPLE = frozenset({"none", "unlabeled", "network", "teacher"})
 
 ServerMetrics = dict[str, jax.Array]
-Turn = Callable[[ServerState, jax.Array], tuple[ServerState, ServerMetrics]]
 
 
 class ServerPart(NamedTuple):
@@ -60,101 +57,44 @@ def plain_part(training: Training) -> ServerPart:
     return ServerPart(plain_update(training, training.loss))
 
 
-class ServerWithoutLabels:
-    """A server that aggregates; clients have the labels.
+class ServerWithLabels:
+    """A server that holds all labels; no client takes part in rounds on given labels alone.
 
     Attributes:
-        examples: the server's examples in the form of local updates; None without labels.
+        examples: its examples as data of local updates. Programs receive them as the argument `own`.
     """
 
-    examples: ClientData | None = None
-
-    def turn(self, first_round: int) -> Turn:
-        """Return the server's training before the clients': state, the round's key -> state, metrics."""
-        del first_round
-        return lambda state, key: (state, {})
-
-    def cohort(self, cohort: Cohort, source: str) -> Cohort:
-        """Return the clients that train in a round on labels of this source."""
-        del source
-        return cohort
-
-    def label(self, source: str, label: PseudoLabel) -> PseudoLabel:
-        """Return the source's labeling of clients' examples, to which the server's may contribute."""
-        del source
-        return label
-
-    def joined(
-        self,
-        deltas: nnx.State,
-        weights: jax.Array,
-        state: ServerState,
-        shared: Shared,
-        own: ClientData | None,
-        key: jax.Array,
-    ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
-        """Return the deltas and weights that are averaged, and metrics of the server's; jit-traceable.
-
-        `own` are the server's examples as an argument of the compiled program, `key` is its key.
-        """
-        del state, shared, own, key
-        return deltas, weights, {}
-
-    def measured(
-        self,
-        statistics: nnx.State,
-        counts: jax.Array,
-        model: nnx.State,
-        own: ClientData | None,
-        key: jax.Array,
-    ) -> tuple[nnx.State, jax.Array]:
-        """Return the measured statistics that are averaged, and numbers of examples; jit-traceable."""
-        del model, own, key
-        return statistics, counts
-
-    def metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return the round's metrics, of clients and server."""
-        return metrics
-
-
-class ServerWithLabels(ServerWithoutLabels):
-    """A server that holds all labels; no client takes part in rounds on given labels alone."""
-
     def __init__(self, training: Training, part: ServerPart, examples: ClientData) -> None:
-        self._training, self._part = training, part
-        self._own = self.examples = examples
+        self._training, self._part, self.examples = training, part, examples
+        self._train = jax.jit(self._trained, static_argnames="first_round")
 
-    def turn(self, first_round: int) -> Turn:
-        """Return the server's training before the clients', one compiled program.
+    def turn(
+        self, state: ServerState, key: jax.Array, first_round: int
+    ) -> tuple[ServerState, ServerMetrics]:
+        """Train before the clients, by the round's key; a server that joins them does not.
 
         Learning rates count from `first_round` on, as the clients'. With "static" statistics the server
-        measures the new model's on its own examples; the clients receive these. A server that joins the
-        clients does not train before them.
+        measures the new model's on its own examples; the clients receive these.
         """
         if self._part.joins:
-            return super().turn(first_round)
-        training, examples = self._training, self._own
+            return state, {}
+        key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
+        rate = self._training.local.rate_of(int(state.round) - first_round)
+        model, metrics = self._train(
+            without_tables(state), self.examples, key, rate, first_round=first_round
+        )
+        return state._replace(model=model), metrics
 
-        @jax.jit
-        def train(
-            state: ServerState, own: ClientData, key: jax.Array, rate: jax.Array
-        ) -> tuple[nnx.State, ServerMetrics]:
-            shared = Shared(state.model, state.control, rate, state.round - first_round)
-            update_key, measure_key = jax.random.split(key)
-            found = self._updated(state, shared, own, update_key)
-            model = jax.tree.map(jnp.add, state.model, found.delta)
-            if training.local.batch_statistics == "static":
-                statistics = _measured(training, model, own, measure_key)
-                model = nnx.merge_state(nnx.split_state(model, nnx.Param, ...)[0], statistics)
-            return model, _metrics_of(found)
-
-        def turn(state: ServerState, key: jax.Array) -> tuple[ServerState, ServerMetrics]:
-            own_key = jax.random.fold_in(key, Stream.SERVER_TRAINING)
-            rate = training.local.rate_of(int(state.round) - first_round)
-            model, metrics = train(without_tables(state), examples, own_key, rate)
-            return state._replace(model=model), metrics
-
-        return turn
+    def _trained(
+        self, state: ServerState, own: ClientData, key: jax.Array, rate: Any, *, first_round: int
+    ) -> tuple[nnx.State, ServerMetrics]:
+        shared = Shared(state.model, state.control, rate, state.round - first_round)
+        update_key, measure_key = jax.random.split(key)
+        found = self._updated(state, shared, own, update_key)
+        model = jax.tree.map(jnp.add, state.model, found.delta)
+        if self._training.local.batch_statistics == "static":
+            model = with_statistics(model, self._statistics(model, own, measure_key))
+        return model, _metrics_of(found)
 
     def cohort(self, cohort: Cohort, source: str) -> Cohort:
         """Return a cohort of the same shape without clients if they have nothing to train on."""
@@ -167,7 +107,7 @@ class ServerWithLabels(ServerWithoutLabels):
         )
 
     def label(self, source: str, label: PseudoLabel) -> PseudoLabel:
-        """Return the labeling of clients' examples with the server as one more party."""
+        """Return the source's labeling of clients' examples with the server as one more party."""
         if source in _OF_ONE_EXAMPLE:
             return label
 
@@ -175,41 +115,38 @@ class ServerWithLabels(ServerWithoutLabels):
             state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
         ) -> PseudoLabels:
             rows = len(cohort.client_id)
-            parties = beside(cohort, self._own, self._training.execution.clients_multiple)
+            parties = beside(cohort, self.examples, self._training.execution.clients_multiple)
             labels = label(state, parties, key, communication)
             return labels._replace(label=labels.label[:rows], weight=labels.weight[:rows])
 
         return label_beside
 
-    def joined(
-        self,
-        deltas: nnx.State,
-        weights: jax.Array,
-        state: ServerState,
-        shared: Shared,
-        own: ClientData | None,
-        key: jax.Array,
+    def beside_clients(
+        self, updates: ClientUpdate, state: ServerState, shared: Shared, own: Any, key: jax.Array
     ) -> tuple[nnx.State, jax.Array, ServerMetrics]:
-        """Append the server's own delta and weight to the clients' if it trains beside them."""
-        if own is None or not self._part.joins:
-            return deltas, weights, {}
+        """Return deltas and weights [K + 1, ...] with the server's own if it joins the clients, and metrics.
+
+        Jit-traceable, as `measured`; `key` is that of the round's training.
+        """
+        if not self._part.joins:
+            return updates.delta, updates.weight, {}
         found = self._updated(state, shared, own, jax.random.fold_in(key, Stream.SERVER_TRAINING))
-        return _appended(deltas, found.delta), _appended(weights, found.weight), _metrics_of(found)
+        delta, weight = _appended((updates.delta, updates.weight), (found.delta, found.weight))
+        return delta, weight, _metrics_of(found)
 
     def measured(
         self,
         statistics: nnx.State,
         counts: jax.Array,
         model: nnx.State,
-        own: ClientData | None,
+        own: Any,
         key: jax.Array,
     ) -> tuple[nnx.State, jax.Array]:
         """Append the server's statistics [K + 1, ...] and number of examples [K + 1] to the clients'."""
-        assert own is not None
         key = jax.random.fold_in(
             jax.random.fold_in(key, Stream.SERVER_TRAINING), Stream.BATCH_STATISTICS
         )
-        found = _measured(self._training, model, own, key)
+        found = self._statistics(model, own, key)
         count = jnp.sum(own.mask).astype(jnp.float32)
         return _appended(statistics, found), _appended(counts, count)
 
@@ -221,16 +158,21 @@ class ServerWithLabels(ServerWithoutLabels):
     def _updated(
         self, state: ServerState, shared: Shared, own: ClientData, key: jax.Array
     ) -> ClientUpdate:
-        """The server's local update from its own model and statistics."""
         _, statistics = nnx.split_state(state.model, nnx.Param, ...)
         client = Client(own, (), statistics, ())
         return self._part.update(shared, client, key, batches=self._training.server.batches)
 
+    def _statistics(self, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
+        size = self._training.server.batches.capacity
+        return measured_statistics(
+            self._training.model, model, own.x, own.mask, key, batch_size=size
+        )
+
 
 def server_of(
     training: Training, part: ServerPart | None, pseudo_label: str
-) -> ServerWithoutLabels:
-    """Return the server of a method.
+) -> ServerWithLabels | None:
+    """Return the server of a method that has labels, or None.
 
     Args:
         training: the training specification.
@@ -242,7 +184,7 @@ def server_of(
     """
     examples = examples_of(training)
     if examples is None:
-        return ServerWithoutLabels()
+        return None
     wrong = "this method needs labels at the clients" if part is None else ""
     if pseudo_label in BY_OWN_LABELS:
         wrong = wrong or f"with pseudo_label={pseudo_label!r} each client labels by its own labels"
@@ -252,15 +194,12 @@ def server_of(
 
 
 def examples_of(training: Training) -> ClientData | None:
-    """Return the server's examples in the form of local updates; None if labels are at clients."""
+    """Return the server's examples as data of local updates; None if labels are at clients."""
     if training.server.examples is None:
         return None
     x, y = training.server.examples
-    n = len(y)
-    label = jnp.asarray(y, jnp.int32)
-    return ClientData(
-        jnp.asarray(x), label, jnp.ones(n), jnp.ones(n, dtype=bool), jnp.ones(n, dtype=bool)
-    )
+    ones = jnp.ones(len(y), dtype=bool)
+    return ClientData(jnp.asarray(x), jnp.asarray(y, jnp.int32), jnp.ones(len(y)), ones, ones)
 
 
 def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
@@ -290,11 +229,6 @@ def beside(cohort: Cohort, own: ClientData, multiple: int) -> Cohort:
         y=jnp.concatenate([jnp.asarray(cohort.y), rows(own.label, UNLABELED)]),
         mask=jnp.concatenate([jnp.asarray(cohort.mask), rows(own.mask, False)]),
     )
-
-
-def _measured(training: Training, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
-    size = training.server.batches.capacity
-    return measured_statistics(training.model, model, own.x, own.mask, key, batch_size=size)
 
 
 def _metrics_of(update: ClientUpdate) -> ServerMetrics:

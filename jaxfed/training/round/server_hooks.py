@@ -16,12 +16,14 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.random_streams import Stream
+from jaxfed.training.local.local_training import BatchStatistics
 from jaxfed.training.round.client_round import AfterMean
 from jaxfed.training.server.client_rows import alike
 from jaxfed.training.server.server_state import ServerState
@@ -196,6 +198,43 @@ class Messages(NamedTuple):
     download_bytes: Callable[[nnx.State], Any] = num_bytes_of
     after_mean: AfterMean | None = None
     shares_model: bool = True
+
+    def count_bytes(
+        self,
+        communication: Communication,
+        state: ServerState,
+        client_id: Array,
+        sent: Any,
+        control: Control,
+        batch_statistics: BatchStatistics,
+    ) -> None:
+        """Count the models that a cohort receives and sends, and the clients' further messages.
+
+        `state` is the one that the clients received, `sent` their `ClientUpdate.sent`, each [K]. For
+        `after_mean` uploads, and "static" statistics, clients also receive the round's new model.
+        """
+        num_clients = int(np.sum(np.asarray(client_id) >= 0))
+        parameters, statistics = nnx.split_state(state.model, nnx.Param, ...)
+        download_bytes = int(self.download_bytes(parameters))
+        if self.shares_model:
+            communication.down("parameters", num_clients * download_bytes)
+            if "parameters" not in sent:
+                communication.up("parameters", num_clients * num_bytes_of(parameters))
+        for kind, num_bytes in dict(sent).items():
+            communication.up(kind, int(np.asarray(num_bytes).sum(dtype=np.int64)))
+        num_bytes = num_clients * num_bytes_of(state.control) if control.is_sent else 0
+        if num_bytes:
+            communication.down("control", num_bytes)
+            communication.up("control", num_bytes)
+        num_bytes = num_clients * num_bytes_of(statistics) if self.shares_model else 0
+        if num_bytes and batch_statistics == "averaged":
+            communication.down("statistics", num_bytes)
+            communication.up("statistics", num_bytes)
+        measures = bool(num_bytes) and batch_statistics == "static"
+        if measures or self.after_mean is not None:
+            communication.down("parameters", num_clients * download_bytes)
+        if measures:
+            communication.up("statistics", num_bytes)
 
 
 MODEL_ALONE = Messages()

@@ -23,44 +23,47 @@ import numpy as np
 from flax import nnx
 
 from jaxfed.data.dataset import UNLABELED
-from jaxfed.federation.cohort import Cohort, arranged, chosen
+from jaxfed.federation.cohort import Cohort, chosen
 from jaxfed.federation.communication import Communication, num_bytes_of
-from jaxfed.federation.ragged import on_device
 from jaxfed.random_streams import Stream
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
-from jaxfed.training.server.server_state import client_draws
+from jaxfed.training.round.parts import Parts
+from jaxfed.training.round.runner import placed
+from jaxfed.training.server.server_state import ServerState, client_draws
 
 
 def divided(
+    parts: Parts,
+    state: ServerState,
     cohort: Cohort,
     labels: PseudoLabels,
-    places: np.ndarray,
+    key: jax.Array,
     communication: Communication,
-    model: nnx.State,
-    multiple: int = 1,
 ) -> tuple[Cohort, PseudoLabels]:
-    """Return the clients that train, and their labels; the arguments unchanged if all train.
+    """Return the clients of a labeled cohort that train, and their labels; all of them if all train.
 
-    Args:
-        cohort: the clients that have been labeled, arranged.
-        labels: the labels of all of them.
-        places: places of the clients that train.
-        communication: counter to which the model that the other clients receive is added.
-        model: this model.
-        multiple: number of devices; clients are padded to a multiple of it.
+    The model that the others receive to be labeled is counted.
     """
+    places = places_of(parts, state, cohort, key)
     num_others = int(np.sum(np.asarray(cohort.client_id) >= 0)) - len(places)
     if not num_others:
         return cohort, labels
     if labels.metrics:  # a source has labeled them with the model
-        parameters = nnx.split_state(model, nnx.Param, ...)[0]
+        parameters = nnx.split_state(state.model, nnx.Param, ...)[0]
         communication.down("parameters", num_others * num_bytes_of(parameters))
-    few = arranged(chosen(cohort, places), multiple)
+    few = placed(chosen(cohort, places), parts.training.execution)
     room = [(0, len(few.client_id) - len(places)), (0, 0)]
-    return few._replace(x=on_device(few.x)), labels._replace(
+    return few, labels._replace(
         label=jnp.pad(labels.label[places], room, constant_values=UNLABELED),
         weight=jnp.pad(labels.weight[places], room),
     )
+
+
+def places_of(parts: Parts, state: ServerState, cohort: Cohort, key: jax.Array) -> np.ndarray:
+    """Return the places of the clients that train in the round after a state."""
+    needs_labels = parts.course.needs_labels_in(int(state.round) + 1)
+    size = parts.training.training_cohort_size
+    return training_places(cohort, size, key, needs_labels=needs_labels)
 
 
 def training_places(

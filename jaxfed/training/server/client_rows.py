@@ -131,7 +131,10 @@ def gather(stacked: Any, client_id: Array) -> Any:
 
 
 def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
-    """States [M, ...] with the cohort's rows replaced; rows of padding clients are dropped."""
+    """States [M, ...] with the cohort's rows replaced; rows of padding clients are dropped.
+
+    If a client holds only its own state, [1, ...], this is row 0 for every number.
+    """
 
     def put(leaf: Any, rows: Any) -> Any:
         if isinstance(leaf, CohortRows):
@@ -140,8 +143,9 @@ def scatter(stacked: Any, client_id: Array, updated: Any) -> Any:
             ids = np.asarray(client_id)
             return leaf.replaced(ids[ids >= 0], rows[np.flatnonzero(ids >= 0)])
         client = jnp.asarray(client_id)
+        row = client if len(leaf) > 1 else 0 * client
         # Out of range rather than -1, which would mean the last client.
-        return leaf.at[jnp.where(client < 0, len(leaf), client)].set(rows, mode="drop")
+        return leaf.at[jnp.where(client < 0, len(leaf), row)].set(rows, mode="drop")
 
     return _mapped(put, stacked, updated)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.cohort import Array
 from jaxfed.training.server.client_rows import gather, stacked_for
 
 # If the server's own examples are rows of a cohort, these have the ids -2, -3, ...; -1 is padding.
@@ -69,9 +69,9 @@ def cohort_statistics(state: ServerState, client_id: Array) -> nnx.State:
     )
 
 
-def client_keys(key: jax.Array, cohort: Cohort) -> jax.Array:
+def client_keys(key: jax.Array, client_id: Array) -> jax.Array:
     """One typed key [K] for each client, by its number alone, whatever the rest of the cohort is."""
-    ids = jnp.asarray(cohort.client_id)
+    ids = jnp.asarray(client_id)
     # The server's rows count down from the largest number, which no client has.
     of_server = jnp.iinfo(jnp.int32).max - (_FIRST_OF_SERVER - ids)
     numbers = jnp.where(ids <= _FIRST_OF_SERVER, of_server, jnp.maximum(ids, 0))

@@ -176,7 +176,7 @@ def test_xclp_labels_are_those_of_one_more_party():
     assert (np.asarray(parties.y)[~np.asarray(parties.mask)] == -1).all()
     assert parties.client_id.tolist() == [0, 1, 2, 3, -2, -3]
     assert parties.mask.sum() == sum(SIZES) + NUM_AT_SERVER
-    keys = jax.random.key_data(client_keys(KEY, parties))
+    keys = jax.random.key_data(client_keys(KEY, parties.client_id))
     assert len(np.unique(keys, axis=0)) == 6
     sent = Communication()
     labels = training.pseudo_labels["xclp"](state, parties, KEY, sent)

@@ -28,12 +28,12 @@ from jaxfed.federation.sides import Ask, ClientSide
 from jaxfed.secure.session.network import exchanges
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels, completed
-from jaxfed.training.round.network.client_side import TrainingClient
-from jaxfed.training.round.network.messages import (
+from jaxfed.training.round.network.client_side import (
     AFTER_MEAN,
     UPDATE,
     LabeledByClients,
     NewModel,
+    TrainingClient,
     client_view,
 )
 from jaxfed.training.server.server_state import ServerState

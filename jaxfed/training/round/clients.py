@@ -1,0 +1,241 @@
+"""The clients' computations in a round, written for one client and lifted to a cohort.
+
+    updates      local updates                                         (`LocalUpdate`)
+    measured     "static" statistics of the new model
+    shown        uploads after the new model                           (`AfterMean`)
+
+They are traced as parts of a program: in a simulation that of the round (`jaxfed.training.round.round`), on a
+network a program of each client (`jaxfed.training.round.network.client_side`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxfed.data.dataset import UNLABELED
+from jaxfed.errors import UsageError
+from jaxfed.federation.cohort import Array, Cohort
+from jaxfed.federation.execution.client_map import MapClients
+from jaxfed.federation.ragged import Ragged, apart, joined
+from jaxfed.random_streams import Stream
+from jaxfed.training.local.batch_statistics import measured_statistics
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
+from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
+from jaxfed.training.server.client_rows import gather, scatter
+from jaxfed.training.server.server_state import (
+    ServerState,
+    client_keys,
+    cohort_statistics,
+    with_statistics,
+)
+from jaxfed.training.server.stored_models import Start, model_at, scaled, starts_of
+from jaxfed.training.specification import Training
+
+
+class CohortData(NamedTuple):
+    """A cohort's examples and labels in the form that clients share.
+
+    Fields:
+        client_id: int32 [K].
+        examples: the array that rows of `data.x` refer to (`jaxfed.federation.ragged.apart`).
+        data: each client's data [K, ...].
+    """
+
+    client_id: Array
+    examples: Any
+    data: ClientData
+
+
+class CohortClients:
+    """The clients of a round, executed by `map_clients`; all methods are jit-traceable.
+
+    Attributes:
+        own: the cohort of the round (`of`).
+        metrics: of labels that clients make themselves, on a network.
+    """
+
+    own: CohortData
+
+    def __init__(
+        self,
+        training: Training,
+        local_update: LocalUpdate,
+        after_mean: AfterMean | None,
+        map_clients: MapClients,
+        *,
+        stage: int,
+        takes_all: bool = False,
+    ) -> None:
+        """Lift the computations to a cohort.
+
+        Stage 1 is on given labels alone; in stage 2, with `takes_all`, all examples take part.
+        """
+        local = training.local
+        batches = local.labeled_batches if stage == 1 else local.batches
+        self._rate_in = local.rate_in
+        self._first_round = 0 if stage == 1 else training.labeled_only_rounds
+        self._keeps_optimizers = local.client_optimizer == "kept"
+        self._keeps_statistics = local.batch_statistics == "local"
+        self._takes_all = takes_all and stage == 2
+
+        def update(
+            received: tuple[Shared, Any, Any], inputs: tuple[Client, jax.Array, Start | None]
+        ) -> ClientUpdate:
+            (shared, examples, models), (client, key, start) = received, inputs
+            client = client._replace(data=_with(examples, client.data))
+            if start is not None:
+                shared, client = self._as_it_began(shared, client, models, start)
+            return local_update(shared, client, key, batches=batches)
+
+        def measure(
+            received: tuple[nnx.State, Any], inputs: tuple[ClientData, jax.Array]
+        ) -> nnx.State:
+            (model, examples), (data, key) = received, inputs
+            data = _with(examples, data)
+            return measured_statistics(
+                training.model, model, data.x, data.mask, key, batch_size=batches.capacity
+            )
+
+        def show(
+            received: tuple[nnx.State, Any], inputs: tuple[ClientData, nnx.State, jax.Array]
+        ) -> tuple[Any, dict[str, jax.Array]]:
+            (model, examples), (data, statistics, key) = received, inputs
+            assert after_mean is not None
+            return after_mean(with_statistics(model, statistics), _with(examples, data), key)
+
+        self.metrics: dict[str, jax.Array] = {}
+        self._update = map_clients(update)
+        self._measure = map_clients(measure)
+        self._show = map_clients(show)
+
+    def of(self, cohort: Cohort, labels: PseudoLabels) -> CohortClients:
+        """Return the clients of this cohort, with the round's labels.
+
+        If all examples take part, those without a label have a placeholder of weight 0.
+        """
+        if self._takes_all:
+            is_without = jnp.asarray(cohort.mask) & (labels.label < 0)
+            labels = labels._replace(
+                label=jnp.where(is_without, 0, labels.label),
+                weight=jnp.where(is_without, 0, labels.weight),
+            )
+        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
+        there = copy(self)
+        there.own = CohortData(cohort.client_id, examples, data)
+        return there
+
+    def at_server(self, function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+        """Return the server's function with these first arguments: here a part of the round's program."""
+        return partial(function, *fixed)
+
+    @property
+    def client_id(self) -> Array:
+        """int32 [K]; -1 for a row without a client."""
+        return self.own.client_id
+
+    def updates(
+        self, state: ServerState, shared: Shared, received: Any, key: jax.Array
+    ) -> tuple[ClientUpdate, jax.Array]:
+        """Return the local updates, [K, ...], and bool [K], False for a client with nothing to train on.
+
+        A padding client's weight is 0.
+        """
+        own, ids = self.own, self.own.client_id
+        clients = Client(
+            own.data,
+            gather(state.clients, ids),
+            cohort_statistics(state, ids),
+            received,
+            gather(state.client_optimizers, ids) if self._keeps_optimizers else None,
+        )
+        starts = starts_of(state, ids)
+        models = None if starts is None else state.stored.models
+        updates = self._update(
+            (shared, own.examples, models), (clients, client_keys(key, ids), starts)
+        )
+        _check_client_state(clients.state, updates.client_state)
+        weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
+            jnp.asarray(ids) >= 0, updates.weight
+        )
+        updates = updates._replace(delta=scaled(updates.delta, starts), weight=weights)
+        return updates, jnp.any(usable(own.data), axis=1)
+
+    def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
+        """Return each client's statistics of the state's model, [K, ...], and its number of examples."""
+        own = self.own
+        keys = client_keys(jax.random.fold_in(key, Stream.BATCH_STATISTICS), own.client_id)
+        measured = self._measure((state.model, own.examples), (own.data, keys))
+        return measured, jnp.sum(own.data.mask, axis=1).astype(jnp.float32)
+
+    def shown(self, state: ServerState, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        """Return the clients' uploads after they received the state's model, and their bytes."""
+        own = self.own
+        keys = client_keys(jax.random.fold_in(key, Stream.AFTER_MEAN), own.client_id)
+        inputs = own.data, cohort_statistics(state, own.client_id), keys
+        return self._show((state.model, own.examples), inputs)
+
+    def stored(self, state: ServerState, before: ServerState, updates: ClientUpdate) -> ServerState:
+        """Return the state with the clients' new states, after a round that began with `before`.
+
+        With local statistics a client keeps the running statistics that it has come to.
+        """
+        ids, statistics = self.client_id, state.statistics
+        if self._keeps_statistics:
+            received = nnx.split_state(before.model, nnx.Param, ...)[1]
+            moved = nnx.split_state(updates.delta, nnx.Param, ...)[1]
+            new = jax.tree.map(lambda a, b: a[None] + b, received, moved)
+            statistics = scatter(statistics, ids, new)
+        return state._replace(
+            statistics=statistics,
+            clients=scatter(state.clients, ids, updates.client_state),
+            client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
+        )
+
+    def _as_it_began(
+        self, shared: Shared, client: Client, models: nnx.State, start: Start
+    ) -> tuple[Shared, Client]:
+        """Return what a client had when it began: an earlier round's model, and that round's rate and labels.
+
+        In stage 2, a client that began in stage 1 trains on its given labels alone.
+        """
+        model, data = model_at(models, start), client.data
+        stage_round = shared.round - start.staleness
+        if self._first_round:
+            is_of_stage_1 = stage_round < 0
+            stage_round += jnp.where(is_of_stage_1, self._first_round, 0)
+            is_left_out = is_of_stage_1 & ~data.is_labeled
+            data = data._replace(label=jnp.where(is_left_out, UNLABELED, data.label))
+        shared = Shared(model, shared.control, self._rate_in(stage_round), stage_round)
+        statistics = nnx.split_state(model, nnx.Param, ...)[1]
+        return shared, client._replace(data=data, statistics=statistics)
+
+
+def _check_client_state(before: Any, after: Any) -> None:
+    """Check, where the round is traced, that a client's new state has the form of its old one.
+
+    A state of another form would be stored at the old one's place: cut, repeated, or rounded to integers.
+    """
+    forms: list[Any] = [jax.tree.structure(state) for state in (before, after)]
+    if forms[0] != forms[1]:
+        wrong = "its structure differs from that of `init_client`"
+        raise UsageError(wrong, key="client_state", owner="ClientUpdate")
+    for was, now in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        is_rounded = was.dtype != now.dtype and not jnp.issubdtype(was.dtype, jnp.floating)
+        if was.shape != now.shape or is_rounded:
+            wrong = f"{now.dtype}{list(now.shape[1:])} in place of {was.dtype}{list(was.shape[1:])}"
+            raise UsageError(wrong, key="client_state", owner="ClientUpdate")
+
+
+def _with(examples: Any, data: ClientData) -> ClientData:
+    return data._replace(x=joined(examples, data.x))

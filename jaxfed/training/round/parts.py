@@ -1,0 +1,168 @@
+"""The parts of a method of federated training, its stages, and the state before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.errors import UsageError
+from jaxfed.federation.algorithm import Course
+from jaxfed.federation.array_checks import check_arrays
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.client_map import MapClients
+from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING, WITHIN_CLIENTS
+from jaxfed.training.round.client_round import LocalUpdate
+from jaxfed.training.round.clients import CohortClients
+from jaxfed.training.round.labels_at_server import ServerWithLabels
+from jaxfed.training.round.server_hooks import (
+    MODEL_ALONE,
+    NO_CONTROL,
+    Classifier,
+    Control,
+    Hook,
+    Messages,
+)
+from jaxfed.training.server.client_rows import rows_for
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training, num_outputs
+
+
+def no_state(model: nnx.State, federation: Federation) -> Any:
+    """Return the state of clients without one."""
+    del model, federation
+    return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The arguments of `jaxfed.training.round.round.federated_training`, and what follows from them.
+
+    A run has two stages: on given labels alone (`Training.labeled_only_rounds`), then on pseudo-labels too.
+    """
+
+    training: Training
+    local_update: LocalUpdate
+    pseudo_label: str
+    init_client: Callable[[nnx.State, Federation], Any]
+    control: Control
+    messages: Messages
+    hooks: tuple[Hook, ...]
+    server: ServerWithLabels | None
+    classifier: Classifier
+    takes_all: bool
+
+    def source(self, stage: int) -> str:
+        """Return the name of the source of labels of stage 1 or 2."""
+        return "none" if stage == 1 else self.pseudo_label
+
+    def first_round(self, stage: int) -> int:
+        """Return the number of rounds before a stage."""
+        return 0 if stage == 1 else self.training.labeled_only_rounds
+
+    def clients(self, stage: int, map_clients: MapClients) -> CohortClients:
+        """Return the clients' computations in a stage."""
+        return CohortClients(
+            *(self.training, self.local_update, self.messages.after_mean, map_clients),
+            stage=stage,
+            takes_all=self.takes_all,
+        )
+
+    @property
+    def course(self) -> Course:
+        """Stage 1, on given labels alone, and stage 2, on those of a source."""
+        has_stage_2 = self.pseudo_label != "none"
+        is_within = self.pseudo_label in WITHIN_CLIENTS and not self.takes_all
+        needs_labels = not has_stage_2 or is_within
+        return Course(False, self.training.labeled_only_rounds, has_stage_2, needs_labels)
+
+    @property
+    def averages_changes(self) -> bool:
+        """True if a round is the mean of its clients' changes and no more, also of earlier models'."""
+        added = self.init_client, self.control, self.messages, self.hooks
+        return (
+            added == (no_state, NO_CONTROL, MODEL_ALONE, ())
+            and self.server is None
+            and not self.training.training_cohort_size
+            and self.pseudo_label in LABELING_NOTHING
+            and self.training.server.aggregate.is_mean
+            and self.training.local.batch_statistics == "averaged"
+        )
+
+    def first_state(self, num_rows: int, key: jax.Array, federation: Federation) -> ServerState:
+        """Return the state before the first round, with rows of clients' states for `num_rows` of them.
+
+        A client's optimizer state is there if it is kept; each round sets its learning rate.
+        """
+        training, local = self.training, self.training.local
+        local.check_examples(federation.x)
+        given = training.initial_model
+        model = training.model.init(key) if given is None else given
+        parameters, statistics = nnx.split_state(model, nnx.Param, ...)
+        keeps_optimizer = local.client_optimizer == "kept"
+        rows = (
+            statistics if local.batch_statistics == "local" else (),
+            self.init_client(model, federation),
+            local.optimizer(jnp.float32(0)).init(parameters) if keeps_optimizer else (),
+        )
+        statistics, clients, optimizers = rows_for(num_rows, rows, training.execution.host)
+        state = ServerState(
+            model=model,
+            optimizer=training.server.aggregate.init(model),
+            teacher=(),
+            control=self.control.init(parameters),
+            statistics=statistics,
+            clients=clients,
+            round=jnp.int32(0),
+            client_optimizers=optimizers,
+        )
+        for hook in self.hooks:
+            state = hook.init(state, federation, key)
+        if not jax.tree.leaves(state.control):
+            return state
+        needs = True, self.course.needs_labels
+        numbers = [federation.num_training(needs_labels=each) for each in needs]
+        return state._replace(num_training=np.maximum(numbers, 1).astype(np.float32))
+
+    def checked_state(self, key: jax.Array, federation: Federation) -> ServerState:
+        """Return the state before the first round of a federation that the method can train on.
+
+        Raises:
+            UsageError: a federation without clients to train, with labels elsewhere, with examples that the
+                network does not take, or with more classes than its outputs.
+        """
+        given = self.training.server.examples
+        if self.training.training_cohort_size and given is not None:
+            raise UsageError(
+                "needs labels at clients",
+                key="training_cohort_size",
+                owner="training",
+                value=self.training.training_cohort_size,
+                allowed="set it to 0, or federation.labels_at='clients'",
+            )
+        if any(map(len, federation.partition.new)):
+            raise UsageError(
+                "training a model needs federation.test='central': here clients hold new points"
+            )
+        if len(federation.server) and given is None:
+            raise UsageError(
+                "the server of these clients has labels: use "
+                "Training(model, server=ServerTraining(examples=federation.server_examples))"
+            )
+        if given is not None:
+            check_arrays(federation, given[0], "ServerTraining.examples", given[1])
+        state = self.first_state(federation.num_clients, key, federation)
+        outputs = num_outputs(
+            self.classifier.probabilities, self.classifier.needed(state), federation
+        )
+        if outputs < federation.num_classes:
+            raise UsageError(
+                f"the network has {outputs} outputs and the clients have {federation.num_classes} "
+                "classes; use a network with as many outputs or more"
+            )
+        return state
