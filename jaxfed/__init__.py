@@ -28,7 +28,6 @@ _NAMES = {
     "ClientExecution": "jaxfed.training.client_execution",
     "Batches": "jaxfed.training.local.local_update",
     "Clock": "jaxfed.federation.clock.settings",
-    "Asynchrony": "jaxfed.federation.clock.settings",
     "from_flax": "jaxfed.models.flax_modules",
     "UsageError": "jaxfed.errors",
 }

@@ -38,7 +38,6 @@ from jaxfed.training.specification import Training
     leaves="its model's change",
     on_network=True,
     labels_at=EVERYWHERE,
-    averages=True,
     weighting=lambda given: None if given.pseudo_label == "none" else "uniform",
 )
 def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:

@@ -34,7 +34,6 @@ from jaxfed.training.specification import Training
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
     two_views=True,
-    averages=True,
 )
 def fedlabel(
     *,

@@ -26,7 +26,6 @@ from jaxfed.training.specification import Training
     leaves="its model's change",
     on_network=True,
     labels_at=EVERYWHERE,
-    averages=True,
     weighting="uniform",
 )
 def fedprox(

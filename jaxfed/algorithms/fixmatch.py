@@ -46,7 +46,6 @@ from jaxfed.training.specification import Training
     on_network=True,
     labels_at=EVERYWHERE,
     two_views=True,
-    averages=True,
 )
 def fixmatch(
     *,

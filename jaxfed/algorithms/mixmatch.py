@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     leaves="its model's change",
     on_network=True,
     pseudo_label="unlabeled",
-    averages=True,
     unread=("pointwise",),
 )
 def mixmatch(

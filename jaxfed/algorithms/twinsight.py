@@ -79,7 +79,6 @@ _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector
     on_network=True,
     pseudo_label=ALL,
     two_views=True,
-    averages=True,
 )
 def twinsight(
     *,

@@ -8,7 +8,7 @@ number, and `jaxfed.config.data.feasibility` calls it for the clients of each re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from jaxfed.config import methods
 from jaxfed.config.keys import refused
 from jaxfed.errors import UsageError, section
-from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.sampling import cohort_sizes, num_groups
 from jaxfed.training.consensus.client_sums import departures_of
@@ -58,11 +57,10 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         _check_round(config, name, config.cohort_size or num_clients)
 
 
-def check_scheduled_partners(config: ConfigDict, name: str, schedule: Schedule) -> None:
-    """Check the mask partners of a method whose cohorts depend on simulated time (`clock.schedule`)."""
+def check_cohorts(config: ConfigDict, name: str, sizes: Sequence[int]) -> None:
+    """Check the mask partners of a method for the sizes of all of its cohorts, if they are known."""
     for size, first, naming in _partners_of(config, name):
-        later = schedule.rounds[first:]
-        _check_partners(size, {len(one.clients) for one in later}, naming)
+        _check_partners(size, set(sizes[first:]), naming)
 
 
 def _check_presence(owner: str, given: Mapping[str, Any], num_clients: int) -> None:

@@ -31,7 +31,7 @@ from jaxfed.data.partitioning.class_schemes import Rows
 from jaxfed.data.partitioning.distribution import Skew
 from jaxfed.data.partitioning.sizes import Quantity
 from jaxfed.errors import UsageError, section
-from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution import memory
 from jaxfed.federation.execution.client_map import STRATEGIES
 from jaxfed.federation.sampling import SAMPLINGS
@@ -395,9 +395,6 @@ class TrainingSection(Section):
         server_batch_size: largest batch of the server.
         batch_statistics: treatment of BatchNorm's statistics, which also count the examples that fill up a
             last batch.
-        concurrency: number of clients that train at a time in asynchronous rounds (FedBuff).
-        staleness_exponent: exponent a by which asynchronous rounds scale model changes: (1 + staleness) **
-            -a.
         labeled_only_rounds: first rounds (stage 1), which train on given labels alone.
         training_cohort_size: number of a cohort's clients that train; the others only take part in the
             labeling.
@@ -437,8 +434,6 @@ class TrainingSection(Section):
     server_epochs: Annotated[Count, _AT_SERVER] = 5
     server_batch_size: Annotated[int, Ge(0), Note("0 is all that the server has"), _AT_SERVER] = 50
     batch_statistics: BatchStatistics = LocalTraining.batch_statistics
-    concurrency: Annotated[int, Ge(0), Note("0 is synchronous rounds")] = Asynchrony.concurrency
-    staleness_exponent: Annotated[float, Ge(0), when("concurrency", Gt(0))] = Asynchrony.exponent
     labeled_only_rounds: CountOrZero = Training.labeled_only_rounds
     training_cohort_size: Annotated[int, Ge(0), Note("0 is all")] = Training.training_cohort_size
     initial_model: str = ""

@@ -31,6 +31,8 @@ GONE: dict[str, Any] = {
     "proxyfl.prior_average": 0.0,
     "pseudo_label.safeguard": "none",
     "scaffold.option": "II",
+    "training.concurrency": 0,
+    "training.staleness_exponent": 0.5,
     "twinsight.projection_hidden": 512,
     "twinsight.projection_size": 128,
     "twinsight.threshold": 0.95,

@@ -13,7 +13,7 @@ loop that calls `round`; `jaxfed.algorithms` has the methods, one file each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
@@ -26,7 +26,6 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import Ask, ClientSide
 
 if TYPE_CHECKING:
-    from jaxfed.federation.clock.schedule import Arrivals
     from jaxfed.federation.sampling import Participation
 
 ServerState = Any  # a pytree of arrays: whatever a method carries from round to round
@@ -68,17 +67,6 @@ class Predict(Protocol):
 
     def __call__(self, state: ServerState, x: np.ndarray) -> np.ndarray:
         """Return probabilities of the classes, float32 [n, C], of examples [n, ...]."""
-        ...
-
-
-class WithArrivals(Protocol):
-    """Gives a state the arrivals of an asynchronous round."""
-
-    def __call__(self, state: ServerState, stored: Any, arrivals: Arrivals) -> ServerState:
-        """Return the state that the round begins with; its field `stored` has models of earlier rounds.
-
-        `stored` is that field after the round before; () before the first round.
-        """
         ...
 
 
@@ -163,6 +151,25 @@ class Outputs(NamedTuple):
     predictions: PredictionsOf | None = None
 
 
+class Arrivals(NamedTuple):
+    """Clients of one asynchronous round, ascending, and the number of server steps before each began."""
+
+    clients: tuple[int, ...]
+    version: tuple[int, ...]
+
+
+class Asynchronous(NamedTuple):
+    """Asynchronous rounds of a method, whose clients train from models of earlier rounds.
+
+    Fields:
+        concurrency: number of clients that train at a time.
+        of: arrivals of all rounds, from round 1 on -> the method for them.
+    """
+
+    concurrency: int
+    of: Callable[[Sequence[Arrivals]], FederatedAlgorithm]
+
+
 class FederatedAlgorithm(NamedTuple):
     """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
 
@@ -183,12 +190,10 @@ class FederatedAlgorithm(NamedTuple):
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone, as a method does that is not declared `on_network`.
 
-    `with_arrivals`, of a method whose server averages model changes and no more, lets clients train from
-    models of earlier rounds (`jaxfed.federation.clock`); None: rounds are synchronous alone.
+    `asynchronous`: how clients arrive whose server does not wait for all of a cohort; None: it does.
 
     `check_participation`, for a method whose guarantee depends on how clients take part, raises a
-    `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`). Such a method
-    runs without a clock, or with one that does not change cohorts (`jaxfed.federation.clock`).
+    `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`).
 
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
@@ -203,7 +208,7 @@ class FederatedAlgorithm(NamedTuple):
     views: Views | None = None
     instructions: Instructions | None = None
     sides: Callable[[], Sides] | None = None
-    with_arrivals: WithArrivals | None = None
+    asynchronous: Asynchronous | None = None
     check_participation: Callable[[Participation], None] | None = None
     name: str = ""
 

@@ -1,11 +1,11 @@
 """Declaration of a method at its factory: the one place that reports, tables, pages and checks read.
 
     @ALGORITHMS.register("fedprox")         # for a method outside jaxfed; its own are listed in ALGORITHMS
-    @method(title="FedProx", cites="Li et al., MLSys 2020", leaves="its model's change", averages=True)
+    @method(title="FedProx", cites="Li et al., MLSys 2020", leaves="its model's change", weighting="uniform")
     def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
 
     fedprox(training=training, mu=-1)           # UsageError: fedprox.mu=-1: use numbers from 0 on
-    declared(fedprox).averages                  # True
+    declared(fedprox).weighting                 # "uniform"
     method_settings(fedprox)                    # {"mu": Setting(...), "pseudo_label": Setting(...)}
 
 Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
@@ -66,7 +66,6 @@ class Method:
             its keyword `pseudo_label`, or any source if it has no such keyword.
         labels_at: holders of labels that it can learn from.
         two_views: True if it compares two views of an example and needs a strong augmentation; None: unknown.
-        averages: True if its server averages model changes and no more, so that rounds may be asynchronous.
         private: True if it guarantees an epsilon for clients' rows: it may use no exact statistics.
         unread: fields of `LocalTraining` and `ServerTraining` that no round of it reads; other values than
             the default are refused.
@@ -88,7 +87,6 @@ class Method:
     pseudo_label: str | Callable[[SimpleNamespace], str] | None = None
     labels_at: tuple[Place, ...] = ("clients",)
     two_views: bool | None = False
-    averages: bool = False
     private: bool = False
     unread: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()

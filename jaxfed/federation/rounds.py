@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -20,12 +19,9 @@ from ml_collections import ConfigDict
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import HAS_NO_MODEL, FederatedAlgorithm, Metrics, ServerState
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort, emptied
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Sampling, participation, sample_clients
 from jaxfed.host.parallel.prefetch import prefetched
-
-if TYPE_CHECKING:
-    from jaxfed.federation.clock.schedule import Schedule
 
 CohortOf = Callable[[int], Cohort]  # number of a round -> its cohort
 
@@ -39,7 +35,6 @@ class Played(NamedTuple):
         metrics: of this round.
         cohort: its clients.
         key: its key.
-        stored: in asynchronous rounds, the models that later ones need (`Schedule.stored_at_first`); ().
     """
 
     round: int
@@ -48,7 +43,6 @@ class Played(NamedTuple):
     metrics: Metrics
     cohort: Cohort
     key: jax.Array
-    stored: Any = ()
 
 
 def play(
@@ -58,8 +52,6 @@ def play(
     *,
     cohort_of: CohortOf,
     key: jax.Array,
-    schedule: Schedule | None = None,
-    stored: Any = (),
 ) -> Generator[Played]:
     """Run rounds one after another, each from the state after the one before.
 
@@ -69,8 +61,6 @@ def play(
         rounds: their numbers, ascending.
         cohort_of: makes a round's cohort; a thread calls it one round ahead.
         key: typed; round t has `fold_in(key, t)`.
-        schedule: of the rounds in simulated time, which then is one of their metrics.
-        stored: that of the round before the first of these; (): the first is round 1.
 
     Yields:
         Each round once the device has finished it. Close the generator to end the thread.
@@ -79,14 +69,9 @@ def play(
     with closing(prefetched(cohort_of, numbers)) as cohorts:
         for number, cohort in zip(numbers, cohorts, strict=True):
             own_key = jax.random.fold_in(key, number)
-            if schedule is not None:
-                state = schedule.started(algorithm, state, stored, number)
             after, metrics = _checked(algorithm.round(state, cohort, own_key))
             jax.block_until_ready(after)
-            if schedule is not None:
-                metrics = {**metrics, **schedule.metrics(number)}
-                after, stored = schedule.ended(after)
-            yield Played(number, state, after, metrics, cohort, own_key, stored)
+            yield Played(number, state, after, metrics, cohort, own_key)
             state = after
 
 
@@ -109,11 +94,8 @@ def cohorts_of(
     sampling: Sampling | ConfigDict,
     seed: int,
     rounds: int,
-    schedule: Schedule | None = None,
 ) -> CohortOf:
     """Return the function that draws a method's cohorts from a federation (`sample_clients`).
-
-    With a schedule they are the clients that it counts, and empty ones up to `schedule.cohort_size`.
 
     Raises:
         UsageError: the method's guarantee assumes other cohorts, or fewer rounds.
@@ -122,12 +104,6 @@ def cohorts_of(
         algorithm.check_participation(participation(sampling, federation, seed, rounds))
 
     def cohort_of(number: int) -> Cohort:
-        if schedule is not None:
-            clients = schedule.clients(number)
-            counted = set(clients)
-            others = (j for j in range(federation.num_clients) if j not in counted)
-            filled = [*clients, *islice(others, schedule.cohort_size - len(clients))]
-            return emptied(federation.cohort(filled), len(clients))
         needs_labels = algorithm.course.needs_labels_in(number)
         return federation.cohort(
             sample_clients(sampling, federation, seed, number, needs_labels=needs_labels)

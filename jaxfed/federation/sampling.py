@@ -126,7 +126,7 @@ def strata_of(
 
 
 def cohort_sizes(config: Sampling | ConfigDict, num_clients: int) -> set[int]:
-    """Return the numbers of clients that rounds may have, unless a clock changes cohorts.
+    """Return the numbers of clients that rounds may have, unless simulated time changes cohorts.
 
     Rounds on given labels alone may have fewer with `sampling` "proportional".
 

@@ -201,7 +201,7 @@ def test_augmentations_by_levels_refuse_other_levels(case, monkeypatch):
                 started(algorithm, replace(federation, x=scaled * federation.x))
 
 
-@pytest.mark.slow  # training/round/test_round and training/server/test_stored_models spread smaller rounds
+@pytest.mark.slow  # training/round/test_round and test_fedbuff spread smaller rounds
 @pytest.mark.parametrize("name", TRAIN)
 def test_clients_spread_over_devices_agree(name):
     checks = MethodChecks()

@@ -1,7 +1,5 @@
 """Mask partners suffice for every round: 59 and 78 clients need fewer of them than 58 and 77."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.checks.check import check
 from jaxfed.config.client_numbers import check_number_of_clients
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import Course
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.secure.session.neighborhoods import neighborhood
 
@@ -84,9 +82,9 @@ def scheduled(deadline, partners):
         config=TRAINING,
     )
     check(config)
-    algorithm = SimpleNamespace(course=Course(stage_1=STAGE_1))
+    algorithm = FederatedAlgorithm(*[None] * 3, course=Course(stage_1=STAGE_1))
     federation = Federation.from_clients(clients, num_classes=2)
-    return clock.schedule(config, "fedavg_xclp", algorithm, federation, 0)
+    return clock.in_time(config, "fedavg_xclp", algorithm, federation, 0)[1]
 
 
 def test_rounds_that_a_clock_makes_smaller_are_checked_before_the_first():

@@ -108,14 +108,13 @@ def simulated(method=KNN, federation=FEDERATION, **options):
 
 def timed(name="", **options):
     """Two seconds and more an update; a method that is private has a guarantee about its draws."""
-    clock = {name: options.pop(name) for name in [*options] if name != "asynchrony"}
     sizes = ((X[:n], np.arange(n) % 2) for n in range(2, 6))
     federation = jaxfed.Federation.from_clients(list(sizes), num_classes=3)
 
     def call():
         method = getattr(jaxfed.algorithms, name)(training=jaxfed.Training(linear()))
-        clocked = jaxfed.Clock(seconds_per_example=1.0, **clock)
-        simulate(method, federation, rounds=2, cohort_size=2, clock=clocked, **options)
+        clock = jaxfed.Clock(seconds_per_example=1.0, **options)
+        simulate(method, federation, rounds=2, cohort_size=2, clock=clock)
 
     return call
 
@@ -135,8 +134,7 @@ SIMULATED = {
     "...sampling='unifrom'; choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
     "...algorithm is a str; use a FederatedAlgorithm": simulated("fedavg"),
     "...federation is a list; use a Federation": simulated(KNN, TWO),
-    "...clock is a float; use Clock": simulated(clock=0.1),
-    "...asynchrony is a int; use Asynchrony": simulated(asynchrony=10),
+    "...clock is a float; use a Clock": simulated(clock=0.1),
     "...Training: model is a Linear; from_flax": lambda: fedavg(nnx.Linear(4, 3, rngs=nnx.Rngs(0))),
     "...does not take examples of (4,): ": lambda: simulated(fedavg(linear(5)))(),
     "rounds=3: ... Training.labeled_only_rounds=3": lambda: simulated(
@@ -151,13 +149,10 @@ SIMULATED = {
     "...labels the points that its clients hold": predicted(
         lambda: ALGORITHMS["xclp"](num_classes=3, num_bits=64), X
     ),
-    "simulate.clock: the privacy guarantee of dp_fedavg counts on cohorts that are drawn from": timed(
+    "clock: the privacy guarantee of dp_fedavg counts on cohorts that are drawn from": timed(
         "dp_fedavg", availability="diurnal"
     ),
-    "simulate.clock: ... of dp_fedavg_records": timed("dp_fedavg_records", over_selection=2.0),
-    "simulate.asynchrony=Asynchrony(concurrency=3...this method's server averages more than": timed(
-        "dp_fedavg", asynchrony=jaxfed.Asynchrony(3)
-    ),
+    "clock: ... of dp_fedavg_records": timed("dp_fedavg_records", over_selection=2.0),
 }
 
 SETTINGS = {"algorithm": "xclp", "num_repeats": 2, "dataset": {"name": "digits"}, "alpha": 0.5}
@@ -391,10 +386,6 @@ AUDITS = {
     ),
     "config.federation.test='clients': an audit asks about examples": audited(
         config="--config=ml_collections_configs/xclp_digits.py:smoke"
-    ),
-    "config.fedavg.training.concurrency: an audit knows messages of synchronous": audited(
-        *("baselines=()", "algorithm=fedavg", "clock.seconds_per_example=0.01"),
-        "fedavg.training.concurrency=5",
     ),
     "...config=ml_collections_configs/NAME.py is missing": costing(),
     "more: no such argument": costing(f"--config={PROTOTYPES}", "more"),

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import refusals
 
+from jaxfed.federation.algorithm import Asynchronous, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.availability import availability_of
-from jaxfed.federation.clock.make_schedule import schedule_of
-from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.clock.clients import availability_of
+from jaxfed.federation.clock.schedule import schedule_of
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.federation.sampling import Sampling
@@ -66,18 +67,21 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
         if windows := clock.pop("windows", ""):
             Path("t.csv").write_text("client,from,to\n" + windows)
             clock["availability"] = "t.csv"
-        given = Clock(**{"seconds_per_example": 1.0} | clock), Sampling(size, sampling), federation
-        options = {"asynchrony": Asynchrony(at_once)} if at_once else {}
-        schedule_of(*given, 5, 3, needs_labels=lambda number: labels, **options)
+        method = FederatedAlgorithm(*[None] * 3, needs_labels=lambda number: labels)
+        if at_once:
+            method = method._replace(asynchronous=Asynchronous(at_once, len))
+        given = Clock(**{"seconds_per_example": 1.0} | clock)
+        schedule_of(given, method, federation, Sampling(size, sampling), 5, 3)
 
     return call
 
 
 BY_LABELS = partial(rounds, labels=True)
 CLOCK = {
-    "Clock.deadline=0.5: no client finishes a round by then, the fast": rounds(deadline=0.5),
-    "Clock.deadline=1.0: ...fastest takes 4 s": rounds(sized(4, 4), 1, 2, deadline=1.0),
-    "Clock.deadline=3.0: ...fastest takes 7 s": BY_LABELS(labeled(0, 7, 0, 8), deadline=3.0),
+    "Clock.seconds_per_example=1.0: nobody finishes round 1 in 1000 draws, with deadline=0.5; the "
+    "fastest takes 1 s; allow more time or fewer seconds": rounds(deadline=0.5),
+    "...fastest takes 4 s": rounds(sized(4, 4), 1, 2, deadline=1.0),
+    "...fastest takes 7 s": BY_LABELS(labeled(0, 7, 0, 8), deadline=3.0),
     "Clock.deadline=3.0: there is no sim": rounds(seconds_per_example=0.0, deadline=3.0),
     "Clock.deadline=-1.0: use numbers from 0 on": rounds(deadline=-1.0),
     "Clock.over_selection=0.5: use numbers from 1 on": rounds(over_selection=0.5),
@@ -85,18 +89,21 @@ CLOCK = {
     "Clock.online_share=0.0: use numbers above 0": rounds(online_share=0.0),
     "Clock.speed_spread=nan: use numbers from 0 on": rounds(speed_spread=float("nan")),
     "Clock.availability='': use 'always', 'diurnal' or a CSV": rounds(availability=""),
-    "...nobody finishes round 1 in 1000 draws, with deadline=4.0, availability='t.csv'; allow": (
+    "...nobody finishes round 1 in 1000 draws, with deadline=4.0, availability='t.csv'; the": (
         rounds(deadline=4.0, windows="1,10,11\n")
     ),
     "...nobody finishes": BY_LABELS(labeled(0, 3, 0), windows="0,0,100\n2,0,100\n"),
     "...fewer than 3 clients finish round 1": rounds(SIX, 3, 4, windows="0,0,99\n1,0,99\n"),
     "sampling='groups': clients of a fixed turn may be away": rounds(SIX, 3, sampling="groups"),
-    "concurrency=2: the server's step takes 3 arrivals; use 3 to 6 clients": rounds(SIX, 3, 2),
-    "concurrency=5: the server's step takes 6 arrivals; use 6 to 6": rounds(SIX, 0, 5),
+    "concurrency=2: the server's step takes 3 arrivals, and 6 clients have examples to train on; use 3 to "
+    "6, or a smaller cohort_size": rounds(SIX, 3, 2),
+    "concurrency=7: ...use 3 to 6": rounds(SIX, 3, 7),
+    "concurrency=5: ...takes 6 arrivals...use 6 to 6": rounds(SIX, 0, 5),
     "sampling='proportional': concurrency=4 replaces": rounds(SIX, 3, 4, "proportional"),
-    "concurrency=4: ...in round 1 only 2 clients have": BY_LABELS(labeled(0, 2, 0, 3), 3, 4),
-    "Asynchrony.concurrency=10.5: use integers": lambda: Asynchrony(10.5),
-    "Asynchrony.exponent=-1.0": lambda: Asynchrony(10, -1.0),
+    "concurrency=4: ...and 2 clients have": BY_LABELS(labeled(0, 2, 0, 3), 3, 4),
+    "Clock.seconds_per_example=0.0: the rounds of this method are asynchronous": rounds(
+        at_once=4, seconds_per_example=0.0
+    ),
 }
 
 

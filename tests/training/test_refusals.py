@@ -29,7 +29,6 @@ from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.simulate import simulate
-from jaxfed.federation.clock.settings import Asynchrony, Clock
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
@@ -309,13 +308,6 @@ def configured(variant, name, *overrides, checked=False):
     make_algorithm(config, name, federation).init(KEY, federation)
 
 
-def asynchronous(method=fedavg, training=PLAIN, seconds=1.0):
-    clock = Clock(seconds_per_example=seconds) if seconds else None
-    options = {"cohort_size": 2, "asynchrony": Asynchrony(4), "clock": clock}
-    federation = federation_of([2, 3, 7, 13, 17])
-    return lambda: simulate(method(training=training), federation, **options)
-
-
 CONFIGS = Path("ml_collections_configs").resolve()
 at_the_server = partial(
     configured, "fedavg_xclp.py:smoke", "fedavg_xclp", "federation.labels_at=server"
@@ -327,9 +319,6 @@ COHORTS = {
     "config...=2: the privacy of": partial(configured, "audit.py:dp,smoke", "dp_fedavg"),
     "config.training.training_cohort_size=2: needs": partial(at_the_server, checked=True),
     "...training_cohort_size=2: needs labels at clients": at_the_server,
-    "...server averages more than model changes": asynchronous(scaffold),
-    "...asynchronous rounds need clock=Clock": asynchronous(seconds=0),
-    "...or not all arrivals": asynchronous(training=FEW),
 }
 
 test_parts = refusals.table(PARTS | CONSENSUSES | VIEWS)

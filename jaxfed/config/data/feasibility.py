@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.build.networks import initial_models, saved_models
 from jaxfed.config.client_numbers import check_number_of_clients
-from jaxfed.config.clock import check_deadlines
 from jaxfed.config.data.preprocessing import check_kind, scale_warnings
 from jaxfed.config.data.row_statistics import check_private
 from jaxfed.config.data.sources import differences
@@ -51,7 +50,6 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, se
     """
     if not config.federation.num_clients:  # otherwise `jaxfed.config.checks.check` has checked it
         check_number_of_clients(config, federation.num_clients)
-    check_deadlines(config, federation, seed)
     _check_points(dataset, config, federation)
     _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
 

@@ -98,12 +98,6 @@ class Audit:
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
                 "use 'central'"
             )
-        for name in methods.chosen(self.config):
-            key = methods.training_key(self.config, name, "concurrency")
-            if methods.with_own_training(self.config, name).training.concurrency:
-                raise UsageError(
-                    f"config.{key}: an audit knows messages of synchronous rounds alone; use 0"
-                )
         self._targets_of(0, self.simulation.dealt(self.config.seed))
 
     def _check_enough(self, repeat: int, dealt: Federation, targets: AuditTargets) -> None:

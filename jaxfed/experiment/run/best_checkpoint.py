@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +21,12 @@ class Selected(NamedTuple):
             (`Outputs.evaluated`); () for a method that does not validate.
         validation_accuracy: the measure of `best`; -1 before the first.
         round: of `best`.
-        stored: models of earlier rounds that asynchronous rounds need (`Played.stored`); ().
     """
 
     state: ServerState
     best: ServerState
     validation_accuracy: float
     round: int
-    stored: Any = ()
 
     @property
     def final(self) -> ServerState:
@@ -61,7 +59,7 @@ class Selected(NamedTuple):
         if accuracy <= self.validation_accuracy < np.inf:
             return self._replace(state=state)
         best = evaluated(state)
-        return Selected(state, best, float(accuracy), round_number, self.stored)
+        return Selected(state, best, float(accuracy), round_number)
 
 
 def validated(

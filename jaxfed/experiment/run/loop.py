@@ -81,6 +81,7 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.schedule import Schedule
 from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
@@ -125,11 +126,12 @@ class Clients(Protocol):
 
 
 class Made(NamedTuple):
-    """A method of one repeat before its first round, with its config, its number of rounds and clients."""
+    """A method of one repeat before its first round: its config, clients, and rounds in simulated time."""
 
     config: ConfigDict
     federation: Federation
     algorithm: FederatedAlgorithm
+    schedule: Schedule | None = None
 
 
 def made(
@@ -157,7 +159,8 @@ def made(
     if rounds != config.rounds:
         seen = seen.copy_and_resolve_references()
         seen.rounds = rounds
-    return Made(seen, federation, algorithm)
+    algorithm, schedule = clock.in_time(seen, name, algorithm, federation, config.seed + repeat)
+    return Made(seen, federation, algorithm, schedule)
 
 
 def first_repeat(
@@ -296,7 +299,7 @@ class Experiment:
         """Run one method to its last round, starting from the saved step if it lies in this leg."""
         self.progress.working_on(f"repeat {leg.repeat + 1}/{self.config.num_repeats} {leg.name}")
         is_made = leg.repeat == 0 and leg.name in self.first
-        config, federation, algorithm = (
+        config, federation, algorithm, schedule = (
             self.first.pop(leg.name)
             if is_made
             else made(self.config, leg.name, federation, leg.repeat, self.maker(leg.name))
@@ -305,9 +308,7 @@ class Experiment:
         seed = config.seed + leg.repeat
         key = jax.random.key(seed)
         state = algorithm.init(jax.random.fold_in(key, 0), federation)
-        schedule = clock.schedule(config, leg.name, algorithm, federation, seed)
-        stored = schedule.stored_at_first(algorithm, state) if schedule else ()
-        selected = Selected.first(algorithm, state)._replace(stored=stored)
+        selected = Selected.first(algorithm, state)
         saved_step = saved.progress["step"] if saved else 0
         if saved and saved_step >= leg.first_step:
             selected = saved.state(template=selected)
@@ -322,21 +323,18 @@ class Experiment:
 
         first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
         left = range(first_round, rounds + 1)
-        cohort_of = cohorts_of(algorithm, federation, config, seed, rounds, schedule)
+        cohort_of = cohorts_of(algorithm, federation, config, seed, rounds)
+        if schedule is not None:
+            cohort_of = schedule.cohorts(federation)
         del state  # or it would keep every row that changes
-        playing = play(
-            *(algorithm, selected.state, left),
-            cohort_of=cohort_of,
-            key=key,
-            schedule=schedule,
-            stored=selected.stored,
-        )
+        playing = play(algorithm, selected.state, left, cohort_of=cohort_of, key=key)
+        if schedule is not None:
+            playing = schedule.timed(playing)
         with closing(playing) as rounds_played:
             ended = time.perf_counter()
             for round_number in left:
                 with self.interruption.deferred():
                     played = next(rounds_played)
-                    selected = selected._replace(stored=played.stored)
                     is_last = round_number == rounds
                     if has_diverged(played.metrics):
                         quality: Metrics = {"diverged": True}

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.errors import UsageError, section
+from jaxfed.errors import UsageError
 from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
@@ -32,9 +32,8 @@ from jaxfed.federation.algorithm import (
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.make_schedule import check_draws, schedule_of
-from jaxfed.federation.clock.schedule import Schedule
-from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.federation.clock.schedule import schedule_of
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.rounds import cohorts_of, is_judged, play, watched
 from jaxfed.federation.sampling import SAMPLINGS, Sampling
 
@@ -108,7 +107,6 @@ def simulate(
     evaluate_every: int = 0,
     evaluate_test: bool = False,
     clock: Clock | None = None,
-    asynchrony: Asynchrony | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Simulated:
     """Run a method for some rounds.
@@ -125,7 +123,6 @@ def simulate(
         evaluate_test: evaluate it on the test examples at these rounds too, as `round_test_accuracy`, for
             curves; it selects nothing.
         clock: speeds and availability of clients, for simulated time; None: none.
-        asynchrony: of rounds in simulated time; None: synchronous.
         on_round: called with every record as it is made.
 
     Raises:
@@ -134,7 +131,7 @@ def simulate(
             deadline, the clock changes cohorts on which a privacy guarantee counts, the loss is no longer
             finite, or no client has a model in the end.
     """
-    _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every)
+    _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every, clock)
     if on_round is not None and not callable(on_round):
         raise UsageError(f"simulate: on_round={on_round!r}; use a function of a round's record")
     check_rounds(
@@ -143,8 +140,10 @@ def simulate(
     chosen = Sampling(cohort_size, sampling)
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
     numbers = range(1, rounds + 1)
-    schedule = _schedule(clock, asynchrony, algorithm, federation, chosen, seed, rounds)
-    cohort_of = cohorts_of(algorithm, federation, chosen, seed, rounds, schedule)
+    algorithm, schedule = schedule_of(clock or Clock(), algorithm, federation, chosen, seed, rounds)
+    cohort_of = cohorts_of(algorithm, federation, chosen, seed, rounds)
+    if schedule is not None:
+        cohort_of = schedule.cohorts(federation)
     key = jax.random.key(seed)
     state = algorithm.init(jax.random.fold_in(key, 0), federation)
     selected = Selected.first(algorithm, state)
@@ -165,9 +164,10 @@ def simulate(
         _check_curve(federation, evaluate_every, evaluate_test, quality)
         if quality:
             tell({"round": 0, **quality})
-    with closing(
-        play(algorithm, state, numbers, cohort_of=cohort_of, key=key, schedule=schedule)
-    ) as played:
+    playing = play(algorithm, state, numbers, cohort_of=cohort_of, key=key)
+    if schedule is not None:
+        playing = schedule.timed(playing)
+    with closing(playing) as played:
         ended = time.perf_counter()
         for number, _, state, metrics, *_ in played:
             if has_diverged(metrics):
@@ -192,41 +192,6 @@ def simulate(
     return Simulated(algorithm, federation, selected.final, selected.state, final, records)
 
 
-def _schedule(
-    clock: Clock | None,
-    asynchrony: Asynchrony | None,
-    algorithm: FederatedAlgorithm,
-    federation: Federation,
-    sampling: Sampling,
-    seed: int,
-    rounds: int,
-) -> Schedule | None:
-    for name, value, kind in (("clock", clock, Clock), ("asynchrony", asynchrony, Asynchrony)):
-        if not isinstance(value, kind | None):
-            raise UsageError(f"simulate: {name} is a {type(value).__name__}; use {kind.__name__}")
-    if asynchrony and asynchrony.concurrency:
-        wrong = (
-            ""
-            if algorithm.with_arrivals
-            else "this method's server averages more than model changes, or not all arrivals"
-        )
-        if wrong or clock is None or not clock.is_on:
-            wrong = wrong or "asynchronous rounds need clock=Clock(seconds_per_example=...)"
-            raise UsageError(wrong, key="asynchrony", owner="simulate", value=asynchrony)
-    if clock is not None and algorithm.check_participation is not None:
-        with section("simulate", ("clock",)):
-            check_draws(clock, algorithm.name or "this method")
-    return schedule_of(
-        clock or Clock(),
-        sampling,
-        federation,
-        seed,
-        rounds,
-        needs_labels=algorithm.course.needs_labels_in,
-        asynchrony=asynchrony,
-    )
-
-
 def _check(
     algorithm: FederatedAlgorithm,
     federation: Federation,
@@ -235,10 +200,12 @@ def _check(
     sampling: str,
     seed: int,
     evaluate_every: int,
+    clock: Clock | None,
 ) -> None:
     for name, value, kind in (
         ("algorithm", algorithm, FederatedAlgorithm),
         ("federation", federation, Federation),
+        ("clock", clock or Clock(), Clock),
     ):
         if not isinstance(value, kind):
             raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")

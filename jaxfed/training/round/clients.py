@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.data.dataset import UNLABELED
 from jaxfed.errors import UsageError
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.execution.client_map import MapClients
@@ -37,7 +36,6 @@ from jaxfed.training.server.server_state import (
     cohort_statistics,
     with_statistics,
 )
-from jaxfed.training.server.stored_models import Start, model_at, scaled, starts_of
 from jaxfed.training.specification import Training
 
 
@@ -81,19 +79,13 @@ class CohortClients:
         """
         local = training.local
         batches = local.labeled_batches if stage == 1 else local.batches
-        self._rate_in = local.rate_in
-        self._first_round = 0 if stage == 1 else training.labeled_only_rounds
         self._keeps_optimizers = local.client_optimizer == "kept"
         self._keeps_statistics = local.batch_statistics == "local"
         self._takes_all = takes_all and stage == 2
 
-        def update(
-            received: tuple[Shared, Any, Any], inputs: tuple[Client, jax.Array, Start | None]
-        ) -> ClientUpdate:
-            (shared, examples, models), (client, key, start) = received, inputs
+        def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
+            (shared, examples), (client, key) = received, inputs
             client = client._replace(data=_with(examples, client.data))
-            if start is not None:
-                shared, client = self._as_it_began(shared, client, models, start)
             return local_update(shared, client, key, batches=batches)
 
         def measure(
@@ -159,17 +151,12 @@ class CohortClients:
             received,
             gather(state.client_optimizers, ids) if self._keeps_optimizers else None,
         )
-        starts = starts_of(state, ids)
-        models = None if starts is None else state.stored.models
-        updates = self._update(
-            (shared, own.examples, models), (clients, client_keys(key, ids), starts)
-        )
+        updates = self._update((shared, own.examples), (clients, client_keys(key, ids)))
         _check_client_state(clients.state, updates.client_state)
         weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
             jnp.asarray(ids) >= 0, updates.weight
         )
-        updates = updates._replace(delta=scaled(updates.delta, starts), weight=weights)
-        return updates, jnp.any(usable(own.data), axis=1)
+        return updates._replace(weight=weights), jnp.any(usable(own.data), axis=1)
 
     def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
         """Return each client's statistics of the state's model, [K, ...], and its number of examples."""
@@ -201,24 +188,6 @@ class CohortClients:
             clients=scatter(state.clients, ids, updates.client_state),
             client_optimizers=scatter(state.client_optimizers, ids, updates.optimizer_state),
         )
-
-    def _as_it_began(
-        self, shared: Shared, client: Client, models: nnx.State, start: Start
-    ) -> tuple[Shared, Client]:
-        """Return what a client had when it began: an earlier round's model, and that round's rate and labels.
-
-        In stage 2, a client that began in stage 1 trains on its given labels alone.
-        """
-        model, data = model_at(models, start), client.data
-        stage_round = shared.round - start.staleness
-        if self._first_round:
-            is_of_stage_1 = stage_round < 0
-            stage_round += jnp.where(is_of_stage_1, self._first_round, 0)
-            is_left_out = is_of_stage_1 & ~data.is_labeled
-            data = data._replace(label=jnp.where(is_left_out, UNLABELED, data.label))
-        shared = Shared(model, shared.control, self._rate_in(stage_round), stage_round)
-        statistics = nnx.split_state(model, nnx.Param, ...)[1]
-        return shared, client._replace(data=data, statistics=statistics)
 
 
 def _check_client_state(before: Any, after: Any) -> None:

@@ -16,18 +16,11 @@ from jaxfed.federation.algorithm import Course
 from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import MapClients
-from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING, WITHIN_CLIENTS
+from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
 from jaxfed.training.round.client_round import LocalUpdate
 from jaxfed.training.round.clients import CohortClients
 from jaxfed.training.round.labels_at_server import ServerWithLabels
-from jaxfed.training.round.server_hooks import (
-    MODEL_ALONE,
-    NO_CONTROL,
-    Classifier,
-    Control,
-    Hook,
-    Messages,
-)
+from jaxfed.training.round.server_hooks import Classifier, Control, Hook, Messages
 from jaxfed.training.server.client_rows import rows_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training, num_outputs
@@ -80,19 +73,6 @@ class Parts:
         is_within = self.pseudo_label in WITHIN_CLIENTS and not self.takes_all
         needs_labels = not has_stage_2 or is_within
         return Course(False, self.training.labeled_only_rounds, has_stage_2, needs_labels)
-
-    @property
-    def averages_changes(self) -> bool:
-        """True if a round is the mean of its clients' changes and no more, also of earlier models'."""
-        added = self.init_client, self.control, self.messages, self.hooks
-        return (
-            added == (no_state, NO_CONTROL, MODEL_ALONE, ())
-            and self.server is None
-            and not self.training.training_cohort_size
-            and self.pseudo_label in LABELING_NOTHING
-            and self.training.server.aggregate.is_mean
-            and self.training.local.batch_statistics == "averaged"
-        )
 
     def first_state(self, num_rows: int, key: jax.Array, federation: Federation) -> ServerState:
         """Return the state before the first round, with rows of clients' states for `num_rows` of them.

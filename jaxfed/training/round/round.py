@@ -46,7 +46,6 @@ from jaxfed.training.round.server_hooks import (
 )
 from jaxfed.training.server.aggregate import WEIGHTINGS, in_all, weighted_mean
 from jaxfed.training.server.server_state import ServerState, is_finite, with_statistics
-from jaxfed.training.server.stored_models import with_arrivals
 from jaxfed.training.specification import Training
 
 
@@ -96,7 +95,6 @@ def federated_training(
         course=parts.course,
         views=partial(_views, cache(partial(_make_views, parts))),
         sides=partial(_sides, parts),
-        with_arrivals=with_arrivals if parts.averages_changes else None,
         **evaluation(classifier)._asdict(),
     )
 

@@ -34,7 +34,6 @@ class ServerState(NamedTuple):
         round: int32, rounds done.
         num_training: float32 [2], the numbers of clients that can train in the two stages of a run, by which
             sums of `control` are divided; ().
-        stored: models of earlier rounds that clients train from in asynchronous rounds (`stored_models`); ().
     """
 
     model: nnx.State
@@ -47,7 +46,6 @@ class ServerState(NamedTuple):
     memory: Any = ()
     client_optimizers: Any = ()
     num_training: Any = ()
-    stored: Any = ()
 
 
 def server_ids(number: int) -> np.ndarray:

@@ -98,7 +98,7 @@ def test_a_method_without_a_declaration_may_need_anything():
     needed = needs_of(mine, {"pseudo_label": "none"})
     assert needed.takes == ("training",)
     assert (needed.pseudo_label, needed.labels_at, needed.two_views) == (None, EVERYWHERE, None)
-    assert (needed.averages, needed.private, needed.unread) == (False, False, ())
+    assert (needed.private, needed.unread) == (False, ())
 
 
 @pytest.mark.parametrize(

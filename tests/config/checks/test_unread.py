@@ -56,10 +56,7 @@ def given(spec, *overrides, audited=False):
         (TRAINING, ["training.initial_model=pretrained", "preprocessing.weights=x"]),
         ("protofssl.py", ["training.epochs=3", "training.local_steps=9"]),
         (f"{FEDCT}:network", ["training.learning_rate=1e-4", "training.batch_size=16"]),
-        (
-            "federated_optimization.py",
-            [TIMED, "training.concurrency=9", "training.staleness_exponent=1", "baselines="],
-        ),
+        ("federated_optimization.py:clock", ["fedbuff.concurrency=9"]),
     ],
 )
 def test_what_counts_is_accepted(spec, overrides):

@@ -61,6 +61,6 @@ def test_a_deadline_that_nobody_meets_is_refused_before_the_method_begins():
 
     method = FederatedAlgorithm(init, round=init, evaluate=init)
     assert refusal(method, clock=jaxfed.Clock(**SECOND, deadline=1.5)) == (
-        "Clock.deadline=1.5: no client finishes a round by then, the fastest takes 2 s; allow more, or fewer "
-        "seconds_per_example"
+        "Clock.seconds_per_example=1.0: nobody finishes round 1 in 1000 draws, with deadline=1.5; the "
+        "fastest takes 2 s; allow more time or fewer seconds"
     )

@@ -1,15 +1,12 @@
 """Simulated time in experiments: resumed runs, lines and files, runs without it, audits."""
 
-import jax
 import numpy as np
 import pytest
 from invoking import called, invoke
 from on_demand import on_demand
 from rich.console import Console
 
-from jaxfed.config import clock
 from jaxfed.config import file as config_file
-from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
@@ -98,7 +95,9 @@ def test_lines_have_simulated_time(whole):
         line["lost_share"] for line in lines if line["algorithm"] == "fedavg" and line["round"]
     }
     assert shares == {2 / 7}
-    assert not any("stored" in leaf for state in states.values() for leaf in state)
+    assert [name for name in sorted(states) if any("memory" in leaf for leaf in states[name])] == [
+        "fedbuff-0-last"
+    ]
 
 
 def test_time_alone_changes_no_model(whole, tmp_path):
@@ -128,16 +127,3 @@ def test_a_report_has_it(tmp_path):
     assert "| method | reached | rounds | simulated | seconds | upload | download |" in text
     assert "simulated seconds are those of config.clock" in text
     assert (tmp_path / "r" / "plots" / "w-validation-time.png").is_file()
-
-
-def test_the_device_has_as_many_models_as_are_in_use():
-    """Fewer than there are clients that train."""
-    config = config_of("baselines=()", "training.concurrency=20")
-    federation = Simulation(config).federation(config.seed)
-    algorithm = make_algorithm(config, "fedavg", federation)
-    schedule = clock.schedule(config, "fedavg", algorithm, federation, config.seed)
-    state = algorithm.init(jax.random.key(0), federation)
-    stored = schedule.stored_at_first(algorithm, state)
-    rows = {len(leaf) for leaf in jax.tree.leaves(stored.models)}
-    assert rows == {max(schedule.slots) + 1}
-    assert 2 <= rows.pop() < 20

@@ -5,10 +5,10 @@ import pytest
 from plain_fedbuff import arrivals
 
 import jaxfed
-from jaxfed.federation.clock.asynchronous import slots_of
-from jaxfed.federation.clock.make_schedule import schedule_of
-from jaxfed.federation.clock.schedule import Timed
-from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.algorithms.fedbuff import slots_of
+from jaxfed.federation.algorithm import Arrivals, Asynchronous, FederatedAlgorithm
+from jaxfed.federation.clock.schedule import Timed, schedule_of
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.sampling import Sampling, sample_clients
 
 
@@ -19,8 +19,19 @@ def federation(sizes):
 
 def scheduled(sizes, size, concurrency, rounds, clock=None):
     clock = clock or Clock(seconds_per_example=1.0)
-    options = {"needs_labels": lambda number: False, "asynchrony": Asynchrony(concurrency)}
-    return schedule_of(clock, Sampling(size), federation(sizes), 5, rounds, **options)
+    return asynchronous(clock, federation(sizes), size, concurrency, rounds)
+
+
+def asynchronous(clock, clients, size, concurrency, rounds, **options):
+    """The schedule, whose arrivals the method receives."""
+    received = []
+    method = FederatedAlgorithm(*[None] * 3, **options)
+    method = method._replace(
+        asynchronous=Asynchronous(concurrency, lambda all_: received.append(all_) or method)
+    )
+    _, schedule = schedule_of(clock, method, clients, Sampling(size), 5, rounds)
+    assert received == [[Arrivals(one.clients, one.version) for one in schedule.rounds]]
+    return schedule
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -46,7 +57,7 @@ def test_equal_speeds_and_as_many_as_arrive_are_synchronous_rounds():
     assert [one.clients for one in schedule.rounds] == drawn
     assert [one.seconds for one in schedule.rounds] == [4.0, 8.0, 12.0, 16.0, 20.0]
     assert [set(one.version) for one in schedule.rounds] == [{0}, {1}, {2}, {3}, {4}]
-    assert max(schedule.slots) == 0  # one model at a time
+    assert max(slots_of(schedule.rounds)) == 0  # one model at a time
 
 
 def test_arrivals_of_one_instant_come_before_anybody_begins():
@@ -88,9 +99,9 @@ def partly_labeled(*labels):
 
 def scheduled_on_labels(labels, size, concurrency, rounds, last):
     """Rounds up to `last` are on given labels alone."""
-    options = {"needs_labels": lambda n: n <= last, "asynchrony": Asynchrony(concurrency)}
-    clock = Clock(seconds_per_example=1.0)
-    return schedule_of(clock, Sampling(size), partly_labeled(*labels), 5, rounds, **options)
+    clock, clients = Clock(seconds_per_example=1.0), partly_labeled(*labels)
+    options = {"needs_labels": lambda number: number <= last}
+    return asynchronous(clock, clients, size, concurrency, rounds, **options)
 
 
 def test_clients_without_labels_do_not_arrive():
@@ -155,8 +166,8 @@ def test_models_are_stored_while_somebody_needs_them():
 def test_fewer_models_are_stored_than_clients_train():
     clock = Clock(seconds_per_example=1.0, speed_spread=0.5)
     schedule = scheduled([4] * 60, 10, 40, 100, clock)
-    held = {}
+    held, slots = {}, slots_of(schedule.rounds)
     for number, one in enumerate(schedule.rounds):
-        held[schedule.slots[number]] = number
-        assert [held[schedule.slots[version]] for version in one.version] == list(one.version)
-    assert 4 <= max(schedule.slots) + 1 < 25
+        held[slots[number]] = number
+        assert [held[slots[version]] for version in one.version] == list(one.version)
+    assert 4 <= max(slots) + 1 < 25

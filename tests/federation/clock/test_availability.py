@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.federation.clock.availability import DAY, Diurnal, read_trace
+from jaxfed.federation.clock.clients import DAY, Diurnal, read_trace
 
 AWAY = -np.inf
 TABLE = "client,from,to\n2,0,5\n0,10,20\n0,30,40\n1,0,100\n2,60,100\n"

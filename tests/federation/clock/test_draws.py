@@ -6,8 +6,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from jaxfed.federation.clock import draws
-from jaxfed.federation.clock.draws import draw_free, normal, seconds_of, uniform
+from jaxfed.federation.clock import schedule
+from jaxfed.federation.clock.clients import normal, seconds_of, uniform
+from jaxfed.federation.clock.schedule import draw_free
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.random_streams import Stream
 
@@ -50,7 +51,7 @@ def test_seconds_by_hand():
 @pytest.mark.parametrize("pool", [6, np.array([1, 3, 4, 5, 8, 9])])
 def test_all_sets_of_free_clients_are_equally_likely(monkeypatch, tries, pool):
     """With few free clients, some sets come from the first draw, some from later ones."""
-    monkeypatch.setattr(draws, "_TRIES", tries)
+    monkeypatch.setattr(schedule, "_TRIES", tries)
     everybody = np.arange(6) if isinstance(pool, int) else pool
     free = everybody[[0, 2, 3, 5]]
     rng, number = np.random.default_rng(0), 3000

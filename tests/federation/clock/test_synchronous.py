@@ -5,8 +5,9 @@ import pytest
 
 import jaxfed
 from jaxfed.errors import UsageError
-from jaxfed.federation.clock.make_schedule import schedule_of
-from jaxfed.federation.clock.settings import Clock, Work
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clock.schedule import schedule_of
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.sampling import Sampling, sample_clients
 
 SECOND = Clock(seconds_per_example=1.0)
@@ -23,8 +24,14 @@ def federation(number=6, labels=0):
 
 def scheduled(clock, size=0, rounds=3, number=6, sampling="uniform", **options):
     clients = options.pop("federation", None) or federation(number)
-    options = {"needs_labels": lambda number: False, **options}
-    return schedule_of(clock, Sampling(size, sampling), clients, 5, rounds, **options)
+    method = FederatedAlgorithm(*[None] * 3)
+    if needs_labels := options.pop("needs_labels", None):
+        method = method._replace(needs_labels=needs_labels)
+    found, schedule = schedule_of(
+        clock, method, clients, Sampling(size, sampling), 5, rounds, **options
+    )
+    assert found is method
+    return schedule
 
 
 def with_labels(*numbers):
@@ -54,18 +61,19 @@ def test_without_seconds_there_is_no_schedule():
 def test_the_slowest_ends_a_round_of_the_usual_clients():
     schedule = scheduled(SECOND, 3)
     drawn = [sample_clients(Sampling(3), federation(), 5, number) for number in (1, 2, 3)]
-    assert [list(schedule.clients(number)) for number in (1, 2, 3)] == drawn
+    assert [list(one.clients) for one in schedule.rounds] == drawn
     ends = np.cumsum([max(clients) + 1 for clients in drawn])
     assert [one.seconds for one in schedule.rounds] == ends.tolist()
     assert schedule.metrics(2) == {"simulated_seconds": ends[1], "lost_share": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("work", "seconds"),
-    [(None, 6.0), (Work(epochs=3), 18.0), (Work(local_steps=4, batch_size=2), 8.0)],
+    ("processed", "seconds"),
+    [(lambda held: 3 * held, 18.0), (lambda held: 4 * np.minimum(held, 2), 8.0)],
 )
-def test_seconds_are_those_of_the_examples_of_a_round(work, seconds):
-    assert scheduled(SECOND, rounds=1, work=work).rounds[0].seconds == seconds
+def test_seconds_are_those_of_the_examples_of_a_round(processed, seconds):
+    assert scheduled(SECOND, rounds=1).rounds[0].seconds == 6.0
+    assert scheduled(SECOND, rounds=1, processed=processed).rounds[0].seconds == seconds
 
 
 def test_rounds_on_labels_alone_take_their_time():
@@ -177,7 +185,7 @@ def test_rounds_of_the_server_alone_take_no_time(tmp_path):
     assert schedule.metrics(1) == {"simulated_seconds": 0.0, "lost_share": 0.0}
     strict = Clock(seconds_per_example=1.0, deadline=0.5)  # and nobody is waited for in vain
     assert scheduled_on_labels(strict, at_server).rounds[-1] == ((), 0.0, 0, ())
-    with pytest.raises(UsageError, match=r"no client finishes a round by then, .* takes 2 s"):
+    with pytest.raises(UsageError, match=r"nobody finishes round 3 .* takes 2 s"):
         scheduled(strict, rounds=3, **options)
 
 

@@ -10,17 +10,18 @@ from flax import nnx
 from plain_fedbuff import arrivals
 
 import jaxfed
-from jaxfed.federation.clock.make_schedule import schedule_of
-from jaxfed.federation.clock.settings import Asynchrony, Clock
+from jaxfed.algorithms.fedbuff import slots_of
+from jaxfed.federation.clock.schedule import schedule_of
+from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution.client_map import client_map
+from jaxfed.federation.rounds import play
 from jaxfed.federation.sampling import Sampling
+from jaxfed.host.checkpoint import Checkpoints
+from jaxfed.testing.method_checks import MethodChecks, assert_equal
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.round.client_round import plain_update
-from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.aggregate import server_optimizer
+from jaxfed.training.server.aggregate import by_examples, server_optimizer
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 
@@ -37,11 +38,8 @@ def clients_of(sizes):
     ]
 
 
-ALIKE = clients_of([20] * 5)
-
-
 @cache
-def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, strategy="map"):
+def method(name="fedbuff", *, server_rate=1.0, strategy="map", **settings):
     """One step of SGD on all of a client's examples, at rates of early rounds that fall."""
     network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
     batches = Batches("joint", 64, 1)
@@ -52,9 +50,12 @@ def method(factory=jaxfed.algorithms.fedavg, *, server_rate=1.0, strategy="map")
             jax.numpy.minimum(count, 4).astype(int)
         ],
     )
-    server = ServerTraining(aggregate=server_optimizer(optax.sgd(server_rate)))
+    server = ServerTraining(
+        aggregate=server_optimizer(optax.sgd(server_rate)), weighting=by_examples
+    )
     execution = ClientExecution(map_clients=partial(client_map, strategy=strategy))
-    return factory(training=Training(network, local=local, server=server, execution=execution))
+    training = Training(network, local=local, server=server, execution=execution)
+    return getattr(jaxfed.algorithms, name)(training=training, **settings)
 
 
 def leaves(state):
@@ -102,44 +103,41 @@ def fedbuff(parameters, clients, size, rounds, exponent, server_rate):
 def test_fedbuff_against_numpy(size, exponent, server_rate):
     clients = clients_of(SIZES)
     federation = jaxfed.Federation.from_clients(clients, num_classes=3)
-    algorithm = method(server_rate=server_rate)
-    rounds, asynchrony = 25, Asynchrony(len(SIZES), exponent)
-    found = jaxfed.simulate(
-        algorithm, federation, rounds=rounds, cohort_size=size, clock=SECOND, asynchrony=asynchrony
-    )
+    own = {"concurrency": len(SIZES), "staleness_exponent": exponent}
+    algorithm, rounds = method(server_rate=server_rate, **own), 25
+    found = jaxfed.simulate(algorithm, federation, rounds=rounds, cohort_size=size, clock=SECOND)
     first = first_model(algorithm, federation)
     assert [leaf.shape for leaf in first] == [(3,), (4, 3)]
     expected = fedbuff(first, clients, size, rounds, exponent, server_rate)
     for a, b in zip(leaves(found.state), expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
     assert max(record["staleness"] for record in found.records) > 1
-    assert found.state.stored == ()
 
 
 @pytest.mark.parametrize("cohort_size", [2, 0])
 @pytest.mark.sample(1)
 def test_equal_speeds_are_fedavg_bit_for_bit(cohort_size):
     federation = jaxfed.Federation.from_clients(clients_of([17] * 5), num_classes=3)
-    algorithm = method(server_rate=1.3)
     options = {"rounds": 8, "cohort_size": cohort_size}
-    plain = jaxfed.simulate(algorithm, federation, **options)
-    for asynchrony in (None, Asynchrony(cohort_size or 5)):
-        timed = jaxfed.simulate(
-            algorithm, federation, clock=SECOND, asynchrony=asynchrony, **options
-        )
+    fedavg = method("fedavg", server_rate=1.3)
+    plain = jaxfed.simulate(fedavg, federation, **options)
+    for algorithm in (fedavg, method(server_rate=1.3, concurrency=cohort_size or 5)):
+        timed = jaxfed.simulate(algorithm, federation, clock=SECOND, **options)
         for a, b in zip(leaves(plain.state), leaves(timed.state), strict=True):
             assert np.array_equal(a, b)
         assert timed.records[-1]["simulated_seconds"] == 8 * 17
-        assert ("staleness" in timed.records[-1]) == (asynchrony is not None)
+        assert ("staleness" in timed.records[-1]) == (algorithm is not fedavg)
     assert "simulated_seconds" not in plain.records[-1]
 
 
 @pytest.mark.parametrize("strategy", [pytest.param("vmap", marks=pytest.mark.slow), "shard_map"])
 def test_clients_may_be_computed_at_once(strategy):
     federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
-    options = {"rounds": 6, "cohort_size": 2, "clock": SECOND, "asynchrony": Asynchrony(5)}
+    options = {"rounds": 6, "cohort_size": 2, "clock": SECOND}
     one_by_one, at_once = (
-        jaxfed.simulate(method(server_rate=1.3, strategy=name), federation, **options)
+        jaxfed.simulate(
+            method(server_rate=1.3, strategy=name, concurrency=5), federation, **options
+        )
         for name in ("map", strategy)
     )
     for a, b in zip(leaves(one_by_one.state), leaves(at_once.state), strict=True):
@@ -151,10 +149,11 @@ def test_lost_clients_leave_no_trace_in_a_round():
     clients = clients_of(SIZES)
     federation = jaxfed.Federation.from_clients(clients, num_classes=3)
     clock = Clock(seconds_per_example=1.0, deadline=7.0)
-    timed = jaxfed.simulate(method(server_rate=1.3), federation, rounds=4, clock=clock)
+    fedavg = method("fedavg", server_rate=1.3)
+    timed = jaxfed.simulate(fedavg, federation, rounds=4, clock=clock)
     assert [record["clients"] for record in timed.records] == [3] * 4
     x, y = (np.concatenate(parts) for parts in zip(*clients[:3], strict=True))
-    expected = first_model(method(server_rate=1.3), federation)
+    expected = first_model(fedavg, federation)
     for rate in RATES[:4]:
         slopes = gradient(expected, x.astype(np.float64), y)
         expected = [p - 1.3 * rate * g for p, g in zip(expected, slopes, strict=True)]
@@ -176,21 +175,13 @@ def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
     network = jaxfed.from_flax(Net, input_shape=(4,))
     batches = Batches("joint", 64, 1)
     local = LocalTraining(batches=batches, labeled_batches=batches)
-    algorithm = jaxfed.algorithms.fedavg(training=Training(network, local=local))
+    algorithm = jaxfed.algorithms.fedbuff(
+        training=Training(network, local=local), concurrency=5, staleness_exponent=0.0
+    )
     clients = [(np.repeat(x[:1], len(y), axis=0), y) for x, y in clients_of(SIZES)]
     federation = jaxfed.Federation.from_clients(clients, num_classes=3)
-    schedule = schedule_of(
-        *(SECOND, Sampling(1), federation, 0, 12),
-        needs_labels=algorithm.course.needs_labels_in,
-        asynchrony=Asynchrony(5, 0.0),
-    )
-    found = jaxfed.simulate(
-        *(algorithm, federation),
-        rounds=12,
-        cohort_size=1,
-        clock=SECOND,
-        asynchrony=Asynchrony(5, 0.0),
-    )
+    _, schedule = schedule_of(SECOND, algorithm, federation, Sampling(1), 0, 12)
+    found = jaxfed.simulate(algorithm, federation, rounds=12, cohort_size=1, clock=SECOND)
     means = [np.zeros(4)]  # after each number of steps
     for number, one in enumerate(schedule.rounds):
         (client,), (version,) = one.clients, one.version
@@ -200,35 +191,34 @@ def test_running_statistics_are_those_of_the_model_that_a_client_began_with():
     np.testing.assert_allclose(statistics["norm"]["mean"][...], means[-1], atol=1e-5)
 
 
-def test_who_began_in_stage_1_trains_as_of_stage_1():
-    """Client j has j + 1 labels, and takes as many seconds in stage 1; the slower ones arrive in stage 2."""
-    clients = [(x, np.where(np.arange(len(y)) <= j, y, -1)) for j, (x, y) in enumerate(ALIKE)]
-    federation = jaxfed.Federation.from_clients(clients, num_classes=3)
-    network = jaxfed.from_flax(lambda rngs: nnx.Linear(4, 3, rngs=rngs), input_shape=(4,))
-    training = Training(network, labeled_only_rounds=3).with_local(
-        learning_rate=lambda count: 1 / (1 + count)
-    )
+class TestChecks(MethodChecks):
+    """Rounds that are played by hand, in which nobody is late."""
 
-    def local_update(shared, client, key, *, batches):
-        plain = plain_update(training, training.loss)(shared, client, key, batches=batches)
-        told = {"rate": shared.learning_rate, "stage_round": shared.round.astype(np.float32)}
-        seen = usable(client.data).sum().astype(np.float32)
-        return plain._replace(metrics={**plain.metrics, **told, "seen": seen})
+    method = "fedbuff"
 
-    algorithm = federated_training(training, local_update, pseudo_label="unlabeled", takes_all=True)
-    options = {"rounds": 9, "cohort_size": 1, "clock": SECOND, "asynchrony": Asynchrony(5)}
-    found = jaxfed.simulate(algorithm, federation, **options)
-    schedule = schedule_of(
-        *(SECOND, Sampling(1), federation, 0, 9),
-        needs_labels=algorithm.course.needs_labels_in,
-        asynchrony=Asynchrony(5),
-    )
-    crossing = 0
-    for number, (one, record) in enumerate(zip(schedule.rounds, found.records, strict=True)):
-        (client,), (version,) = one.clients, one.version
-        crossing += version < 3 <= number
-        stage_round = version if version < 3 else version - 3
-        assert record["seen"] == (client + 1 if version < 3 else 20)
-        assert record["stage_round"] == stage_round
-        assert record["rate"] == np.float32(1 / (1 + stage_round))
-    assert crossing >= 2
+
+def test_a_resumed_state_has_the_models_that_clients_began_with(tmp_path):
+    federation = jaxfed.Federation.from_clients(clients_of(SIZES), num_classes=3)
+    algorithm, schedule = schedule_of(SECOND, method(concurrency=5), federation, Sampling(2), 0, 9)
+    key = jax.random.key(0)
+    start, cohort_of = algorithm.init(key, federation), schedule.cohorts(federation)
+    played = play(algorithm, start, range(1, 10), cohort_of=cohort_of, key=key)
+    states = [start, *(one.after for one in played)]
+    for number in (1, 4, 8):
+        Checkpoints(tmp_path / str(number)).save(number, states[number], {})
+        restored = Checkpoints(tmp_path / str(number)).latest().state(template=states[0])
+        left = range(number + 1, 10)
+        *_, last = play(algorithm, restored, left, cohort_of=cohort_of, key=key)
+        assert_equal(last.after, states[9])
+
+
+def test_the_device_has_as_many_models_as_are_in_use():
+    """Fewer than there are clients that train."""
+    federation = jaxfed.Federation.from_clients(clients_of(range(4, 34)), num_classes=3)
+    own = method(concurrency=20)
+    algorithm, schedule = schedule_of(SECOND, own, federation, Sampling(5), 0, 30)
+    state = algorithm.init(jax.random.key(0), federation)
+    rows = {len(leaf) for leaf in jax.tree.leaves(state.memory)}
+    assert rows == {max(slots_of(schedule.rounds)) + 1}
+    assert 2 <= rows.pop() < 20
+    assert algorithm.evaluated(state).memory == ()

@@ -1,13 +1,15 @@
-"""Times at which clients are available: always, in a window of each day, or in the windows of a table.
+"""Clients in simulated time: how long each takes, and when it is available.
 
-The work of a client that leaves before it is done is lost. Nothing is drawn round by round: a client's
-windows depend only on its number and the seed, so a query about K clients costs O(K).
+Draws of a client depend only on its number and the seed, so draws for K clients cost O(K), however many there
+are in all. Clients are available always, in a window of each day, or in the windows of a table. The work of a
+client that leaves before it is done is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -15,13 +17,51 @@ from typing import Protocol
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.clock.draws import uniform
-from jaxfed.federation.clock.settings import Clock
+from jaxfed.federation.clock.settings import BUILT_IN, Clock
 from jaxfed.random_streams import Stream
 
 DAY = 86400.0
 COLUMNS = ["client", "from", "to"]
 _ROUNDING = 1e-3  # seconds; a window that begins in less than this has begun
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def uniform(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:
+    """Return draw `number` from (0, 1) for each client, float64 [K].
+
+    SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) with the client's number as the counter.
+    """
+    z = _key(seed, stream, number) + (np.asarray(clients).astype(np.uint64) + np.uint64(1)) * _STEP
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+
+
+@cache
+def _key(seed: int, stream: Stream, number: int) -> np.ndarray:
+    return np.random.SeedSequence((seed, stream, number)).generate_state(1, np.uint64)
+
+
+def normal(clients: np.ndarray, seed: int, stream: Stream, number: int) -> np.ndarray:
+    """Return a standard normal draw for each client, float64 [K]; arguments as for `uniform`."""
+    radius, angle = (uniform(clients, seed, stream, 2 * number + i) for i in range(2))
+    return np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
+
+
+def seconds_of(clock: Clock, seed: int, clients: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    """Return the simulated seconds of each client's round, float64 [K].
+
+        seconds_per_example exp(sigma z_1) examples + seconds_per_round exp(sigma z_2)
+
+    z_1 and z_2 are fixed for each client, in all rounds; `examples` [K] is the number that each processes.
+    """
+    slowness = [
+        np.exp(clock.speed_spread * normal(clients, seed, Stream.CLOCK_SPEEDS, i)) for i in range(2)
+    ]
+    messages = clock.seconds_per_round * slowness[1]
+    return clock.seconds_per_example * slowness[0] * examples + messages
 
 
 class Availability(Protocol):
@@ -40,27 +80,8 @@ class Availability(Protocol):
         ...
 
 
-class Always:
-    """All clients at all times."""
-
-    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """See `Availability`."""
-        del time
-        return np.full(len(clients), np.inf)
-
-    def next_start(self, time: float) -> float:
-        """See `Availability`."""
-        del time
-        return np.inf
-
-    def of(self, clients: np.ndarray) -> Availability:
-        """See `Availability`."""
-        del clients
-        return self
-
-
 class Diurnal:
-    """A window in every day, of the length `share`, around an hour of the client's own.
+    """A window in every day, of the length `share`, around an hour of the client's own; with 1 all the time.
 
     Second 0 is midnight. The hour is the mean of two uniform draws from noon to noon: most clients are
     available at midnight, when devices idle and charge, and fewest at noon.
@@ -68,11 +89,11 @@ class Diurnal:
 
     def __init__(self, num_clients: int, share: float, seed: int) -> None:
         self._clients, self._seed = np.arange(num_clients), seed
-        self._half = share * DAY / 2
+        self._half, self._is_always = share * DAY / 2, share >= 1
 
     def until(self, clients: np.ndarray, time: float) -> np.ndarray:
         """See `Availability`."""
-        if self._half >= DAY / 2:
+        if self._is_always:
             return np.full(len(clients), np.inf)
         since = (time - self._centers(clients) + DAY / 2) % DAY - DAY / 2
         is_there = (since >= -self._half - _ROUNDING) & (since < self._half - _ROUNDING)
@@ -80,10 +101,12 @@ class Diurnal:
 
     def next_start(self, time: float) -> float:
         """See `Availability`; O(M)."""
+        if self._is_always:
+            return np.inf
         starts = self._centers(self._clients) - self._half
         return float(time + np.maximum((starts - time) % DAY, _ROUNDING).min(initial=np.inf))
 
-    def of(self, clients: np.ndarray) -> Availability:
+    def of(self, clients: np.ndarray) -> Diurnal:
         """See `Availability`."""
         own = copy(self)
         own._clients = clients
@@ -131,7 +154,7 @@ class Trace:
         start = self._period + self._begins[0] if is_over else self._begins[place]
         return float(time - now + start)
 
-    def of(self, clients: np.ndarray) -> Availability:
+    def of(self, clients: np.ndarray) -> Trace:
         """See `Availability`."""
         own = copy(self)
         own._begins = np.unique(self._start[np.isin(self._client, clients)])
@@ -144,21 +167,17 @@ def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
     Raises:
         UsageError: the table is missing, or has an invalid line.
     """
-    if clock.availability == "always":
-        return Always()
-    if clock.availability == "diurnal":
-        return Diurnal(num_clients, clock.online_share, seed)
-    return read_trace(clock.availability, num_clients)
+    if clock.availability not in BUILT_IN:
+        return read_trace(clock.availability, num_clients)
+    share = clock.online_share if clock.availability == "diurnal" else 1.0
+    return Diurnal(num_clients, share, seed)
 
 
 def read_trace(path: str, num_clients: int = 0) -> Trace:
     """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
 
-    Rows of a client are one window where one begins as another ends.
-
-    Args:
-        path: the file.
-        num_clients: M, to check clients' numbers; 0: unknown.
+    Rows of a client are one window where one begins as another ends. `num_clients` checks clients' numbers; 0
+    if unknown.
 
     Raises:
         UsageError: the file is missing or empty, or has an invalid line, whose number is given.

@@ -1,0 +1,172 @@
+"""FedBuff: asynchronous federated averaging with a buffer.
+
+(Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, AISTATS 2022.) `concurrency` clients train at a time, each
+from the model that the server had when it began; a client that is done is replaced at once. A round is one server
+step, after cohort_size arrivals (the paper's buffer size K):
+
+    delta_k = w_k - w^(v),    w <- w + eta_g mean_k p_k (1 + t - v)^-a delta_k
+
+with v the number of server steps before client k began, t the number before this step, eta_g
+`training.server_learning_rate` and a `staleness_exponent`. A stale change is scaled down, and its weight p_k is
+not. Clients train on given labels, at the learning rate of the round in which they began. Running statistics are
+treated like parameters.
+
+Clients arrive in simulated time, by the section `clock` of a config (docs/time.md). In rounds that are played by
+hand nobody is late, and a round is FedAvg's.
+
+Leaves a client: its model's change. Each client receives the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxfed.federation.algorithm import Arrivals, Asynchronous, FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.method import method
+from jaxfed.settings import Count, NotNegative
+from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import Hook, Messages
+from jaxfed.training.server.client_rows import stacked_for
+from jaxfed.training.server.server_state import ServerState
+from jaxfed.training.specification import Training
+
+
+@method(pseudo_label="none", weighting="uniform", unread=("batch_statistics",))
+def fedbuff(
+    *, training: Training, concurrency: Count = 10, staleness_exponent: NotNegative = 0.5
+) -> FederatedAlgorithm:
+    """FedAvg on given labels by clients that do not wait for each other.
+
+    Args:
+        training: the training specification.
+        concurrency: number of clients that train at a time.
+        staleness_exponent: a; changes are multiplied by (1 + staleness) ** -a.
+
+    Cost: FedAvg's, and memory for the models that training clients began with, mostly a few times
+    concurrency / cohort_size of them. Checkpoints contain these models.
+    """
+    buffered = partial(_buffered, training, staleness_exponent)
+    return buffered(())._replace(asynchronous=Asynchronous(concurrency, buffered))
+
+
+def _buffered(
+    training: Training, exponent: float, arrivals: Sequence[Arrivals]
+) -> FederatedAlgorithm:
+    plain, models = plain_update(training, training.loss), StoredModels(exponent, arrivals)
+
+    def local_update(
+        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    ) -> ClientUpdate:
+        start: Start = client.received
+        began = shared.round - start.staleness
+        shared = shared._replace(
+            model=start.model, learning_rate=training.local.rate_in(began), round=began
+        )
+        statistics = nnx.split_state(start.model, nnx.Param, ...)[1]
+        update = plain(shared, client._replace(statistics=statistics), key, batches=batches)
+        return update._replace(delta=jax.tree.map(lambda leaf: start.scale * leaf, update.delta))
+
+    algorithm = federated_training(
+        training,
+        local_update,
+        pseudo_label="none",
+        hooks=(models,),
+        messages=Messages(models.send),
+    )
+    return algorithm._replace(
+        evaluated=lambda state: algorithm.evaluated(state)._replace(memory=()),
+        sides=None,
+        views=None,
+    )
+
+
+class Start(NamedTuple):
+    """Where one client's work began, or that of a round's clients [K].
+
+    Fields:
+        model: the model of that round.
+        staleness: int32, number of server steps since then.
+        scale: float32, factor of its model change.
+    """
+
+    model: nnx.State
+    staleness: jax.Array
+    scale: jax.Array
+
+
+class StoredModels(Hook):
+    """The models that clients train from, `ServerState.memory`, [V, ...]: as many as are in use at a time."""
+
+    def __init__(self, exponent: float, arrivals: Sequence[Arrivals]) -> None:
+        """Assign a slot to each model that some client begins with; without arrivals that is the newest."""
+        self._exponent, self._arrivals = exponent, arrivals
+        self._slots = slots_of(arrivals)
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with room for the models."""
+        return state._replace(memory=stacked_for(max(self._slots, default=0) + 1, state.model))
+
+    def before(
+        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
+    ) -> ServerState:
+        """Return the state with the current model stored, if a client begins with it."""
+        slot = self._slot(int(state.round))
+        if slot < 0:
+            return state
+        return state._replace(memory=_with_model(state.memory, state.model, jnp.int32(slot)))
+
+    def send(self, state: ServerState, cohort: Cohort, communication: Communication) -> Start:
+        """Return the start of each client of the round; that of a padding client is any."""
+        done = int(state.round)
+        version = {}
+        if self._arrivals:
+            version = dict(zip(*self._arrivals[done], strict=True))
+        began = [version.get(client, done) for client in np.asarray(cohort.client_id).tolist()]
+        slots = np.maximum([self._slot(one) for one in began], 0)
+        staleness = np.array([done - one for one in began], np.int32)
+        scale = ((1.0 + staleness) ** -self._exponent).astype(np.float32)
+        return Start(_at(state.memory, slots), jnp.asarray(staleness), jnp.asarray(scale))
+
+    def _slot(self, version: int) -> int:
+        return self._slots[version] if self._arrivals else 0
+
+
+@jax.jit
+def _with_model(models: nnx.State, model: nnx.State, slot: jax.Array) -> nnx.State:
+    return jax.tree.map(lambda rows, leaf: rows.at[slot].set(leaf), models, model)
+
+
+@jax.jit
+def _at(models: Any, slots: np.ndarray) -> Any:
+    return jax.tree.map(lambda rows: rows[slots], models)
+
+
+def slots_of(arrivals: Sequence[Arrivals]) -> list[int]:
+    """Return, for each number of server steps, the slot in which the model is stored; -1: not stored.
+
+    A slot is reused after the last round that needs it, so there are as few slots as models in use at a time.
+    """
+    last = {version: number for number, one in enumerate(arrivals, 1) for version in one.version}
+    slots, until = [], list[int]()
+    for version in range(len(arrivals)):
+        if version not in last:
+            slots.append(-1)
+            continue
+        free = [slot for slot, end in enumerate(until) if end <= version]
+        slot = free[0] if free else len(until)
+        until[slot : slot + 1] = [last[version]]
+        slots.append(slot)
+    return slots
