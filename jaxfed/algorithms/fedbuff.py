@@ -1,20 +1,17 @@
-"""FedBuff: asynchronous federated averaging with a buffer.
+"""FedBuff: asynchronous FedAvg, whose server waits for a buffer of arrivals.
 
-(Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, AISTATS 2022.) `concurrency` clients train at a time, each
-from the model that the server had when it began; a client that is done is replaced at once. A round is one server
-step, after cohort_size arrivals (the paper's buffer size K):
+`concurrency` clients train at a time, each from the model that the server had when it began; a client that is
+done is replaced at once. A round is one server step, after cohort_size arrivals (the paper's buffer size K):
 
     delta_k = w_k - w^(v),    w <- w + eta_g mean_k p_k (1 + t - v)^-a delta_k
 
 with v the number of server steps before client k began, t the number before this step, eta_g
-`training.server_learning_rate` and a `staleness_exponent`. A stale change is scaled down, and its weight p_k is
-not. Clients train on given labels, at the learning rate of the round in which they began. Running statistics are
-treated like parameters.
+`training.server_learning_rate` and a `staleness_exponent`. A stale change is scaled down, and its weight p_k
+is not. Clients train on given labels, at the learning rate of the round in which they began. Running
+statistics are treated like parameters.
 
-Clients arrive in simulated time, by the section `clock` of a config (docs/time.md). In rounds that are played by
-hand nobody is late, and a round is FedAvg's.
-
-Leaves a client: its model's change. Each client receives the model.
+Clients arrive in simulated time, by the section `clock` of a config (docs/time.md). In rounds that are played
+by hand nobody is late, and a round is FedAvg's.
 """
 
 from __future__ import annotations
@@ -44,7 +41,14 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
-@method(pseudo_label="none", weighting="uniform", unread=("batch_statistics",))
+@method(
+    title="FedBuff",
+    cites="Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, AISTATS 2022",
+    leaves="its model's change",
+    pseudo_label="none",
+    weighting="uniform",
+    unread=("batch_statistics",),
+)
 def fedbuff(
     *, training: Training, concurrency: Count = 10, staleness_exponent: NotNegative = 0.5
 ) -> FederatedAlgorithm:
@@ -86,9 +90,11 @@ def _buffered(
         hooks=(models,),
         messages=Messages(models.send),
     )
+    outputs = algorithm.outputs
     return algorithm._replace(
-        evaluated=lambda state: algorithm.evaluated(state)._replace(memory=()),
-        sides=None,
+        outputs=outputs._replace(
+            evaluated=lambda state: outputs.evaluated(state)._replace(memory=())
+        ),
         views=None,
     )
 

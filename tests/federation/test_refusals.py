@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import refusals
 
-from jaxfed.federation.algorithm import Asynchronous, FederatedAlgorithm
+from jaxfed.federation.algorithm import Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.clients import availability_of
 from jaxfed.federation.clock.schedule import schedule_of
@@ -67,7 +67,7 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
         if windows := clock.pop("windows", ""):
             Path("t.csv").write_text("client,from,to\n" + windows)
             clock["availability"] = "t.csv"
-        method = FederatedAlgorithm(*[None] * 3, needs_labels=lambda number: labels)
+        method = FederatedAlgorithm(*[None] * 3, course=Course(needs_labels=labels))
         if at_once:
             method = method._replace(asynchronous=Asynchronous(at_once, len))
         given = Clock(**{"seconds_per_example": 1.0} | clock)

@@ -173,7 +173,7 @@ class _Plan:
         """Store the settings; arguments as for `schedule_of`."""
         self.clock, self.num_clients = clock, federation.num_clients
         self._sampling, self._federation, self._seed = sampling, federation, seed
-        self._needs_labels = algorithm.needs_labels
+        self._needs_labels = algorithm.course.needs_labels_in
         sizes = [sizes_of(kind) for kind in federation.partition]
         labeled = np.zeros_like(sizes[0]) if len(federation.server) else sizes[0]
         windows, everybody = availability_of(clock, self.num_clients, seed), range(self.num_clients)

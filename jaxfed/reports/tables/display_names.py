@@ -24,7 +24,6 @@ _VARIANTS = {
     "flexmatch": "FixMatch, FlexMatch thresholds",
     "freematch": "FixMatch, FreeMatch thresholds",
     "fedavgm": "FedAvgM",
-    "fedbuff": "FedBuff",
     "fedadagrad": "FedAdagrad",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",

@@ -6,7 +6,7 @@ from plain_fedbuff import arrivals
 
 import jaxfed
 from jaxfed.algorithms.fedbuff import slots_of
-from jaxfed.federation.algorithm import Arrivals, Asynchronous, FederatedAlgorithm
+from jaxfed.federation.algorithm import Arrivals, Asynchronous, Course, FederatedAlgorithm
 from jaxfed.federation.clock.schedule import Timed, schedule_of
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.sampling import Sampling, sample_clients
@@ -100,8 +100,8 @@ def partly_labeled(*labels):
 def scheduled_on_labels(labels, size, concurrency, rounds, last):
     """Rounds up to `last` are on given labels alone."""
     clock, clients = Clock(seconds_per_example=1.0), partly_labeled(*labels)
-    options = {"needs_labels": lambda number: number <= last}
-    return asynchronous(clock, clients, size, concurrency, rounds, **options)
+    course = Course(stage_1=last)
+    return asynchronous(clock, clients, size, concurrency, rounds, course=course)
 
 
 def test_clients_without_labels_do_not_arrive():

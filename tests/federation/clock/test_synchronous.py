@@ -5,7 +5,7 @@ import pytest
 
 import jaxfed
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clock.schedule import schedule_of
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.sampling import Sampling, sample_clients
@@ -25,8 +25,7 @@ def federation(number=6, labels=0):
 def scheduled(clock, size=0, rounds=3, number=6, sampling="uniform", **options):
     clients = options.pop("federation", None) or federation(number)
     method = FederatedAlgorithm(*[None] * 3)
-    if needs_labels := options.pop("needs_labels", None):
-        method = method._replace(needs_labels=needs_labels)
+    method = method._replace(course=options.pop("course", Course()))
     found, schedule = schedule_of(
         clock, method, clients, Sampling(size, sampling), 5, rounds, **options
     )
@@ -41,7 +40,7 @@ def with_labels(*numbers):
 
 
 def scheduled_on_labels(clock, clients, size=0, rounds=3, **options):
-    options = {"needs_labels": lambda number: True, "federation": clients, **options}
+    options = {"course": Course(needs_labels=True), "federation": clients, **options}
     return scheduled(clock, size, rounds, **options)
 
 
@@ -77,7 +76,7 @@ def test_seconds_are_those_of_the_examples_of_a_round(processed, seconds):
 
 
 def test_rounds_on_labels_alone_take_their_time():
-    options = {"needs_labels": lambda number: number == 1, "federation": federation(6, labels=2)}
+    options = {"course": Course(stage_1=1), "federation": federation(6, labels=2)}
     schedule = scheduled(SECOND, rounds=2, **options)
     assert [one.seconds for one in schedule.rounds] == [
         1.0,
@@ -178,7 +177,7 @@ def test_rounds_of_the_server_alone_take_no_time(tmp_path):
     clients = [(examples[: j + 2], [-1] * (j + 2)) for j in range(2)]
     at_server = jaxfed.Federation.from_clients(clients, server=(examples, [0, 1, 0]), num_classes=2)
     clock = timed(tmp_path, "1,4,50\n", deadline=3.5)
-    options = {"needs_labels": lambda number: number <= 2, "federation": at_server}
+    options = {"course": Course(stage_1=2), "federation": at_server}
     schedule = scheduled(clock, rounds=3, **options)
     assert rounds_of(schedule) == [((), 0.0, 0), ((), 0.0, 0), ((1,), 7.0, 1)]
     assert schedule.cohort_size == 2
@@ -224,5 +223,5 @@ def test_clients_with_labels_are_drawn_as_elsewhere():
     schedule = scheduled(SECOND, 3, **options)
     drawn = [sample_clients(Sampling(3, "proportional"), clients, 5, n) for n in range(1, 31)]
     assert [list(one.clients) for one in schedule.rounds] == drawn
-    options["needs_labels"] = lambda number: True
+    options["course"] = Course(needs_labels=True)
     assert {one.clients for one in scheduled(SECOND, 3, **options).rounds} == {labeled}
