@@ -18,7 +18,6 @@ from jaxfed.federation.method import method
 from jaxfed.models.layers import unit_vectors
 from jaxfed.settings import NotNegative, Positive
 from jaxfed.training.local.losses import labeled_mean
-from jaxfed.training.round.client_round import finished, local_steps
 from jaxfed.training.round.round import federated_training
 
 
@@ -42,10 +41,9 @@ def moon(*, training, mu: NotNegative = 1.0, tau: Positive = 0.5):
 
         return loss
 
-    def local_update(shared, client, key, *, batches):
-        loss = loss_beside(previous=client.state)
-        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
-        return finished(training, shared, client, trained)._replace(client_state=trained.state)
+    def local_update(client):
+        trained = client.steps(loss_beside(previous=client.state))
+        return client.update(trained, client_state=trained.state)
 
     return federated_training(
         training,

@@ -48,14 +48,12 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.settings import Ge, Note, NotNegative, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import mean_where
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control, Hook
-from jaxfed.training.round.two_views import begin_of
 from jaxfed.training.server.aggregate import Aggregate
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
@@ -95,27 +93,23 @@ def cbafed(
         aggregate = residual_mean(aggregate, residual_rounds, training.labeled_only_rounds)
     training = training.with_server(aggregate=aggregate)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        p, unlabeled = begin_of(training, shared, client, key).predictions()
-        s = scaled_shares(shared.control)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        p, unlabeled = client.predictions()
+        s = scaled_shares(client.shared.control)
         label = labels(p, thresholds(s, threshold, highest_threshold), s < rare_share)
-        data = client.data
-        data = data._replace(
-            label=jnp.where(unlabeled, label, data.label),
-            weight=jnp.where(unlabeled, 1, data.weight),
+        data = client.data._replace(
+            label=jnp.where(unlabeled, label, client.data.label),
+            weight=jnp.where(unlabeled, 1, client.data.weight),
         )
         client = client._replace(data=data)
-        trained = local_steps(training, shared, client, key, loss=training.loss, batches=batches)
-        update = finished(training, shared, client, trained)
         # A padding row of a cohort has a real client's state, and no examples.
         change = jnp.where(jnp.any(data.mask), class_counts(data, len(s)) - client.state, 0)
         selected = mean_where((label >= 0).astype(jnp.float32), unlabeled)
-        return update._replace(
+        return client.update(
+            client.steps(training.loss),
             client_state=client.state + change,
             correction=change,
-            metrics={**update.metrics, "selected": selected},
+            metrics={"selected": selected},
         )
 
     return federated_training(

@@ -51,10 +51,9 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import Budget, check_budget, check_private
-from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import clipped_mean
@@ -117,12 +116,9 @@ def dp_fedavg(
         check_installed(drawn)
     mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
-    update = plain_update(training, training.loss)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        return update(shared, client, key, batches=batches)._replace(client_state=client.state + 1)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        return client.update(client.steps(training.loss), client_state=client.state + 1)
 
     plain = federated_training(
         training,

@@ -49,7 +49,7 @@ def fedavg(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
     """
     return federated_training(
         training,
-        plain_update(training, training.loss),
+        plain_update(training.loss),
         pseudo_label=pseudo_label,
         server_part=plain_part(training),
     )

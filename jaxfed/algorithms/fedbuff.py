@@ -31,9 +31,8 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.settings import Count, NotNegative
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook, Messages
 from jaxfed.training.server.client_rows import stacked_for
@@ -69,18 +68,17 @@ def fedbuff(
 def _buffered(
     training: Training, exponent: float, arrivals: Sequence[Arrivals]
 ) -> FederatedAlgorithm:
-    plain, models = plain_update(training, training.loss), StoredModels(exponent, arrivals)
+    models = StoredModels(exponent, arrivals)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
+    def local_update(client: ClientRound) -> ClientUpdate:
         start: Start = client.received
-        began = shared.round - start.staleness
-        shared = shared._replace(
+        began = client.shared.round - start.staleness
+        shared = client.shared._replace(
             model=start.model, learning_rate=training.local.rate_in(began), round=began
         )
         statistics = nnx.split_state(start.model, nnx.Param, ...)[1]
-        update = plain(shared, client._replace(statistics=statistics), key, batches=batches)
+        client = client._replace(shared=shared, statistics=statistics)
+        update = client.update(client.steps(training.loss))
         return update._replace(delta=jax.tree.map(lambda leaf: start.scale * leaf, update.delta))
 
     algorithm = federated_training(

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,14 +50,23 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
+from jaxfed.models.model import Model
 from jaxfed.settings import CountOrZero, NotNegative, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
+from jaxfed.training.local.losses import (
+    Augment,
+    Batch,
+    Loss,
+    ValueAndState,
+    fixed_softmax,
+    mean_where,
+    views,
+)
 from jaxfed.training.local.similarity import unit
-from jaxfed.training.mean_teacher import followed, online_only, ramp_up, siamese
-from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, finished, local_steps
+from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
+from jaxfed.training.round.client_round import ClientRound, LocalUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import (
@@ -67,11 +76,8 @@ from jaxfed.training.round.server_hooks import (
     Messages,
     network_classifier,
 )
-from jaxfed.training.server.server_state import ServerState, together, with_statistics
+from jaxfed.training.server.server_state import ServerState, together
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 _PREDICTOR_HIDDEN = 512  # hidden units of h_k
 
@@ -118,7 +124,6 @@ def fedcon(
     Cost: a step has one pass with gradients and one without over two views. The server has three networks,
     each client keeps one and a predictor.
     """
-    training.server.require_labels()
     training.local.require_fresh_optimizers(
         "fedcon trains beside a moving average, and keeps no optimizer of both"
     )
@@ -130,19 +135,14 @@ def fedcon(
         siamese(model, "online", _with_target, run=("online",)), _with_target
     )
     training = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
-    augment, pointwise = training.local.augment, training.local.pointwise
 
-    def server_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        weight = consistency_weight * ramp_up(shared.round.astype(jnp.float32), rampup_rounds)
-        trained = local_steps(
-            *(training, shared, client, key),
-            loss=server_loss(model, augment, weight, pointwise),
-            batches=batches,
+    def server_update(client: ClientRound) -> ClientUpdate:
+        rounds = client.shared.round.astype(jnp.float32)
+        trained = client.steps(
+            server_loss(model, training.local, consistency_weight * ramp_up(rounds, rampup_rounds)),
             after_step=lambda parameters, *_: followed(parameters, jnp.float32(server_average)),
         )
-        return finished(training, shared, client, trained)
+        return client.update(trained)
 
     def body_bytes(state: nnx.State) -> int:
         return num_bytes_of(nnx.filter_state(split(state["online"])[1], nnx.Param))
@@ -152,11 +152,11 @@ def fedcon(
         start = nnx.filter_state(state["online"], nnx.Param)
         return Own(predictor.init(key), start, jnp.int32(0))
 
-    loss = contrast_loss(model, predictor, augment)
+    loss = contrast_loss(model, predictor, training.local.augment)
     classifier = network_classifier(training)
     return federated_training(
         training,
-        _client_update(training, loss, split, body_bytes, average),
+        _client_update(loss, split, body_bytes, average),
         pseudo_label="unlabeled",
         init_client=lambda state, federation: drawn(jax.random.key(0), state, federation),
         messages=Messages(download_bytes=body_bytes),
@@ -167,7 +167,6 @@ def fedcon(
 
 
 def _client_update(
-    training: Training,
     loss: Loss,
     split: Callable[[nnx.State], tuple[nnx.State, nnx.State]],
     body_bytes: Callable[[nnx.State], int],
@@ -180,32 +179,19 @@ def _client_update(
         pair = together(online=online["network"], target=parameters["target"])
         return together(online=online, target=followed(pair, jnp.float32(average))["target"])
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        network = with_statistics(shared.model, client.statistics)["online"]
-        own = client.state
-        target = jax.tree.map(
-            lambda kept, new: jnp.where(own.steps > 0, kept, new),
-            own.target,
-            nnx.filter_state(network, nnx.Param),
-        )
+    def local_update(client: ClientRound) -> ClientUpdate:
+        own, received, network = client.state, client.shared.model, client.model["online"]
+        target = kept_or_first(own.steps, own.target, nnx.filter_state(network, nnx.Param))
         online = together(network=network, predictor=own.predictor)
-        trained = local_steps(
-            *(training, shared, client, key),
-            loss=loss,
-            batches=batches,
-            start=together(online=online, target=target),
-            after_step=follow,
-        )
+        start = together(online=online, target=target)
+        trained = client.steps(loss, start=start, after_step=follow)
         online = trained.state["online"]
         moved = nnx.merge_state(split(online["network"])[1], split(network)[0])
-        sent = together(online=moved, target=shared.model["target"])
-        update = finished(training, shared, client, trained._replace(state=sent))
         steps = own.steps + trained.num_steps
-        return update._replace(
+        return client.update(
+            trained._replace(state=together(online=moved, target=received["target"])),
             client_state=Own(online["predictor"], trained.state["target"], steps),
-            sent={"parameters": jnp.int32(body_bytes(shared.model))},
+            sent={"parameters": jnp.int32(body_bytes(received))},
         )
 
     return local_update
@@ -230,12 +216,6 @@ def _with_target(network: nnx.State) -> nnx.State:
     return together(online=network, target=nnx.filter_state(network, nnx.Param))
 
 
-def _views(batch: Batch, augment: Augment | None, key: jax.Array) -> jax.Array:
-    """Both views of a batch, [2 B, ...]."""
-    keys = jax.random.split(key)
-    return jnp.concatenate([view(augment, own, batch.x) for own in keys])
-
-
 def _swapped(views: jax.Array) -> jax.Array:
     """Rows of the other view."""
     return jnp.concatenate(jnp.split(views, 2)[::-1])
@@ -248,22 +228,18 @@ def _target(state: nnx.State, network: nnx.State) -> nnx.State:
     return target
 
 
-def server_loss(
-    model: Model, augment: Augment | None, weight: jax.Array, pointwise: Pointwise
-) -> Loss:
+def server_loss(model: Model, local: LocalTraining, weight: jax.Array) -> Loss:
     """L_S on states {online, target}."""
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         view_key, online_key, target_key = jax.random.split(key, 3)
-        x = _views(batch, augment, view_key)
+        x = views((local.augment,) * 2, jax.random.split(view_key), batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
         taught, _ = model.train_apply(_target(state, state["online"]), x, target_key)
-        q = _swapped(jax.nn.softmax(taught.astype(jnp.float32)))
+        q = _swapped(fixed_softmax(taught))
         label, used = (jnp.concatenate([part, part]) for part in (batch.label, batch.used))
-        terms = pointwise(logits, label) + weight * divergence(logits, q)
+        terms = local.pointwise(logits, label) + weight * divergence(logits, q)
         return mean_where(terms, used), together(online=online, target=state["target"])
 
     return loss
@@ -272,12 +248,10 @@ def server_loss(
 def contrast_loss(model: Model, predictor: Model, augment: Augment | None) -> Loss:
     """A client's loss on states {online: {network, predictor}, target}."""
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         view_key, online_key, target_key, predictor_key = jax.random.split(key, 4)
-        x = _views(batch, augment, view_key)
+        x = views((augment,) * 2, jax.random.split(view_key), batch.x)
         own, predicts = state["online"]["network"], state["online"]["predictor"]
         features, network = model.train_features(own, x, online_key)
         guess, _ = predictor.train_apply(predicts, features, predictor_key)

@@ -40,13 +40,13 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import usable
+from jaxfed.training.local.client_predictions import is_unlabeled
 from jaxfed.training.local.consistency import Term, Views, confident
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Pointwise, mean_where
-from jaxfed.training.round.client_round import Client, Shared
-from jaxfed.training.round.two_views import Begin, begin_of, two_view_training, two_view_update
+from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.two_views import two_view_training, two_view_update
 from jaxfed.training.server.aggregate import Aggregate, weighted_sum
 from jaxfed.training.specification import Training
 
@@ -78,20 +78,16 @@ def feddb(
     Cost: FixMatch's, plus one forward pass over the weak view, and two over a client's data in each round.
     """
     training = training.with_server(aggregate=debiased_mean(training.server.aggregate))
+    pointwise = training.local.pointwise
     update = two_view_update(
-        training,
-        "feddb",
-        lambda begin: debiased(mean_prediction(begin), threshold, training.local.pointwise),
+        lambda client: debiased(mean_prediction(client, client.model), threshold, pointwise),
         asks_received=True,
         unlabeled_weight=unlabeled_weight,
     )
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        found = update(shared, client, key, batches=batches)
-        trained = jax.tree.map(jnp.add, shared.model, found.delta)
-        q = mean_prediction(begin_of(training, shared, client, key)._replace(model=trained))
+    def local_update(client: ClientRound) -> ClientUpdate:
+        found = update(client)
+        q = mean_prediction(client, jax.tree.map(jnp.add, client.shared.model, found.delta))
         return found._replace(
             weight=jnp.where(found.weight > 0, q, 0),
             sent={"mean_predictions": jnp.int32(4 * len(q))},
@@ -100,10 +96,11 @@ def feddb(
     return two_view_training(training, local_update)
 
 
-def mean_prediction(begin: Begin) -> jax.Array:
+def mean_prediction(client: ClientRound, model: nnx.State) -> jax.Array:
     """q_k, float32 [C], of the client's unlabeled examples, else of its labeled ones; 0 without any."""
-    p, unlabeled = begin.predictions()
-    return mean_where(p, jnp.where(jnp.any(unlabeled), unlabeled, usable(begin.data)))
+    unlabeled = is_unlabeled(client.data)
+    member = jnp.where(jnp.any(unlabeled), unlabeled, usable(client.data))
+    return mean_where(client.predictions_by(model), member)
 
 
 def debiased(q: jax.Array, threshold: float, pointwise: Pointwise) -> Term:

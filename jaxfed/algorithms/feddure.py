@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,21 +56,24 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
+from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.batches import Batches, plan_of
+from jaxfed.training.local.batches import plan_of
 from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
-from jaxfed.training.local.losses import Batch, Pointwise, labeled_mean, unlabeled_mean, view
+from jaxfed.training.local.losses import (
+    Batch,
+    Pointwise,
+    ValueAndState,
+    labeled_mean,
+    unlabeled_mean,
+)
 from jaxfed.training.local.plan import BatchPlan, Step, after_steps
-from jaxfed.training.round.client_round import Client, Shared, at_rate, finished
+from jaxfed.training.round.client_round import ClientRound, at_rate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import DrawnClients
 from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.clipped_mean import norm
-from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 _HIDDEN = 100
 _STEP = 0.001  # to each side in a difference quotient: beyond, ReLUs switch; below, rounding errors grow
@@ -151,32 +154,30 @@ def feddure(
     Cost: FixMatch's, and five passes over the weak view, two of them with gradients. A client in training
     has two models.
     """
-    strong = training.local.strong_augment_for("feddure")
 
     def drawn(key: jax.Array, model: nnx.State, federation: Federation) -> Weigher:
         del model
         return weigher(key, federation.num_classes)
 
-    weak, model, pointwise = training.local.augment, training.model, training.local.pointwise
+    model, local_training, pointwise = training.model, training.local, training.local.pointwise
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received = with_statistics(shared.model, client.statistics)
-        optimizer = training.local.optimizer(shared.learning_rate)
-        rates = Rates(regulator_rate * shared.learning_rate, weigher_rate)
-        plan_key, step_key = jax.random.split(key)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        received, rate = client.model, client.shared.learning_rate
+        optimizer, rates = (
+            local_training.optimizer(rate),
+            Rates(regulator_rate * rate, weigher_rate),
+        )
+        plan_key, step_key = jax.random.split(client.key)
 
         def step_of(plan: BatchPlan) -> Step:
             def step(number: jax.Array, carry: Carry) -> Carry:
                 local, state, regulators, total = carry
                 keys = jax.random.split(jax.random.fold_in(step_key, number), 4)
                 batch = batch_of(client.data, *plan.rows(number))
-                weak_x = view(weak, keys[0], batch.x)
-                both = jnp.concatenate([weak_x, view(strong, keys[1], batch.x)])
+                both = local_training.two_views(keys[:2], batch.x)
                 logits, pull, local = _derived(model, local, both, keys[2])
                 p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
-                seen = Seen(weak_x, p, batch, keys[3])
+                seen = Seen(jnp.split(both, 2)[0], p, batch, keys[3])
                 regulators, gain = regulated(model, regulators, seen, rates, pointwise)
                 is_sure = (jnp.max(p, axis=-1) >= threshold).astype(jnp.float32)
                 share = unlabeled_weight * is_sure * weights(regulators.fine, p) + gain
@@ -194,12 +195,12 @@ def feddure(
             kept = optimizer.init(nnx.filter_state(received, nnx.Param))
         adam = optax.adam(weigher_rate).init(client.state)
         beside = Regulators(received, client.state, adam)
-        carry = received, at_rate(kept, shared.learning_rate), beside, jnp.float32(0)
-        plan = plan_of(client.data, batches, plan_key)
+        carry = received, at_rate(kept, rate), beside, jnp.float32(0)
+        plan = plan_of(client.data, client.batches, plan_key)
         local, state, beside, total = after_steps(plan, step_key, step_of, carry)
         loss = total / jnp.maximum(plan.num_steps, 1).astype(jnp.float32)
         trained = Trained(local, plan.num_steps, loss, state)
-        return finished(training, shared, client, trained)._replace(client_state=beside.fine)
+        return client.update(trained, client_state=beside.fine)
 
     return federated_training(
         training,
@@ -294,7 +295,7 @@ def _derived(
     """Return logits in training mode, their pullback to the parameters, and the state moved on."""
     parameters, statistics = nnx.split_state(state, nnx.Param, ...)
 
-    def logits_at(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
+    def logits_at(parameters: nnx.State) -> ValueAndState:
         return model.train_apply(nnx.merge_state(parameters, rebuilt(statistics)), x, key)
 
     logits, pull, moved = jax.vjp(logits_at, parameters, has_aux=True)

@@ -22,10 +22,9 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import Positive
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
@@ -52,20 +51,11 @@ def feddyn(
         UsageError: alpha that is not positive.
     """
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
+    def local_update(client: ClientRound) -> ClientUpdate:
         gradient = client.state
-        trained = local_steps(
-            training,
-            shared,
-            client,
-            key,
-            loss=proximal(training.loss, alpha),
-            batches=batches,
-            correction=jax.tree.map(jnp.negative, gradient),
-        )
-        update = finished(training, shared, client, trained)
+        correction = jax.tree.map(jnp.negative, gradient)
+        loss = proximal(training.loss, alpha)
+        update = client.update(client.steps(loss, correction=correction))
         moved = jax.tree.map(lambda d: -alpha * d, nnx.filter_state(update.delta, nnx.Param))
         return update._replace(
             client_state=jax.tree.map(jnp.add, gradient, moved), correction=moved

@@ -39,7 +39,7 @@ The teacher stays at the client.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,42 +51,34 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
+from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
-    Pointwise,
+    ValueAndState,
+    fixed_softmax,
     labeled_mean,
     mean_where,
     unlabeled_mean,
     view,
 )
-from jaxfed.training.mean_teacher import followed, online_only, ramp_up
+from jaxfed.training.mean_teacher import kept_or_first, ramp_up, taught_steps
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     class_means,
     joint_means,
     message_bytes,
 )
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, UploadStore
-from jaxfed.training.server.server_state import (
-    ServerState,
-    stacked_for,
-    together,
-    with_statistics,
-)
+from jaxfed.training.server.server_state import ServerState, stacked_for, together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 class Teacher(NamedTuple):
@@ -136,45 +128,24 @@ def fedirm(
     training.local.require_fresh_optimizers(
         "fedirm trains beside a teacher, and keeps no optimizer of both"
     )
-    model, plain = training.model, training.local.optimizer
-    beside = training.with_local(optimizer=lambda rate: online_only(plain(rate)))
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received = with_statistics(shared.model, client.statistics)
-        steps = client.state.steps
-        teacher = jax.tree.map(
-            lambda own, new: jnp.where(steps > 0, own, new), client.state.model, received
-        )
-        rounds = shared.round.astype(jnp.float32)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        own, rounds = client.state, client.shared.round.astype(jnp.float32)
         loss = relation_loss(
-            model,
+            training,
             client.received,
             weight=consistency_weight * ramp_up(rounds, rampup_rounds),
             temperature=temperature,
             max_entropy=max_entropy,
             passes=passes,
-            augment=training.local.augment,
-            pointwise=training.local.pointwise,
         )
-
-        def follow(parameters: nnx.State, step: jax.Array, _: jax.Array) -> nnx.State:
-            number = (steps + step + 1).astype(jnp.float32)
-            return followed(parameters, jnp.minimum(1 - 1 / number, average))
-
-        trained = local_steps(
-            *(beside, shared, client, key),
-            loss=loss,
-            batches=batches,
-            start=together(online=received, target=teacher),
-            after_step=follow,
-        )
-        online = trained.state["online"]
-        update = finished(training, shared, client, trained._replace(state=online))
-        relations = client_relations(model, online, client.data, key, temperature)
-        return update._replace(
-            client_state=Teacher(trained.state["target"], steps + trained.num_steps),
+        teacher = kept_or_first(own.steps, own.model, client.model)
+        trained = taught_steps(client, loss, teacher, own.steps, average)
+        online, teacher = trained.state["online"], trained.state["target"]
+        relations = client_relations(training.model, online, client.data, client.key, temperature)
+        return client.update(
+            trained._replace(state=online),
+            client_state=Teacher(teacher, own.steps + trained.num_steps),
             upload=relations,
             sent={"relations": message_bytes(relations)},
         )
@@ -200,30 +171,26 @@ def client_relations(
 
 
 def relation_loss(
-    model: Model,
+    training: Training,
     given: Prototypes,
     *,
     weight: jax.Array | float,
     temperature: float,
     max_entropy: float,
     passes: int,
-    augment: Augment | None,
-    pointwise: Pointwise,
 ) -> Loss:
     """The loss on states {online, target}; `given` is M^l. The target moves in its statistics only."""
+    model, local = training.model, training.local
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         first_key, second_key, online_key, target_key, passes_key = jax.random.split(key, 5)
-
-        x = view(augment, first_key, batch.x)
-        other = view(augment, second_key, batch.x)
+        x = view(local.augment, first_key, batch.x)
+        other = view(local.augment, second_key, batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
         taught, target = model.train_apply(state["target"], other, target_key)
-        logits, taught = logits.astype(jnp.float32), taught.astype(jnp.float32)
-        difference = jax.nn.softmax(logits) - jax.lax.stop_gradient(jax.nn.softmax(taught))
+        logits = logits.astype(jnp.float32)
+        difference = jax.nn.softmax(logits) - fixed_softmax(taught)
         consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
         fixed = jax.lax.stop_gradient(state["online"])  # passes without derivatives
@@ -236,7 +203,7 @@ def relation_loss(
         is_reliable = batch.used & ~batch.is_labeled & (entropy(p) < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
         own = class_means(logits, label, is_reliable, logits.shape[-1])
-        supervised = labeled_mean(pointwise(logits, batch.label), batch)
+        supervised = labeled_mean(local.pointwise(logits, batch.label), batch)
         value = supervised + weight * (consistency + mismatch(own, given, temperature))
         return value, together(online=online, target=target)
 

@@ -57,11 +57,7 @@ def fedlabel(
     """
     term = surer(threshold, agreement_weight, training.local.pointwise)
     update = two_view_update(
-        training,
-        "fedlabel",
-        lambda begin: term,
-        asks_received=True,
-        unlabeled_weight=unlabeled_weight,
+        lambda client: term, asks_received=True, unlabeled_weight=unlabeled_weight
     )
     return two_view_training(training, update)
 

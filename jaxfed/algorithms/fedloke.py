@@ -25,8 +25,6 @@ The resident model stays at the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -34,27 +32,22 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import CountOrZero, NotNegative, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
-    Pointwise,
+    ValueAndState,
+    fixed_softmax,
     labeled_mean,
     unlabeled_mean,
-    view,
 )
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.two_views import ALL
-from jaxfed.training.server.server_state import together, with_statistics
+from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 @method(
@@ -85,36 +78,23 @@ def fedloke(
 
     Cost: twice FixMatch's; the state has one more model for each client.
     """
-    strong = training.local.strong_augment_for("fedloke")
     training.local.require_fresh_optimizers(
         "fedloke trains two models at once, and keeps no optimizer of both"
     )
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received = with_statistics(shared.model, client.statistics)
+    def local_update(client: ClientRound) -> ClientUpdate:
         resident = jax.tree.map(
-            lambda own, new: average * own + (1 - average) * new, client.state, received
+            lambda own, new: average * own + (1 - average) * new, client.state, client.model
         )
         share = jnp.float32(1)
         if rampup_rounds:
-            share = jnp.minimum(shared.round.astype(jnp.float32) / rampup_rounds, 1)
-        loss = mutual_loss(
-            training.model,
-            weak=training.local.augment,
-            strong=strong,
-            max_entropy=max_entropy,
-            unlabeled_weight=share,
-            pointwise=training.local.pointwise,
+            share = jnp.minimum(client.shared.round.astype(jnp.float32) / rampup_rounds, 1)
+        trained = client.steps(
+            mutual_loss(training, max_entropy, share),
+            start=together(received=client.model, resident=resident),
         )
-        start = together(received=received, resident=resident)
-        trained = local_steps(
-            training, shared, client, key, loss=loss, batches=batches, start=start
-        )
-        travels = trained._replace(state=trained.state["received"])
-        update = finished(training, shared, client, travels)
-        return update._replace(client_state=trained.state["resident"])
+        travels, stays = (trained.state[name] for name in ("received", "resident"))
+        return client.update(trained._replace(state=travels), client_state=stays)
 
     return federated_training(
         training,
@@ -124,34 +104,23 @@ def fedloke(
     )
 
 
-def mutual_loss(
-    model: Model,
-    *,
-    weak: Augment | None,
-    strong: Augment,
-    max_entropy: float,
-    unlabeled_weight: jax.Array,
-    pointwise: Pointwise,
-) -> Loss:
+def mutual_loss(training: Training, max_entropy: float, unlabeled_weight: jax.Array) -> Loss:
     """L(w_k) + L(v_k) on states {received, resident}; both views go through a network together."""
+    model, pointwise = training.model, training.local.pointwise
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
-        weak_key, strong_key, *model_keys = jax.random.split(key, 4)
-        weak_x = view(weak, weak_key, batch.x)
-        inputs = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
-        travels, received = model.train_apply(state["received"], inputs, model_keys[0])
-        stays, resident = model.train_apply(state["resident"], inputs, model_keys[1])
-        (own_weak, own_strong), (weak_logits, strong_logits) = (
-            jnp.split(logits, 2) for logits in (stays, travels)
+        *view_keys, own_key, other_key = jax.random.split(key, 4)
+        x = training.local.two_views(view_keys, batch.x)
+        travels, received = model.train_apply(state["received"], x, own_key)
+        stays, resident = model.train_apply(state["resident"], x, other_key)
+        (weak, strong), (own_weak, own_strong) = (
+            jnp.split(logits, 2) for logits in (travels, stays)
         )
         value = labeled_mean(
-            pointwise(strong_logits, batch.label) + pointwise(own_weak, batch.label), batch
+            pointwise(strong, batch.label) + pointwise(own_weak, batch.label), batch
         )
-        taught = _lesson(own_weak, strong_logits, max_entropy)
-        taught += _lesson(weak_logits, own_strong, max_entropy)
+        taught = _lesson(own_weak, strong, max_entropy) + _lesson(weak, own_strong, max_entropy)
         value += unlabeled_weight * unlabeled_mean(taught, batch)
         return value, together(received=received, resident=resident)
 
@@ -160,5 +129,5 @@ def mutual_loss(
 
 def _lesson(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
     """1[H(p) < delta] KL(p, softmax(student)), float32 [B], with p = softmax(teacher) held fixed."""
-    p = jax.lax.stop_gradient(jax.nn.softmax(teacher.astype(jnp.float32)))
+    p = fixed_softmax(teacher)
     return (entropy(p) < max_entropy).astype(jnp.float32) * divergence(student, p)

@@ -38,9 +38,8 @@ from jaxfed.federation.evaluate import over_own_points
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate, Trained
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
 from jaxfed.training.server.aggregate import weighted_mean
@@ -50,8 +49,7 @@ from jaxfed.training.specification import Training
 
 _BY_SERVER = ("network", "teacher")  # sources that label by the server's head
 
-# broadcast, client, start model, key, batches -> the trained model
-Steps = Callable[[Shared, Client, nnx.State, jax.Array, Batches], Trained]
+Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model
 
 
 class Own(NamedTuple):
@@ -77,12 +75,8 @@ def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgori
         UsageError: a network without a head, or labels by the server's network.
     """
 
-    def steps(
-        shared: Shared, client: Client, start: nnx.State, key: jax.Array, batches: Batches
-    ) -> Trained:
-        return local_steps(
-            *(training, shared, client, key), loss=training.loss, batches=batches, start=start
-        )
+    def steps(client: ClientRound, start: nnx.State) -> Trained:
+        return client.steps(training.loss, start=start)
 
     return with_own_heads(training, "fedper", steps, pseudo_label)
 
@@ -108,19 +102,15 @@ def with_own_heads(
     def body_bytes(parameters: nnx.State) -> int:
         return num_bytes_of(nnx.filter_state(split(parameters)[1], nnx.Param))
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received_head, _ = split(shared.model)
-        _, body = split(with_statistics(shared.model, client.statistics))
-        start = nnx.merge_state(body, client.state.head)
-        trained = steps(shared, client, start, key, batches)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        received_head, _ = split(client.shared.model)
+        _, body = split(client.model)
+        trained = steps(client, nnx.merge_state(body, client.state.head))
         head, body = split(trained.state)
-        sent = trained._replace(state=nnx.merge_state(body, received_head))
-        update = finished(training, shared, client, sent)
-        return update._replace(
+        return client.update(
+            trained._replace(state=nnx.merge_state(body, received_head)),
             client_state=Own(head, client.state.has_trained | (trained.num_steps > 0)),
-            sent={"parameters": jnp.int32(body_bytes(shared.model))},
+            sent={"parameters": jnp.int32(body_bytes(client.shared.model))},
         )
 
     def with_head(state: ServerState, head: nnx.State) -> nnx.State:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,13 +55,13 @@ from jaxfed.learners.evaluation import ClientModels, judged_by
 from jaxfed.learners.learner import SPOILED
 from jaxfed.learners.networks import answering, largest, network
 from jaxfed.models.head import head_paths
+from jaxfed.models.model import Model
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, view
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState, view
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     embedding_size,
@@ -69,7 +69,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     message_bytes,
     nothing_shown,
 )
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook, Messages
@@ -77,9 +77,6 @@ from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing
 _BY_SERVER = ("network", "teacher")  # sources that label by the server's network
@@ -178,25 +175,17 @@ def prototype_training(
             allowed="use 'none', or another source of labels",
         )
     head_paths(training.model, name)
-    local, model = training.local, training.model
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        loss = prototype_loss(
-            model, client.received, prototype_weight, local.augment, local.pointwise
-        )
-        start = client.state.model
-        trained = local_steps(
-            training, shared, client, key, loss=loss, batches=batches, start=start
-        )
-        update = finished(training, shared, client, trained._replace(state=shared.model))
+    def local_update(client: ClientRound) -> ClientUpdate:
+        loss = prototype_loss(training, client.received, prototype_weight)
+        trained = client.steps(loss, start=client.state.model)
         num_classes = len(client.received.is_there)
-        sent = own_prototypes(model, trained.state, client.data, key, num_classes)
+        sent = own_prototypes(training.model, trained.state, client.data, client.key, num_classes)
         num_bytes = message_bytes(sent.prototypes)
         if server.needs_counts:
             num_bytes += 4 * jnp.sum(sent.prototypes.is_there, dtype=jnp.int32)
-        return update._replace(
+        return client.update(
+            trained._replace(state=client.shared.model),
             client_state=Own(trained.state, client.state.has_trained | (trained.num_steps > 0)),
             upload=sent,
             sent={"prototypes": num_bytes},
@@ -208,29 +197,22 @@ def prototype_training(
         pseudo_label=pseudo_label,
         init_client=lambda model, federation: Own(model, jnp.bool_(False)),
         messages=Messages(_prototypes_sent, shares_model=False),
-        hooks=(_Store(model, server, jax.jit(server.renewed)),),
+        hooks=(_Store(training.model, server, jax.jit(server.renewed)),),
     )
     judged = _judged_by_prototypes(training)._asdict()
     return algorithm._replace(**judged, views=None)
 
 
-def prototype_loss(
-    model: Model,
-    prototypes: Prototypes,
-    prototype_weight: float,
-    augment: Augment | None,
-    pointwise: Pointwise,
-) -> Loss:
+def prototype_loss(training: Training, prototypes: Prototypes, prototype_weight: float) -> Loss:
     """The loss at the top of this file; `prototypes` are the global ones."""
+    model, local = training.model, training.local
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         augment_key, model_key = jax.random.split(key)
-        x = view(augment, augment_key, batch.x)
+        x = view(local.augment, augment_key, batch.x)
         features, moved = model.train_features(state, x, model_key)
-        value = pointwise(model.head(state, features), batch.label)
+        value = local.pointwise(model.head(state, features), batch.label)
         difference = features.astype(jnp.float32) - prototypes.center[batch.label]
         distance = jnp.mean(jnp.square(difference), axis=-1)
         value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)

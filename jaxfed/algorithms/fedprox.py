@@ -40,7 +40,7 @@ def fedprox(
     """
     return federated_training(
         training,
-        plain_update(training, proximal(training.loss, mu)),
+        plain_update(proximal(training.loss, mu)),
         pseudo_label=pseudo_label,
         server_part=plain_part(training),
     )

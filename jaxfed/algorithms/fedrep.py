@@ -22,9 +22,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.head import Path, head_paths, split_head
 from jaxfed.settings import Count
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer, Trained
-from jaxfed.training.round.client_round import Client, Shared, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.specification import Training
 
 
@@ -49,30 +48,21 @@ def fedrep(
     """
     paths = head_paths(training.model, "fedrep")
     head_alone, body_alone = (
-        training.with_local(optimizer=_moving(part, training.local.optimizer, paths))
-        for part in ("head", "body")
+        _moving(part, training.local.optimizer, paths) for part in ("head", "body")
     )
+    training = training.with_local(optimizer=head_alone)
 
-    def steps(
-        shared: Shared, client: Client, start: nnx.State, key: jax.Array, batches: Batches
-    ) -> Trained:
-        head_key, body_key = jax.random.split(key)
-        first = local_steps(
-            *(head_alone, shared, client, head_key),
-            loss=training.loss,
-            batches=replace(batches, epochs=head_epochs, steps=0),
-            start=start,
-        )
+    def steps(client: ClientRound, start: nnx.State) -> Trained:
+        head_key, body_key = jax.random.split(client.key)
+        batches = replace(client.batches, epochs=head_epochs, steps=0)
+        client = client._replace(key=head_key)
+        first = client.steps(training.loss, start=start, batches=batches)
         if client.optimizer_state is not None:
             client = client._replace(optimizer_state=first.optimizer_state)
-        return local_steps(
-            *(body_alone, shared, client, body_key),
-            loss=training.loss,
-            batches=batches,
-            start=first.state,
-        )
+        client = client._replace(key=body_key)
+        return client.steps(training.loss, start=first.state, optimizer=body_alone)
 
-    return with_own_heads(head_alone, "fedrep", steps, pseudo_label)
+    return with_own_heads(training, "fedrep", steps, pseudo_label)
 
 
 def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:

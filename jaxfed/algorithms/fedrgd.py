@@ -43,10 +43,9 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import confident, consistency
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps, plain_update
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages
@@ -81,33 +80,20 @@ def fedrgd(
 
     Cost: the server keeps S models, and a round makes one for each client of its group's.
     """
-    loss = consistency(
-        training.model,
-        weak=training.local.augment,
-        strong=training.local.strong_augment_for("fedrgd"),
-        term=confident(threshold, pointwise=training.local.pointwise),
-        pointwise=training.local.pointwise,
-    )
+    term = confident(threshold, pointwise=training.local.pointwise)
+    loss = consistency(training.model, training.local, term)
     training = training.with_server(aggregate=group_means(num_groups))
-    at_server = plain_update(training, training.loss)
 
-    def server_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        update = at_server(shared, client, key, batches=batches)
+    def server_update(client: ClientRound) -> ClientUpdate:
+        update = client.update(client.steps(training.loss))
         return update._replace(weight=update.weight * jnp.ones(num_groups))
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
+    def local_update(client: ClientRound) -> ClientUpdate:
         group = client.received
         start = group.model
         if training.local.batch_statistics != "averaged":  # the group's go with its model
             start = with_statistics(start, client.statistics)
-        trained = local_steps(
-            training, shared, client, key, loss=loss, batches=batches, start=start
-        )
-        update = finished(training, shared, client, trained)
+        update = client.update(client.steps(loss, start=start))
         return update._replace(weight=update.weight * group.member)
 
     plain = federated_training(

@@ -51,7 +51,7 @@ def fedsem(*, training: Training) -> FederatedAlgorithm:
     """FedSem+: network labels by the model that stage 2 starts from, frozen."""
     return federated_training(
         training,
-        plain_update(training, training.loss),
+        plain_update(training.loss),
         pseudo_label="teacher",
         hooks=(FrozenTeacher(training),),
         server_part=plain_part(training),

@@ -30,7 +30,7 @@ A client receives the prototypes c^c, with C bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,10 @@ from jaxfed.algorithms.fedproto import UNREAD, Memory, PrototypeServer, Sent, pr
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.mlp import mlp
+from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, euclidean, joint_means
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 class Maker(NamedTuple):

@@ -29,13 +29,8 @@ from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.consistency import LabeledBy, Term, confident
 from jaxfed.training.local.thresholds import THRESHOLDS, Thresholds
-from jaxfed.training.round.two_views import (
-    ALL,
-    Begin,
-    two_view_training,
-    two_view_update,
-    with_source,
-)
+from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.two_views import ALL, two_view_training, two_view_update, with_source
 from jaxfed.training.specification import Training
 
 
@@ -76,16 +71,14 @@ def fixmatch(
     client's data in each round.
     """
 
-    def term_of(begin: Begin) -> Term:
+    def term_of(client: ClientRound) -> Term:
         least: Any = threshold
         if thresholds != "fixed":
-            least = THRESHOLDS[thresholds](*begin.predictions(), threshold)
+            least = THRESHOLDS[thresholds](*client.predictions(), threshold)
         term = confident(least, labeled_by=labeled_by, pointwise=training.local.pointwise)
         return with_source(term, pseudo_label, threshold, training)
 
     update = two_view_update(
-        training,
-        "fixmatch",
         term_of,
         asks_received=labeled_by == "received",
         unlabeled_weight=unlabeled_weight,

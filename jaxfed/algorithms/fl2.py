@@ -34,8 +34,6 @@ means over the clients with weights a_k.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -44,21 +42,16 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate, rebuilt
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, mean_where, view
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
 from jaxfed.training.local.thresholds import freematch
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.two_views import Begin, begin_of
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 _LEAST_WEIGHT = 1e-6
 _LEAST_SIZE = 0.01  # ASAM's eta
@@ -89,30 +82,20 @@ def fl2(
 
     Cost: three passes over a batch in each step, one forward pass over a client's data in each round.
     """
-    training.server.require_labels()
-    loss = sharpness_aware(
-        training.model,
-        strong=training.local.strong_augment_for("fl2"),
-        rho=rho,
-        pointwise=training.local.pointwise,
-    )
+    loss = sharpness_aware(training, rho)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        data, tau, sure = labeled(begin_of(training, shared, client, key), sure_threshold)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        data, tau, sure = labeled(client, sure_threshold)
         client = client._replace(data=data)
-        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
-        update = finished(training, shared, client, trained)
+        update = client.update(client.steps(loss), metrics={"sure": sure, "threshold": tau})
         is_in = jnp.any(usable(data)) & (update.weight > 0)
-        num_bytes = num_bytes_of(nnx.filter_state(shared.model, nnx.Param))
+        num_bytes = num_bytes_of(nnx.filter_state(client.shared.model, nnx.Param))
         return update._replace(
             weight=jnp.where(is_in, jnp.maximum(1 - tau, _LEAST_WEIGHT), 0),
             sent={
                 "parameters": jnp.where(is_in, jnp.int32(num_bytes), 0),
                 "thresholds": jnp.where(is_in, jnp.int32(4), 0),
             },
-            metrics={**update.metrics, "sure": sure, "threshold": tau},
         )
 
     return federated_training(
@@ -120,35 +103,34 @@ def fl2(
     )
 
 
-def labeled(begin: Begin, sure_threshold: float) -> tuple[ClientData, jax.Array, jax.Array]:
+def labeled(client: ClientRound, sure_threshold: float) -> tuple[ClientData, jax.Array, jax.Array]:
     """Return the client's data with D labeled, tau_k, and the share of D.
 
     Examples outside of D have label -1; weight is 1 for those of B+, else 0.
     """
-    p, member = begin.predictions()
+    p, member = client.predictions()
     label, confidence = jnp.argmax(p, axis=-1).astype(jnp.int32), jnp.max(p, axis=-1)
     is_in = member & (confidence >= freematch(p, member)[label])
-    data = begin.data._replace(
+    data = client.data._replace(
         label=jnp.where(is_in, label, -1),
         weight=(is_in & (confidence >= sure_threshold)).astype(jnp.float32),
     )
     return data, mean_where(confidence, member), mean_where(is_in.astype(jnp.float32), member)
 
 
-def sharpness_aware(model: Model, *, strong: Augment, rho: float, pointwise: Pointwise) -> Loss:
+def sharpness_aware(training: Training, rho: float) -> Loss:
     """l(v) + s(v + (v* - v)), with v* - v held fixed: its gradient is the step's."""
+    local, pointwise = training.local, training.local.pointwise
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         strong_key, model_key = jax.random.split(key)
-        x = view(strong, strong_key, batch.x)
+        x = view(local.strong_augment, strong_key, batch.x)
         parameters, statistics = nnx.split_state(state, nnx.Param, ...)
 
-        def logits_at(parameters: nnx.State) -> tuple[jax.Array, nnx.State]:
+        def logits_at(parameters: nnx.State) -> ValueAndState:
             merged = nnx.merge_state(parameters, rebuilt(statistics))
-            return model.train_apply(merged, x, model_key)
+            return training.model.train_apply(merged, x, model_key)
 
         def of_sure(parameters: nnx.State) -> jax.Array:
             terms = pointwise(logits_at(parameters)[0], batch.label)
@@ -158,8 +140,8 @@ def sharpness_aware(model: Model, *, strong: Augment, rho: float, pointwise: Poi
         shift = perturbation(fixed, jax.grad(of_sure)(fixed), rho)
         logits, state = logits_at(parameters)
         perturbed, _ = logits_at(jax.tree.map(jnp.add, parameters, shift))
-        reference = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
-        sharpness = mean_where(batch.weight * divergence(perturbed, reference), batch.used)
+        divergences = divergence(perturbed, fixed_softmax(logits))
+        sharpness = mean_where(batch.weight * divergences, batch.used)
         value = mean_where(pointwise(logits, batch.label), batch.used)
         return value + sharpness, state
 

@@ -19,8 +19,6 @@ average of parameters for evaluation is not part of the loss, and its weight dec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -28,16 +26,12 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Augment, Batch, Loss, mean_where, view
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState, mean_where, views
 from jaxfed.training.pseudo_labels.prototypes import sharpened
-from jaxfed.training.round.client_round import Client, Shared, plain_update
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 @method(
@@ -75,43 +69,36 @@ def mixmatch(
     no part: shapes are the same whatever a batch holds.)
     """
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        number = (shared.round + 1).astype(jnp.float32)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        number = (client.shared.round + 1).astype(jnp.float32)
         share = jnp.minimum(number / rampup_rounds, 1) if rampup_rounds else jnp.float32(1)
         loss = mixmatch_loss(
-            training.model,
-            augment=training.local.augment,
+            training,
             num_augmentations=num_augmentations,
             temperature=temperature,
             alpha=alpha,
             unlabeled_weight=unlabeled_weight * share,
         )
-        update = plain_update(training, loss)
-        return update(shared, client, key, batches=batches)
+        return client.update(client.steps(loss))
 
     return federated_training(training, local_update, pseudo_label="unlabeled")
 
 
 def mixmatch_loss(
-    model: Model,
+    training: Training,
     *,
-    augment: Augment | None,
     num_augmentations: int,
     temperature: float,
     alpha: float,
     unlabeled_weight: float | jax.Array,
 ) -> Loss:
     """l of a batch; of its rows B, K views each are computed with, [K B, ...], view after view."""
+    model, augments = training.model, (training.local.augment,) * num_augmentations
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         views_key, guess_key, mix_key, model_key = jax.random.split(key, 4)
-        keys = jax.random.split(views_key, num_augmentations)
-        x = jnp.concatenate([view(augment, k, batch.x) for k in keys])
+        x = views(augments, jax.random.split(views_key, num_augmentations), batch.x)
         guesses = jax.nn.softmax(model.train_apply(state, x, guess_key)[0].astype(jnp.float32))
         num_classes = guesses.shape[-1]
         guess = jnp.mean(guesses.reshape(num_augmentations, -1, num_classes), axis=0)

@@ -35,11 +35,10 @@ Labels at the server: the server trains on them before the clients, which train 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
@@ -47,29 +46,25 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.local_update import AfterStep, ClientUpdate
+from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
-    Pointwise,
+    ValueAndState,
     augmented_logits,
     labeled_mean,
     unlabeled_mean,
     view,
 )
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.mean_teacher import kept_or_first, taught_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
 from jaxfed.training.server.clipped_mean import norm
-from jaxfed.training.server.server_state import ServerState, together, with_statistics
+from jaxfed.training.server.server_state import ServerState, together
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 class Teacher(NamedTuple):
@@ -113,43 +108,20 @@ def rscfed(
 
     Cost: one more forward pass in each step; each client keeps a model.
     """
-    plain = training.local.optimizer
     aggregate = sub_consensus(training.server.aggregate, draws, draw_size, beta)
     training = training.with_server(aggregate=aggregate)
-    twins = training.with_local(optimizer=lambda rate: of_student(plain(rate)))
-    loss = mean_teacher(
-        training.model,
-        augment=training.local.augment,
-        unlabeled_weight=unlabeled_weight,
-        temperature=temperature,
-        pointwise=training.local.pointwise,
-    )
+    loss = mean_teacher(training, unlabeled_weight, temperature)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received = with_statistics(shared.model, client.statistics)
-        parameters, statistics = nnx.split_state(received, nnx.Param, ...)
-        before = client.state
-        teacher = jax.tree.map(
-            lambda own, first: jnp.where(before.steps > 0, own, first),
-            before.parameters,
-            parameters,
-        )
-        trained = local_steps(
-            twins,
-            shared,
-            client,
-            key,
-            loss=loss,
-            batches=batches,
-            start=together(student=received, teacher=nnx.merge_state(teacher, statistics)),
-            after_step=moving_average(average, before.steps),
-        )
-        found = trained._replace(state=trained.state["student"])
-        own = nnx.filter_state(trained.state["teacher"], nnx.Param)
-        return finished(training, shared, client, found)._replace(
-            client_state=Teacher(own, before.steps + trained.num_steps)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        own = client.state
+        parameters, statistics = nnx.split_state(client.model, nnx.Param, ...)
+        teacher = kept_or_first(own.steps, own.parameters, parameters)
+        teacher = nnx.merge_state(teacher, statistics)
+        trained = taught_steps(client, loss, teacher, own.steps, average)
+        kept = nnx.filter_state(trained.state["target"], nnx.Param)
+        return client.update(
+            trained._replace(state=trained.state["online"]),
+            client_state=Teacher(kept, own.steps + trained.num_steps),
         )
 
     return federated_training(
@@ -164,59 +136,25 @@ def rscfed(
     )
 
 
-def mean_teacher(
-    model: Model,
-    *,
-    augment: Augment | None,
-    unlabeled_weight: float,
-    temperature: float,
-    pointwise: Pointwise,
-) -> Loss:
-    """The client's loss on states {student, teacher}."""
+def mean_teacher(training: Training, unlabeled_weight: float, temperature: float) -> Loss:
+    """The client's loss on states {online, target}."""
+    model, local = training.model, training.local
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
-        teacher_key, student_key = jax.random.split(key)
-        seen = view(augment, teacher_key, batch.x)
-        guess = model.apply(jax.lax.stop_gradient(state["teacher"]), seen).astype(jnp.float32)
-        logits, student = augmented_logits(model, state["student"], batch.x, student_key, augment)
+        target_key, online_key = jax.random.split(key)
+        seen = view(local.augment, target_key, batch.x)
+        guess = model.apply(jax.lax.stop_gradient(state["target"]), seen).astype(jnp.float32)
+        logits, online = augmented_logits(
+            model, state["online"], batch.x, online_key, local.augment
+        )
         p = jax.nn.softmax(logits.astype(jnp.float32))
         distance = jnp.sum(jnp.square(p - jax.nn.softmax(guess / temperature)), axis=-1)
-        value = labeled_mean(pointwise(logits, batch.label), batch)
+        value = labeled_mean(local.pointwise(logits, batch.label), batch)
         value = value + unlabeled_weight * unlabeled_mean(distance, batch)
-        return value, together(student=student, teacher=state["teacher"])
+        return value, together(online=online, target=state["target"])
 
     return loss
-
-
-def moving_average(most: float, before: jax.Array) -> AfterStep:
-    """Move the teacher after each step; `before` steps were taken in earlier rounds."""
-
-    def follow(parameters: nnx.State, step: jax.Array, num_steps: jax.Array) -> nnx.State:
-        del num_steps
-        alpha = jnp.minimum(1 - 1 / (before + step + 1).astype(jnp.float32), most)
-        student = parameters["student"]
-        teacher = jax.tree.map(
-            lambda t, w: alpha * t + (1 - alpha) * w, parameters["teacher"], student
-        )
-        return together(student=student, teacher=teacher)
-
-    return follow
-
-
-def of_student(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Apply the optimizer to the student of {student, teacher}; its state is as for one model."""
-
-    def update(
-        gradient: nnx.State, state: optax.OptState, parameters: Any = None
-    ) -> tuple[Any, optax.OptState]:
-        moved, state = optimizer.update(gradient["student"], state, parameters["student"])
-        still = jax.tree.map(jnp.zeros_like, gradient["teacher"])
-        return together(student=moved, teacher=still), state
-
-    return optax.GradientTransformation(lambda both: optimizer.init(both["student"]), update)
 
 
 class Drawing(NamedTuple):

@@ -76,11 +76,7 @@ def sage(
     """
     term = with_source(corrected(threshold, kappa), pseudo_label, threshold, training)
     update = two_view_update(
-        training,
-        "sage",
-        lambda begin: term,
-        asks_received=True,
-        unlabeled_weight=unlabeled_weight,
+        lambda client: term, asks_received=True, unlabeled_weight=unlabeled_weight
     )
     return two_view_training(training, update, pseudo_label=pseudo_label)
 

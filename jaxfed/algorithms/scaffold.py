@@ -20,9 +20,8 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control
 from jaxfed.training.specification import Training
@@ -43,22 +42,13 @@ def scaffold(*, training: Training, pseudo_label: str = "none") -> FederatedAlgo
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
     """
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        server_control, control = shared.control, client.state
-        trained = local_steps(
-            training,
-            shared,
-            client,
-            key,
-            loss=training.loss,
-            batches=batches,
-            correction=jax.tree.map(jnp.subtract, server_control, control),
-        )
-        update = finished(training, shared, client, trained)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        server_control, control = client.shared.control, client.state
+        correction = jax.tree.map(jnp.subtract, server_control, control)
+        trained = client.steps(training.loss, correction=correction)
+        update = client.update(trained)
         step, _ = nnx.split_state(update.delta, nnx.Param, ...)
-        travelled = trained.num_steps.astype(jnp.float32) * shared.learning_rate  # K eta
+        travelled = trained.num_steps.astype(jnp.float32) * client.shared.learning_rate  # K eta
         change = jax.tree.map(
             lambda c, d: -c - d / jnp.maximum(travelled, 1e-30), server_control, step
         )

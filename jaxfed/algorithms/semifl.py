@@ -36,7 +36,6 @@ A client sends nothing if its D_fix is empty. It receives the model.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -47,27 +46,21 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Positive, Share
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
-    Pointwise,
+    ValueAndState,
     augmented_logits,
     mean_where,
     view,
 )
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 
 @method(
@@ -103,8 +96,6 @@ def semifl(
 
     Cost: a step is two passes over B examples; a round one forward pass over a client's data.
     """
-    strong = training.local.strong_augment_for("semifl")
-    training.server.require_labels()
     plain = training.local.optimizer
     batches = replace(training.local.batches, scheme="beside_all")
     training = training.with_local(
@@ -112,33 +103,19 @@ def semifl(
         batches=batches,
         labeled_batches=batches,
     )
-    loss = semifl_loss(
-        training.model,
-        weak=training.local.augment,
-        strong=strong,
-        mix_weight=mix_weight,
-        mix_alpha=mix_alpha,
-        pointwise=training.local.pointwise,
-    )
+    loss = semifl_loss(training, mix_weight, mix_alpha)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        label_key, train_key = jax.random.split(key)
-        received = with_statistics(shared.model, client.statistics)
-        data, is_sure = labeled(
-            training.model, received, client.data, label_key, training.local.augment, threshold
-        )
-        client = client._replace(data=data)
-        trained = local_steps(training, shared, client, train_key, loss=loss, batches=batches)
-        update = finished(training, shared, client, trained)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        label_key, train_key = jax.random.split(client.key)
+        data, is_sure = labeled(client, label_key, threshold)
+        client = client._replace(data=data, key=train_key)
         count = jnp.maximum(jnp.sum(data.mask), 1).astype(jnp.float32)
         sure = jnp.sum(is_sure).astype(jnp.float32) / count
-        num_bytes = num_bytes_of(nnx.filter_state(shared.model, nnx.Param))
+        update = client.update(client.steps(loss), metrics={"sure": sure})
+        num_bytes = num_bytes_of(nnx.filter_state(client.shared.model, nnx.Param))
         return update._replace(
             weight=jnp.where(jnp.any(is_sure), update.weight, 0),
             sent={"parameters": jnp.where(jnp.any(is_sure), jnp.int32(num_bytes), 0)},
-            metrics={**update.metrics, "sure": sure},
         )
 
     return federated_training(
@@ -146,44 +123,28 @@ def semifl(
     )
 
 
-def labeled(
-    model: Model,
-    state: nnx.State,
-    data: ClientData,
-    key: jax.Array,
-    weak: Augment | None,
-    threshold: float,
-) -> tuple[ClientData, jax.Array]:
-    """The client's data with labels by the model; weight 1 on D_fix, whose members are bool [N]."""
-
-    logits = client_logits(model, state, data, key, weak)
+def labeled(client: ClientRound, key: jax.Array, threshold: float) -> tuple[ClientData, jax.Array]:
+    """The client's data with labels by the received model; weight 1 on D_fix, whose members are bool [N]."""
+    model, weak, data = client.training.model, client.training.local.augment, client.data
+    logits = client_logits(model, client.model, data, key, weak)
     is_sure = data.mask & (jnp.max(jax.nn.softmax(logits), axis=-1) >= threshold)
     label = jnp.where(data.mask, jnp.argmax(logits, axis=-1).astype(jnp.int32), -1)
     return data._replace(label=label, weight=is_sure.astype(jnp.float32)), is_sure
 
 
-def semifl_loss(
-    model: Model,
-    *,
-    weak: Augment | None,
-    strong: Augment,
-    mix_weight: float,
-    mix_alpha: float,
-    pointwise: Pointwise,
-) -> Loss:
+def semifl_loss(training: Training, mix_weight: float, mix_alpha: float) -> Loss:
     """l_fix + lambda l_mix of batches whose first half is of D_fix and whose second is D_mix."""
+    model, local, pointwise = training.model, training.local, training.local.pointwise
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         strong_key, weak_key, share_key, model_key = jax.random.split(key, 4)
         (x, _), (y, y_m) = (jnp.split(part, 2) for part in (batch.x, batch.label))
         used = jnp.split(batch.used, 2)[0]
-        logits, state = augmented_logits(model, state, x, strong_key, strong)
+        logits, state = augmented_logits(model, state, x, strong_key, local.strong_augment)
         fixed = mean_where(pointwise(logits, y), used)
         share = jax.random.beta(share_key, mix_alpha, mix_alpha)
-        first, second = jnp.split(view(weak, weak_key, batch.x), 2)
+        first, second = jnp.split(view(local.augment, weak_key, batch.x), 2)
         mixed = share * first + (1 - share) * second
         logits, state = model.train_apply(state, mixed, model_key)
         both = share * pointwise(logits, y) + (1 - share) * pointwise(logits, y_m)

@@ -34,7 +34,6 @@ Differences from the authors' code:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -44,30 +43,26 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
-from jaxfed.models.model import compose
+from jaxfed.models.model import Model, compose
 from jaxfed.settings import NotNegative, Positive
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.consistency import Views, confident
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
-    Pointwise,
+    ValueAndState,
+    fixed_softmax,
     labeled_mean,
     unlabeled_mean,
-    view,
 )
 from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
 from jaxfed.training.local.thresholds import freematch
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.two_views import ALL, begin_of
+from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
-
-if TYPE_CHECKING:
-    from jaxfed.models import Model
 
 _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector, dimension of z
 
@@ -105,28 +100,17 @@ def twinsight(
     Cost: twice FixMatch's, in computation and in bytes; thresholds take one forward pass over a client's
     data in each round.
     """
-    strong = training.local.strong_augment_for("twinsight")
     plain = training.model
     _, num_features, _ = dense_head(plain, "twinsight")
     projector = mlp((num_features,), _PROJECTION_SIZE, hidden=(_PROJECTION_HIDDEN,))
     twins = Twins(plain, projector, "twinsight")
     training = training.with_states(twins.model(), twins.of)
+    weights = unlabeled_weight, contrast_weight, twin_weight
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        least = freematch(*begin_of(training, shared, client, key).predictions())
-        loss = twin_loss(
-            twins,
-            weak=training.local.augment,
-            strong=strong,
-            thresholds=least,
-            weights=(unlabeled_weight, contrast_weight, twin_weight),
-            temperature=temperature,
-            pointwise=training.local.pointwise,
-        )
-        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
-        return finished(training, shared, client, trained)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        least = freematch(*client.predictions())
+        loss = twin_loss(twins, training.local, least, weights, temperature)
+        return client.update(client.steps(loss))
 
     return federated_training(training, local_update, pseudo_label=ALL)
 
@@ -186,43 +170,35 @@ class Twins:
 
 def twin_loss(
     twins: Twins,
-    *,
-    weak: Augment | None,
-    strong: Augment,
+    local: LocalTraining,
     thresholds: jax.Array,
     weights: tuple[float, float, float],
     temperature: float,
-    pointwise: Pointwise,
 ) -> Loss:
     """L on states of `twins`; both views go through a network together.
 
     Args:
         twins: the two networks.
-        weak: the weak augmentation; None: examples as they are.
-        strong: the strong augmentation.
+        local: the augmentations, and l.
         thresholds: tau_c, float32 [C].
         weights: lambda, and the weights of L_u and L_t.
         temperature: T.
-        pointwise: l.
     """
-    term = confident(thresholds, pointwise=pointwise)
+    term = confident(thresholds, pointwise=local.pointwise)
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
-        weak_key, strong_key, own_key, other_key = jax.random.split(key, 4)
-        weak_x = view(weak, weak_key, batch.x)
-        x = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
+        *view_keys, own_key, other_key = jax.random.split(key, 4)
+        x = local.two_views(view_keys, batch.x)
         h, supervised = twins.plain.train_features(state["supervised"], x, own_key)
-        logits, strong_logits = jnp.split(twins.plain.head(state["supervised"], h), 2)
+        logits, strong = jnp.split(twins.plain.head(state["supervised"], h), 2)
         g, z, encoder = twins.projected(state, x, other_key)
-        own = jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
-        labels = unlabeled_mean(term(Views(own, own, strong_logits, batch)), batch)
+        own = fixed_softmax(logits)
+        labels = unlabeled_mean(term(Views(own, own, strong, batch)), batch)
         discrimination = instance_discrimination(z.astype(jnp.float32), batch.used, temperature)
         near_h, near_g = (jnp.split(part.astype(jnp.float32), 2)[0] for part in (h, g))
         difference = neighborhood_difference(near_h, near_g, batch.used)
-        value = labeled_mean(pointwise(logits, batch.label), batch) + weights[0] * labels
+        value = labeled_mean(local.pointwise(logits, batch.label), batch) + weights[0] * labels
         value = value + weights[1] * discrimination + weights[2] * difference
         return value, together(supervised=supervised, encoder=encoder, projector=state["projector"])
 

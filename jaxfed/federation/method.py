@@ -147,6 +147,10 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
                     kind = type(training).__name__
                     raise UsageError(f"{name}: training is a {kind}; use jaxfed.Training(model)")
                 objects["training"] = training.read_by(name, needs.unread, needs.weighting)
+                if own.two_views:
+                    training.local.require_two_views(name)
+                if own.labels_at == ("server",):
+                    training.server.require_labels()
             flat = {key for kind in own.fields.values() for key in settings_of(kind)}
             used = {"training", *flat.difference(own.without)}
             rest = {key: value for key, value in keywords.items() if key not in used}

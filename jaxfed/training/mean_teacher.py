@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.tree_util import DictKey
 
 from jaxfed.models.model import compose
+from jaxfed.training.local.local_update import Trained
+from jaxfed.training.local.losses import Loss
 from jaxfed.training.server.server_state import together
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
+    from jaxfed.training.round.client_round import ClientRound
 
 Evaluated = Literal["target", "online"]
 
@@ -70,11 +72,44 @@ def followed(parameters: nnx.State, alpha: jax.Array) -> nnx.State:
 
 
 def online_only(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Apply the optimizer to the online network only; the target, whose gradient is 0, stays unchanged."""
+    """Apply the optimizer to the online network; the target stays. Its state is as for one network."""
 
-    def is_online(parameters: nnx.State) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: path[0] == DictKey("online"), parameters
-        )
+    def update(
+        gradient: nnx.State, state: optax.OptState, parameters: Any = None
+    ) -> tuple[Any, optax.OptState]:
+        moved, state = optimizer.update(gradient["online"], state, parameters["online"])
+        still = jax.tree.map(jnp.zeros_like, gradient["target"])
+        return together(online=moved, target=still), state
 
-    return optax.masked(optimizer, is_online)
+    return optax.GradientTransformation(lambda both: optimizer.init(both["online"]), update)
+
+
+def taught_steps(
+    client: ClientRound, loss: Loss, teacher: nnx.State, steps: jax.Array, average: float
+) -> Trained:
+    """Local steps on states {online, target} beside a teacher that the client keeps over rounds.
+
+    Args:
+        client: the client; the online network starts as the received model.
+        loss: a function of states {online, target}.
+        teacher: the target.
+        steps: number of steps in earlier rounds, int32 scalar.
+        average: the target keeps the weight min(1 - 1/n, average) in its n-th step of all rounds.
+    """
+    plain = client.training.local.optimizer
+
+    def follow(parameters: nnx.State, step: jax.Array, _: jax.Array) -> nnx.State:
+        number = (steps + step + 1).astype(jnp.float32)
+        return followed(parameters, jnp.minimum(1 - 1 / number, average))
+
+    return client.steps(
+        loss,
+        start=together(online=client.model, target=teacher),
+        optimizer=lambda rate: online_only(plain(rate)),
+        after_step=follow,
+    )
+
+
+def kept_or_first(steps: jax.Array, own: nnx.State, received: nnx.State) -> nnx.State:
+    """Return a client's own network or, before its first step, the received one."""
+    return jax.tree.map(lambda kept, new: jnp.where(steps > 0, kept, new), own, received)

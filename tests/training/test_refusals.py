@@ -19,7 +19,7 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.client_knn import client_knn
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
-from jaxfed.algorithms.dp_fedavg_records.method import dp_fedavg_records
+from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fixmatch import fixmatch
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
@@ -38,7 +38,6 @@ from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.graph_points import all_examples
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
-from jaxfed.training.round.client_round import finished, local_steps
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.client_rows import rows_for
 
@@ -179,9 +178,8 @@ def own_labels(found):
 def own_states(first, after):
     own = jaxfed.Training(MODEL)
 
-    def local_update(shared, client, key, *, batches):
-        trained = local_steps(own, shared, client, key, loss=own.loss, batches=batches)
-        return finished(own, shared, client, trained)._replace(client_state=after(client.state))
+    def local_update(client):
+        return client.update(client.steps(own.loss), client_state=after(client.state))
 
     def init(model, federation):
         return first

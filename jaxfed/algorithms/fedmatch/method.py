@@ -60,14 +60,13 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.local import losses
-from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages
-from jaxfed.training.server.server_state import together, with_statistics
+from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def fedmatch(
     one psi a client.
     """
     weights = LossWeights(supervised_weight, consistency_weight, l2_weight, l1_weight, confidence)
-    plain, strong = training.model, training.local.strong_augment_for("fedmatch")
+    plain, strong = training.model, training.local.strong_augment
     training = training.with_states(
         two_part_model.two_part_model(plain, psi_threshold), two_part_model.divided
     )
@@ -138,29 +137,18 @@ def fedmatch(
         plain, weights, weak=training.local.augment, pointwise=training.local.pointwise
     )
 
-    def server_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        trained = local_steps(training, shared, client, key, loss=by_labels, batches=batches)
-        after = with_parts_of(shared.model, trained.state, "psi")
-        return finished(training, shared, client, trained._replace(state=after))
+    def server_update(client: ClientRound) -> ClientUpdate:
+        trained = client.steps(by_labels)
+        after = with_parts_of(client.shared.model, trained.state, "psi")
+        return client.update(trained._replace(state=after))
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        received = sparse(with_statistics(shared.model, client.statistics), psi_threshold)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        received = sparse(client.model, psi_threshold)
         by_agreement = psi_loss(
             plain, client.received, weights, strong=strong, pointwise=training.local.pointwise
         )
-        trained = local_steps(
-            training,
-            shared,
-            client,
-            key,
-            loss=by_agreement if is_at_server else fedmatch_loss(by_labels, by_agreement),
-            batches=batches,
-            start=received,
-        )
+        loss = by_agreement if is_at_server else fedmatch_loss(by_labels, by_agreement)
+        trained = client.steps(loss, start=received)
         after = trained.state
         if is_at_server:  # weight decay would change what is held fixed
             after = with_parts_of(received, after, "sigma")
@@ -171,8 +159,9 @@ def fedmatch(
             plain, composed(returned), returned["psi"], client.data.x.shape[1:]
         )
         seen = seen._replace(is_known=jnp.any(client.data.mask))  # without examples: no helper
-        update = finished(training, shared, client, trained._replace(state=returned))
-        return update._replace(client_state=seen, sent={"parameters": num_bytes})
+        return client.update(
+            trained._replace(state=returned), client_state=seen, sent={"parameters": num_bytes}
+        )
 
     return federated_training(
         training,
@@ -222,7 +211,12 @@ def sigma_loss(
 
 
 def psi_loss(
-    model: Model, helpers: Helpers, weights: LossWeights, *, strong: Augment, pointwise: Pointwise
+    model: Model,
+    helpers: Helpers,
+    weights: LossWeights,
+    *,
+    strong: Augment | None,
+    pointwise: Pointwise,
 ) -> Loss:
     """L_u(psi) of states {sigma, psi}; sigma has no gradient."""
 
@@ -240,8 +234,8 @@ def psi_loss(
         state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, nnx.State]:
         augment_key, model_key = jax.random.split(key)
-        views = [losses.view(augment, augment_key, batch.x) for augment in (None, strong)]
-        logits, moved = model.train_apply(composed(state), jnp.concatenate(views), model_key)
+        x = losses.views((None, strong), (augment_key,) * 2, batch.x)
+        logits, moved = model.train_apply(composed(state), x, model_key)
         logits, strong_logits = jnp.split(logits.astype(jnp.float32), 2)
         log_p = jax.nn.log_softmax(logits)
         log_p_j = two_part_model.log_probabilities(model, anchor["sigma"], helpers.psi, batch.x)

@@ -98,7 +98,7 @@ from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Loss, proximal
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed, message_bytes
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound, Shared
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
 from jaxfed.training.specification import Training
@@ -210,17 +210,14 @@ class _ProtoFSSL:
         """True if clients receive prototypes."""
         return self.unlabeled.targets == "helpers" or self.helpers.prototypes == "global"
 
-    def local_update(
-        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
+    def local_update(self, client: ClientRound) -> ClientUpdate:
         """Local steps on episodes; then the client shows its prototypes."""
         client = client._replace(data=_with_an_episode(client.data))
-        loss = self.loss(shared, client.received)
-        trained = local_steps(self.training, shared, client, key, loss=loss, batches=batches)
-        update = finished(self.training, shared, client, trained)
+        trained = client.steps(self.loss(client.shared, client.received))
+        update = client.update(trained)
         if self.shown.prototype_network == "mean":
             return update
-        upload, sent = self.show(trained.state, client.data, key)
+        upload, sent = self.show(trained.state, client.data, client.key)
         return update._replace(upload=upload, sent=sent)
 
     def loss(self, shared: Shared, helpers: Prototypes) -> Loss:

@@ -20,19 +20,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.training.local.losses import (
-    Augment,
     Batch,
     Loss,
     Pointwise,
+    ValueAndState,
+    fixed_softmax,
     labeled_mean,
     softmax_cross_entropy,
     unlabeled_mean,
-    view,
 )
 from jaxfed.xclp.steps.prediction import entropy
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
+    from jaxfed.training.local.local_training import LocalTraining
 
 LabeledBy = Literal["own", "received"]
 
@@ -56,44 +57,68 @@ class Views(NamedTuple):
 Term = Callable[[Views], jax.Array]  # float32 [B]
 
 
+class Passed(NamedTuple):
+    """Result of a step's forward pass over both views.
+
+    Fields:
+        views: the predictions that terms depend on.
+        weak: [B, C], logits on the weak view; differentiated.
+        features: [B, D], on the weak view; differentiated.
+        state: the state in training, with its batch statistics moved on.
+    """
+
+    views: Views
+    weak: jax.Array
+    features: jax.Array
+    state: nnx.State
+
+
+def passed(
+    model: Model,
+    local: LocalTraining,
+    state: nnx.State,
+    anchor: nnx.State,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    asks_received: bool = False,
+) -> Passed:
+    """Return the model's outputs for both views of a batch, in a step with this key.
+
+    Both views go through the network together, as in FixMatch's code: batch statistics cover both.
+    """
+    *view_keys, model_key = jax.random.split(key, 3)
+    x = local.two_views(view_keys, batch.x)
+    features, moved = model.train_features(state, x, model_key)
+    weak, strong = jnp.split(model.head(state, features), 2)
+    own = received = fixed_softmax(weak)
+    if asks_received:
+        received = fixed_softmax(model.apply(anchor, jnp.split(x, 2)[0]))
+    return Passed(Views(own, received, strong, batch), weak, jnp.split(features, 2)[0], moved)
+
+
 def consistency(
     model: Model,
-    *,
-    weak: Augment | None,
-    strong: Augment,
+    local: LocalTraining,
     term: Term,
+    *,
     asks_received: bool = False,
     unlabeled_weight: float = 1.0,
-    pointwise: Pointwise = softmax_cross_entropy,
 ) -> Loss:
     """Build the loss at the top of this file from a term.
 
-    Both views of a batch go through the network together, as in FixMatch's code: batch statistics cover both.
-
     Args:
         model: pure functions of a state.
-        weak: the weak augmentation; None: examples as they are.
-        strong: the strong augmentation.
+        local: its two augmentations, and l, `pointwise`.
         term: the loss of each unlabeled example.
         asks_received: True if `term` uses `Views.received`, for one more forward pass over the weak view.
         unlabeled_weight: weight of the second sum.
-        pointwise: l.
     """
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        weak_key, strong_key, model_key = jax.random.split(key, 3)
-        weak_x = view(weak, weak_key, batch.x)
-        inputs = jnp.concatenate([weak_x, view(strong, strong_key, batch.x)])
-        logits, state = model.train_apply(state, inputs, model_key)
-        weak_logits, strong_logits = jnp.split(logits, 2)
-        own = received = jax.lax.stop_gradient(jax.nn.softmax(weak_logits.astype(jnp.float32)))
-        if asks_received:
-            received = jax.nn.softmax(model.apply(anchor, weak_x).astype(jnp.float32))
-        terms = term(Views(own, received, strong_logits, batch))
-        supervised = labeled_mean(pointwise(weak_logits, batch.label), batch)
-        return supervised + unlabeled_weight * unlabeled_mean(terms, batch), state
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
+        seen = passed(model, local, state, anchor, batch, key, asks_received=asks_received)
+        supervised = labeled_mean(local.pointwise(seen.weak, batch.label), batch)
+        return supervised + unlabeled_weight * unlabeled_mean(term(seen.views), batch), seen.state
 
     return loss
 

@@ -5,7 +5,7 @@ LocalTraining(optimizer=optax.adam, batches=Batches("joint", size=10, epochs=5))
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from jaxfed.settings import Described, advice, check
 from jaxfed.training.local.augmentation import check_levels
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_update import Optimizer
-from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy
+from jaxfed.training.local.losses import Augment, Pointwise, softmax_cross_entropy, views
 
 BatchStatistics = Literal["averaged", "local", "static"]
 ClientOptimizer = Literal["fresh", "kept"]
@@ -129,8 +129,8 @@ class LocalTraining:
         for augment in (self.augment, self.strong_augment):
             check_levels(augment, x)
 
-    def strong_augment_for(self, method: str) -> Augment:
-        """Return the strong augmentation, which this method requires.
+    def require_two_views(self, method: str) -> None:
+        """Check that there is a strong augmentation, which this method requires.
 
         Raises:
             UsageError: there is none.
@@ -143,7 +143,10 @@ class LocalTraining:
                 value=None,
                 allowed="give a strong augmentation",
             )
-        return self.strong_augment
+
+    def two_views(self, keys: Sequence[jax.Array] | jax.Array, x: jax.Array) -> jax.Array:
+        """Return the weak view of a batch and then the strong one, [2 B, ...]; each has a key."""
+        return views((self.augment, self.strong_augment), keys, x)
 
     def require_fresh_optimizers(self, why: str) -> None:
         """Check that clients' optimizers start anew in each round; `why` opens the error.

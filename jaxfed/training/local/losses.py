@@ -66,6 +66,13 @@ def taken(x: jax.Array | Ragged, index: jax.Array) -> jax.Array:
     return x.reshape(len(x), math.prod(x.shape[1:]))[index].reshape(len(index), *x.shape[1:])
 
 
+def views(
+    augments: Sequence[Augment | None], keys: Sequence[jax.Array] | jax.Array, x: jax.Array
+) -> jax.Array:
+    """Return a view of a batch by each augmentation with its key, one after the other, [V B, ...]."""
+    return jnp.concatenate([view(*made, x) for made in zip(augments, keys, strict=True)])
+
+
 def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     """Return one view of a batch as floats: augment(x), or x. All methods make their views here.
 
@@ -87,12 +94,16 @@ def view(augment: Augment | None, key: jax.Array, x: jax.Array) -> jax.Array:
     return as_float(seen)
 
 
+# The value to minimize, float32 scalar, and the state with its batch statistics moved on.
+ValueAndState = tuple[jax.Array, nnx.State]
+
+
 class Loss(Protocol):
     """The value to minimize, and the state with its batch statistics moved on."""
 
     def __call__(
         self, state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    ) -> ValueAndState:
         """Return (float32 scalar, state)."""
         ...
 
@@ -103,6 +114,11 @@ def softmax_cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     # Selected, not gathered: the gradient of a gather is a scatter, slow on every device.
     is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
     return -jnp.sum(jnp.where(is_label, log_probability, 0), axis=-1)
+
+
+def fixed_softmax(logits: jax.Array) -> jax.Array:
+    """softmax(logits), float32 [..., C], held fixed: a target, or a prediction that labels."""
+    return jax.lax.stop_gradient(jax.nn.softmax(logits.astype(jnp.float32)))
 
 
 def focal_loss(logits: jax.Array, label: jax.Array, *, gamma: float = 2.0) -> jax.Array:
@@ -143,16 +159,14 @@ def weighted_loss(
     (`jaxfed.training.local.microbatching`); there the loss has derivatives by the state alone.
     """
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         augment_key, model_key = jax.random.split(key)
         x = view(augment, augment_key, batch.x)
 
         def summed(
             state: nnx.State, x: jax.Array, label: jax.Array, weight: jax.Array
-        ) -> tuple[jax.Array, nnx.State]:
+        ) -> ValueAndState:
             logits, moved = model.train_apply(state, x, model_key)
             return jnp.sum(weight * pointwise(logits, label)), moved
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -9,9 +10,18 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.local_update import AfterStep, ClientUpdate, MakeGradient, Trained, train
+from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
+from jaxfed.training.local.local_update import (
+    AfterStep,
+    ClientUpdate,
+    MakeGradient,
+    Optimizer,
+    Trained,
+    train,
+)
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.server.server_state import with_statistics
@@ -52,14 +62,99 @@ class Client(NamedTuple):
     optimizer_state: Any = None
 
 
-class LocalUpdate(Protocol):
-    """One client's round; `batches` is the round's batching of examples."""
+class ClientRound(NamedTuple):
+    """One client's round: the argument of a local update, which makes a `ClientUpdate` of it.
 
-    def __call__(
-        self, shared: Shared, client: Client, key: jax.Array, *, batches: Batches
+    Fields:
+        training: the training specification.
+        shared: the data that all clients receive.
+        key: typed; this client's in this round.
+        batches: the round's batching of examples.
+        data, state, statistics, received, optimizer_state: as in `Client`.
+    """
+
+    training: Training
+    shared: Shared
+    key: jax.Array
+    batches: Batches
+    data: ClientData
+    state: Any
+    statistics: nnx.State
+    received: Any
+    optimizer_state: Any = None
+
+    @property
+    def model(self) -> nnx.State:
+        """The received model, with the client's own running statistics."""
+        return with_statistics(self.shared.model, self.statistics)
+
+    def predictions(self) -> tuple[jax.Array, jax.Array]:
+        """Return the received model's probabilities on one weak view, and which examples are unlabeled.
+
+        They are float32 [N, C] and bool [N]; the view's key is one that no step uses. Cost: one forward pass
+        over the client's data.
+        """
+        return self.predictions_by(self.model), is_unlabeled(self.data)
+
+    def predictions_by(self, state: nnx.State) -> jax.Array:
+        """Return the probabilities of a model on the weak view of `predictions`."""
+        model, weak = self.training.model, self.training.local.augment
+        key = jax.random.fold_in(self.key, Stream.BEFORE_STEPS)
+        return jax.nn.softmax(client_logits(model, state, self.data, key, weak))
+
+    def steps(
+        self,
+        loss: Loss,
+        *,
+        start: nnx.State | None = None,
+        batches: Batches | BatchPlan | None = None,
+        optimizer: Optimizer | None = None,
+        correction: nnx.State | None = None,
+        after_step: AfterStep | None = None,
+        gradient: MakeGradient | None = None,
+    ) -> Trained:
+        """Take local steps; the optimizer resumes or starts afresh (`LocalTraining.client_optimizer`).
+
+        Args:
+            loss: the loss to minimize.
+            start: the model to start from; None: `model`.
+            batches: other batches, or a plan of each step's rows; None: the round's.
+            optimizer: another optimizer than the specification's.
+            correction: see `jaxfed.training.local.local_update.train`.
+            after_step: see there.
+            gradient: see there.
+        """
+        kept, rate = self.optimizer_state, self.shared.learning_rate
+        return train(
+            self.model if start is None else start,
+            self.data,
+            self.key,
+            loss=loss,
+            optimizer=(optimizer or self.training.local.optimizer)(rate),
+            batches=self.batches if batches is None else batches,
+            optimizer_state=None if kept is None else at_rate(kept, rate),
+            correction=correction,
+            after_step=after_step,
+            gradient=gradient,
+        )
+
+    def update(
+        self, trained: Trained, *, metrics: dict[str, jax.Array] | None = None, **parts: Any
     ) -> ClientUpdate:
-        """Return the client's update; called without a leading axis, lifted by `client_map`."""
-        ...
+        """Return the update after local steps: model change, weight, metrics and further fields, `parts`."""
+        steps = trained.num_steps.astype(jnp.float32)
+        return ClientUpdate(
+            delta=jax.tree.map(jnp.subtract, trained.state, self.shared.model),
+            weight=self.training.server.weigh(self.data),
+            metrics={"train_loss": trained.loss, "local_steps": steps, **(metrics or {})},
+            optimizer_state=() if self.optimizer_state is None else trained.optimizer_state,
+            **parts,
+        )
+
+
+LocalUpdate = Callable[
+    [ClientRound], ClientUpdate
+]  # written for one client, lifted by `client_map`
 
 
 class AfterMean(Protocol):
@@ -72,58 +167,9 @@ class AfterMean(Protocol):
         ...
 
 
-def plain_update(training: Training, loss: Loss) -> LocalUpdate:
+def plain_update(loss: Loss) -> LocalUpdate:
     """Local steps on `loss`, without client state or further messages: the client of FedAvg and FedProx."""
-
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        trained = local_steps(training, shared, client, key, loss=loss, batches=batches)
-        return finished(training, shared, client, trained)
-
-    return local_update
-
-
-def local_steps(
-    training: Training,
-    shared: Shared,
-    client: Client,
-    key: jax.Array,
-    *,
-    loss: Loss,
-    batches: Batches | BatchPlan,
-    start: nnx.State | None = None,
-    correction: nnx.State | None = None,
-    after_step: AfterStep | None = None,
-    gradient: MakeGradient | None = None,
-) -> Trained:
-    """Take a client's local steps; its optimizer resumes or starts afresh (`LocalTraining.client_optimizer`).
-
-    Args:
-        training: the training specification.
-        shared: the data that all clients receive.
-        client: the client.
-        key: the client's, for this round.
-        loss: the loss to minimize.
-        batches: the round's batching, or a plan of each step's rows.
-        start: the model it starts from; None: the one received, with the client's own statistics.
-        correction: see `jaxfed.training.local.local_update.train`.
-        after_step: see there.
-        gradient: see there.
-    """
-    kept = client.optimizer_state
-    return train(
-        with_statistics(shared.model, client.statistics) if start is None else start,
-        client.data,
-        key,
-        loss=loss,
-        optimizer=training.local.optimizer(shared.learning_rate),
-        batches=batches,
-        optimizer_state=None if kept is None else at_rate(kept, shared.learning_rate),
-        correction=correction,
-        after_step=after_step,
-        gradient=gradient,
-    )
+    return lambda client: client.update(client.steps(loss))
 
 
 def at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
@@ -131,16 +177,3 @@ def at_rate(state: optax.OptState, learning_rate: jax.Array) -> optax.OptState:
     if not optax.tree_utils.tree_get_all_with_path(state, "learning_rate"):
         return state
     return optax.tree_utils.tree_set(state, learning_rate=learning_rate)
-
-
-def finished(training: Training, shared: Shared, client: Client, trained: Trained) -> ClientUpdate:
-    """Return the client's update after its local steps: model change, weight and metrics."""
-    return ClientUpdate(
-        delta=jax.tree.map(jnp.subtract, trained.state, shared.model),
-        weight=training.server.weigh(client.data),
-        metrics={
-            "train_loss": trained.loss,
-            "local_steps": trained.num_steps.astype(jnp.float32),
-        },
-        optimizer_state=() if client.optimizer_state is None else trained.optimizer_state,
-    )

@@ -28,7 +28,7 @@ from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
-from jaxfed.training.round.client_round import AfterMean, Client, LocalUpdate, Shared
+from jaxfed.training.round.client_round import AfterMean, Client, ClientRound, LocalUpdate, Shared
 from jaxfed.training.server.client_rows import gather, scatter
 from jaxfed.training.server.server_state import (
     ServerState,
@@ -86,7 +86,7 @@ class CohortClients:
         def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
             (shared, examples), (client, key) = received, inputs
             client = client._replace(data=_with(examples, client.data))
-            return local_update(shared, client, key, batches=batches)
+            return local_update(ClientRound(training, shared, key, batches, *client))
 
         def measure(
             received: tuple[nnx.State, Any], inputs: tuple[ClientData, jax.Array]

@@ -28,7 +28,7 @@ from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.client_round import Client, LocalUpdate, Shared, plain_update
+from jaxfed.training.round.client_round import ClientRound, LocalUpdate, Shared, plain_update
 from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState, server_ids, with_statistics
 from jaxfed.training.specification import Training
@@ -54,7 +54,7 @@ class ServerPart(NamedTuple):
 
 def plain_part(training: Training) -> ServerPart:
     """Train on the server's labels with the loss of `training`, before the clients."""
-    return ServerPart(plain_update(training, training.loss))
+    return ServerPart(plain_update(training.loss))
 
 
 class ServerWithLabels:
@@ -159,8 +159,9 @@ class ServerWithLabels:
         self, state: ServerState, shared: Shared, own: ClientData, key: jax.Array
     ) -> ClientUpdate:
         _, statistics = nnx.split_state(state.model, nnx.Param, ...)
-        client = Client(own, (), statistics, ())
-        return self._part.update(shared, client, key, batches=self._training.server.batches)
+        batches = self._training.server.batches
+        client = ClientRound(self._training, shared, key, batches, own, (), statistics, ())
+        return self._part.update(client)
 
     def _statistics(self, model: nnx.State, own: ClientData, key: jax.Array) -> nnx.State:
         size = self._training.server.batches.capacity

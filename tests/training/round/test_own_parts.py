@@ -9,7 +9,6 @@ import jaxfed
 from jaxfed import xclp
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import completed
-from jaxfed.training.round.client_round import finished, local_steps
 from jaxfed.training.round.round import federated_training
 
 RNG = np.random.default_rng(0)
@@ -62,9 +61,8 @@ def test_a_source_has_the_number_of_classes_or_is_refused(monkeypatch):
 def test_states_of_clients():
     own = training()
 
-    def local_update(shared, client, key, *, batches):
-        trained = local_steps(own, shared, client, key, loss=own.loss, batches=batches)
-        return finished(own, shared, client, trained)._replace(client_state=client.state + 1)
+    def local_update(client):
+        return client.update(client.steps(own.loss), client_state=client.state + 1)
 
     method = federated_training(
         own, local_update, pseudo_label="none", init_client=lambda model, _: jnp.zeros(2)

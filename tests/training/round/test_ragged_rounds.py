@@ -45,7 +45,7 @@ def training(strategy="map", **settings):
 def both(given, source, federation, **keywords):
     """States and labels' metrics after a round by padded and by ragged cohorts."""
     algorithm = federated_training(
-        given, plain_update(given, given.loss), pseudo_label=source, **keywords
+        given, plain_update(given.loss), pseudo_label=source, **keywords
     )
     start = algorithm.init(KEY, federation)
     for ragged in (False, True):

@@ -44,7 +44,7 @@ class Recording(Hook):
 
 
 def method(training, **parts):
-    update = plain_update(training, training.loss)
+    update = plain_update(training.loss)
     return federated_training(training, update, pseudo_label="network", **parts)
 
 
@@ -79,10 +79,10 @@ def test_hooks_run_in_order_around_labeling_and_the_servers_step():
 
 def test_a_memory_receives_each_clients_upload():
     training = training_of(Batches("joint", 4, 1), clients_multiple=2)
-    plain, seen = plain_update(training, training.loss), []
+    plain, seen = plain_update(training.loss), []
 
-    def update(shared, client, key, *, batches):
-        own = plain(shared, client, key, batches=batches)
+    def update(client):
+        own = plain(client)
         return own._replace(upload=jnp.sum(client.data.mask))
 
     def store(memory, ids, uploads, done, key, communication):
@@ -103,10 +103,10 @@ def test_control_that_is_not_sent_costs_no_bytes():
     def control(parameters):
         return jnp.zeros(7)
 
-    plain = plain_update(training, training.loss)
+    plain = plain_update(training.loss)
 
-    def update(shared, client, key, *, batches):
-        return plain(shared, client, key, batches=batches)._replace(correction=jnp.ones(7))
+    def update(client):
+        return plain(client)._replace(correction=jnp.ones(7))
 
     for is_sent in (True, False):
         part = Control(control, is_sent=is_sent)
@@ -122,10 +122,10 @@ def test_control_that_is_not_sent_costs_no_bytes():
 def test_control_is_over_the_clients_that_can_train_in_each_stage(tmp_path):
     """Two of four clients have labels, one has nothing; from stage 2 on all three with examples train."""
     training = training_of(Batches("joint", 4, 1), labeled_only_rounds=2)
-    plain = plain_update(training, training.loss)
+    plain = plain_update(training.loss)
 
-    def update(shared, client, key, *, batches):
-        own = plain(shared, client, key, batches=batches)
+    def update(client):
+        own = plain(client)
         trains = jnp.any(usable(client.data))
         change = jnp.where(trains, 6.0, 0) * jnp.ones(7)
         return own._replace(client_state=client.state + change, correction=change)

@@ -3,9 +3,10 @@ r"""DP-FedAvg, of records: DP-SGD at every client.
     w_k <- w;  J steps of   w_k <- w_k - eta / b ( sum_{i in B} g_i / max(1, |g_i| / C) + N(0, z^2 C^2 I) )
     w <- w + mean_k (w_k - w)
 
-b = s n_k. B has each of client k's n_k examples with probability s, drawn anew in each step. g_i is the
-gradient at one example (`jaxfed.algorithms.dp_fedavg_records.private_gradient`). The paper compares its
-DP-SCAFFOLD with this method.
+b = s n_k. B has each of client k's n_k examples with probability s, drawn anew in each step (DP-SGD, Abadi
+et al., 2016). g_i is the gradient at one example, |g_i| its norm over all parameters together. The divisor
+b does not depend on which examples were drawn; after an empty draw the step consists of noise alone. The
+paper compares its DP-SCAFFOLD with this method.
 
 Who is protected from whom. Each client adds its own noise, so nobody has to be trusted. The guarantee is for
 one example of one client, against the server and everybody else. They may see all that this client sends,
@@ -38,11 +39,8 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
-    drawn_examples,
-    private_gradient,
-)
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
@@ -55,13 +53,21 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.client_data import usable
-from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.local_update import (
+    ClientUpdate,
+    GradientOf,
+    MakeGradient,
+    batch_of,
+    rebuilt,
+)
+from jaxfed.training.local.losses import Loss
+from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.privacy_budget import Budget, check_budget, check_private
-from jaxfed.training.round.client_round import Client, Shared, finished, local_steps
+from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.server.aggregate import uniformly
+from jaxfed.training.server.aggregate import uniformly, weighted_sum
+from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking
 from jaxfed.training.specification import Training
 
 _CHUNK = 16  # examples whose gradients are in memory at once; it changes rounding only
@@ -123,20 +129,14 @@ def dp_fedavg_records(
     if noise:
         check_installed(draw)
     training = training.with_server(weighting=uniformly)
-    gradient = private_gradient(clip=clip, noise_multiplier=noise, share=share, chunk=_CHUNK)
+    gradient = private_gradient(clip=clip, noise_multiplier=noise, share=share)
 
-    def local_update(
-        shared: Shared, client: Client, key: jax.Array, *, batches: Batches
-    ) -> ClientUpdate:
-        del batches
-        draw_key = jax.random.fold_in(key, Stream.RECORDS)
+    def local_update(client: ClientRound) -> ClientUpdate:
+        draw_key = jax.random.fold_in(client.key, Stream.RECORDS)
         plan = drawn_examples(client.data, draw_key, share=share, steps=steps)
-        trained = local_steps(
-            training, shared, client, key, loss=training.loss, batches=plan, gradient=gradient
-        )
+        trained = client.steps(training.loss, batches=plan, gradient=gradient)
         takes_part = jnp.any(usable(client.data)).astype(jnp.int32)
-        update = finished(training, shared, client, trained)
-        return update._replace(client_state=client.state + takes_part)
+        return client.update(trained, client_state=client.state + takes_part)
 
     plain = federated_training(
         training,
@@ -145,3 +145,86 @@ def dp_fedavg_records(
         init_client=lambda model, federation: jnp.int32(0),
     )
     return budget.accounted(plain)
+
+
+def drawn_examples(data: ClientData, key: jax.Array, *, share: float, steps: int) -> BatchPlan:
+    """Return the plan of `steps` steps: row numbers [N], those of B first, and bool [N], True for B.
+
+    An example's draw depends on its own number and the key alone. A client without examples takes no step.
+
+    Cost: one sort of N numbers per step.
+    """
+    is_one = usable(data)
+    count = jnp.sum(is_one, dtype=jnp.int32)
+
+    def rows(step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        draw = jax.random.uniform(jax.random.fold_in(key, step), is_one.shape)
+        is_in = is_one & (draw < share)
+        first = jnp.argsort(~is_in, stable=True).astype(jnp.int32)
+        return first, jnp.arange(len(is_one)) < jnp.sum(is_in)
+
+    return BatchPlan(jnp.where(count > 0, steps, 0), rows)
+
+
+def private_gradient(
+    *, clip: float, noise_multiplier: float, share: float, chunk: int = _CHUNK
+) -> MakeGradient:
+    """The gradient of a `drawn_examples` plan, for `jaxfed.training.local.local_update.train`.
+
+    Args:
+        clip: C.
+        noise_multiplier: z; 0 draws none.
+        share: s.
+        chunk: number of per-example gradients in memory at once; only their sum is kept, however large B is.
+
+    The loss is called for one example at a time; its randomness (augmentation, dropout) is drawn for that
+    example alone. The returned value is the mean loss of B.
+    """
+
+    def make(
+        loss: Loss, *, anchor: nnx.State, data: ClientData, plan: BatchPlan, key: jax.Array
+    ) -> GradientOf:
+        count = jnp.sum(usable(data), dtype=jnp.int32)
+        divisor = jnp.float32(share) * count.astype(jnp.float32)
+
+        def gradient_of(
+            parameters: nnx.State, statistics: nnx.State, number: jax.Array
+        ) -> tuple[jax.Array, nnx.State, nnx.State]:
+            step_key = jax.random.fold_in(key, number)
+            index, used = plan.rows(number)
+
+            def one(row: jax.Array, is_used: jax.Array) -> tuple[jax.Array, jax.Array, nnx.State]:
+                batch = batch_of(data, row[None], is_used[None])
+
+                def objective(parameters: nnx.State) -> jax.Array:
+                    state = nnx.merge_state(parameters, rebuilt(statistics))
+                    return loss(state, anchor, batch, jax.random.fold_in(step_key, row))[0]
+
+                value, gradient = jax.value_and_grad(objective)(parameters)
+                factor = jnp.where(is_used, shrinking(norm(gradient), clip), 0)
+                return jnp.where(is_used, value, 0), factor, gradient
+
+            def add(number: jax.Array, carry: tuple[jax.Array, nnx.State]) -> tuple:
+                place = number * chunk + jnp.arange(chunk)
+                there = jnp.minimum(place, len(index) - 1)
+                is_used = used[there] & (place == there)
+                values, factors, gradients = jax.vmap(one)(index[there], is_used)
+                total, summed = carry
+                # As a product: XLA's CPU backend takes seconds for scaled gradients that are then added up.
+                summed = jax.tree.map(lambda s, g: s + weighted_sum(factors, g), summed, gradients)
+                return total + jnp.sum(values), summed
+
+            num_drawn = jnp.sum(used, dtype=jnp.int32)
+            start = (jnp.float32(0), jax.tree.map(jnp.zeros_like, parameters))
+            num_chunks = (num_drawn + chunk - 1) // chunk
+            total, summed = jax.lax.fori_loop(0, num_chunks, add, start)
+            if noise_multiplier:
+                noise_key = jax.random.fold_in(step_key, Stream.NOISE)
+                summed = noisy(summed, noise_key, jnp.float32(noise_multiplier * clip))
+            rows = num_drawn.astype(jnp.float32)
+            mean = scaled(summed, 1 / jnp.maximum(divisor, jnp.finfo(jnp.float32).tiny))
+            return total / jnp.maximum(rows, 1), statistics, mean
+
+        return gradient_of
+
+    return make
