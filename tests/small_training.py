@@ -14,6 +14,7 @@ from jaxfed.federation.execution.client_map import client_map
 from jaxfed.models.model import from_module
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.round.client_round import ClientRound, Shared
 from jaxfed.training.specification import Training
 
 KEY = jax.random.key(0)
@@ -108,6 +109,13 @@ def training_of(batches, *, batch_norm=False, strategy="map", **changes):
         ),
     )
     return changed(training, **changes)
+
+
+def client_of(training, state, data, key=KEY):
+    """The first round of a client that receives this model."""
+    shared = Shared(state, (), jnp.float32(RATE), jnp.int32(0))
+    statistics = nnx.split_state(state, nnx.Param, ...)[1]
+    return ClientRound(training, shared, key, training.local.batches, data, (), statistics, ())
 
 
 FIELDS = {

@@ -174,7 +174,7 @@ def feddure(
                 local, state, regulators, total = carry
                 keys = jax.random.split(jax.random.fold_in(step_key, number), 4)
                 batch = batch_of(client.data, *plan.rows(number))
-                both = local_training.two_views(keys[:2], batch.x)
+                both = local_training.two_views((keys[0], keys[1]), batch.x)
                 logits, pull, local = _derived(model, local, both, keys[2])
                 p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
                 seen = Seen(jnp.split(both, 2)[0], p, batch, keys[3])

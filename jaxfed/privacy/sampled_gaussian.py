@@ -31,7 +31,7 @@ that a contribution is in, EVERYTHING's epsilon applies.
 
 Both are from the package dp-accounting (requirements-privacy.txt). JAX Privacy is not needed: version 2.0
 uses dp-accounting too. It also clips, adds noise and draws batches, but
-`jaxfed.algorithms.dp_fedavg_records.private_gradient` does this inside a round's program. It would add chex
+`jaxfed.algorithms.dp_fedavg_records` does this inside a round's program. It would add chex
 and pydantic, and no TensorFlow.
 """
 

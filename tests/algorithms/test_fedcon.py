@@ -21,7 +21,8 @@ from small_training import KEY, RATE, clients_and_server, shifted, training_of
 from jaxfed.algorithms.fedcon import contrast_loss, fedcon, server_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.local.losses import Batch
 from jaxfed.training.server.server_state import together
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
@@ -156,7 +157,7 @@ def test_each_view_learns_from_the_other():
     keys = jax.random.split(jax.random.split(KEY, 3)[0])
     views = [np.asarray(moved(key, x), np.float64)[used] for key in keys]
     w, v = weights_of(network), weights_of(other)
-    loss = server_loss(model, moved, 0.8, softmax_cross_entropy)
+    loss = server_loss(model, LocalTraining(augment=moved), 0.8)
     value, _ = jax.jit(loss)(together(online=network, target=other), network, batch, KEY)
     np.testing.assert_allclose(value, by_server(w, v, *views, y[used], 0.8), rtol=1e-5)
     keys = jax.random.split(jax.random.split(KEY, 4)[0])

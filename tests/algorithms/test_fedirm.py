@@ -11,9 +11,10 @@ from jaxfed.algorithms.fedirm import _renewed, client_relations, fedirm, mismatc
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.losses import Batch
 from jaxfed.training.pseudo_labels.prototypes import Prototypes
 from jaxfed.training.server.server_state import together
+from jaxfed.training.specification import Training
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 SIZES, LABELED = [14, 9, 12], 3
@@ -120,14 +121,12 @@ def test_an_example_is_reliable_by_the_mean_of_all_passes():
 
     def value(passes):
         loss = relation_loss(
-            model._replace(train_apply=drawn),
+            Training(model._replace(train_apply=drawn)),
             given,
             weight=1.0,
             temperature=2.0,
             max_entropy=0.5,
             passes=passes,
-            augment=None,
-            pointwise=softmax_cross_entropy,
         )
         return loss(twins, twins, batch, KEY)[0]
 

@@ -19,10 +19,11 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedsiam.method import fedsiam, siamese_loss
+from jaxfed.algorithms.fedsiam import fedsiam, siamese_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.local_training import LocalTraining
+from jaxfed.training.local.losses import Batch
 from jaxfed.training.mean_teacher import ramp_up, twins
 from jaxfed.training.server.aggregate import uniformly
 from jaxfed.training.server.server_state import together
@@ -83,7 +84,7 @@ def test_the_loss_by_formula():
     for (kind, consistency), (over, count) in itertools.product(
         expected.items(), {"labeled": 1, "batch": 3}.items()
     ):
-        loss = siamese_loss(model, 3.0, kind, over, augment=None, pointwise=softmax_cross_entropy)
+        loss = siamese_loss(model, LocalTraining(), 3.0, kind, over)
         both = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (value, _), gradient = both(state, state, batch, KEY)
         assert float(value) == pytest.approx(-np.log(p[0, 1]) / count + 3 * consistency, rel=1e-5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from float64_training import cross_entropy, gradient, log_softmax, logits, softmax, weights_of
-from small_training import KEY, RATE, clients_and_server, double, training_of
+from small_training import KEY, RATE, client_of, clients_and_server, double, training_of
 
 from jaxfed.algorithms.fl2 import fl2, labeled, perturbation, sharpness_aware
 from jaxfed.federation.cohort import Cohort
@@ -15,8 +15,7 @@ from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
-from jaxfed.training.round.two_views import Begin
+from jaxfed.training.local.losses import Batch
 
 SURE, RHO = 0.6, 0.7
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has
@@ -133,7 +132,7 @@ def test_the_label_of_an_unsure_example_is_kept_out():
     nothing = jnp.zeros(12, jnp.int32)
     data = ClientData(jnp.asarray(x), nothing, jnp.zeros(12), nothing > 0, jnp.asarray(mask))
     state = training.model.init(KEY)
-    found, tau, share = labeled(Begin(training, state, data, KEY), 0.5)
+    found, tau, share = labeled(client_of(training, state, data), 0.5)
     p = softmax(logits(weights_of(state), x.astype(np.float64)))[:10]
     least = p.max(axis=1).mean() * p.mean(axis=0) / p.mean(axis=0).max()
     expected = [row.argmax() if row.max() >= least[row.argmax()] else -1 for row in p] + [-1, -1]
@@ -175,11 +174,6 @@ def test_without_a_sure_example_the_loss_is_that_of_labels():
     state, x = training.model.init(KEY), jax.random.normal(KEY, (5, 4))
     label, used = jnp.array([0, 1, 2, 0, 1]), jnp.array([True, True, True, False, False])
     batch = Batch(x, label, jnp.zeros(5), used, jnp.zeros(5, bool))
-    loss = sharpness_aware(
-        training.model,
-        strong=double,
-        rho=0.1,
-        pointwise=softmax_cross_entropy,
-    )
+    loss = sharpness_aware(training.with_local(strong_augment=double), 0.1)
     expected = cross_entropy(weights_of(state), 2 * np.asarray(x, np.float64)[:3], label[:3])
     assert float(loss(state, state, batch, KEY)[0]) == pytest.approx(expected, rel=1e-5)

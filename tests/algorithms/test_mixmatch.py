@@ -18,8 +18,10 @@ from jaxfed.algorithms.mixmatch import mixed_up, mixmatch_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import from_module
 from jaxfed.training.local.losses import Batch
+from jaxfed.training.specification import Training
 
 MODEL = mlp((4,), 3, hidden=())
+TRAINING = Training(MODEL)
 STATE = MODEL.init(KEY)
 SHIFTS = (0.3, -0.2)  # of the two views
 SHARE = 0.7
@@ -99,8 +101,7 @@ def test_the_loss_by_formula(labeled, unlabeled, temperature, monkeypatch):
     monkeypatch.setattr(module, "mixed_up", with_the_next)
     batch = batch_of(labeled, unlabeled)
     loss = mixmatch_loss(
-        MODEL,
-        augment=shifting(),
+        TRAINING.with_local(augment=shifting()),
         num_augmentations=2,
         temperature=temperature,
         alpha=0.75,
@@ -116,7 +117,7 @@ def test_guesses_are_held_fixed(monkeypatch):
     module = importlib.import_module("jaxfed.algorithms.mixmatch")
     monkeypatch.setattr(module, "mixed_up", lambda key, x, target, member, alpha: (x, target))
     loss = mixmatch_loss(
-        MODEL, augment=None, num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
+        TRAINING, num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
     )
     fixed = jax.nn.softmax(MODEL.apply(STATE, batch.x)) ** 2
     fixed = fixed / fixed.sum(axis=1, keepdims=True)
@@ -138,7 +139,11 @@ def test_every_view_is_drawn_apart(one_share):
         return x
 
     loss = mixmatch_loss(
-        MODEL, augment=seeing, num_augmentations=3, temperature=0.5, alpha=1, unlabeled_weight=1.0
+        TRAINING.with_local(augment=seeing),
+        num_augmentations=3,
+        temperature=0.5,
+        alpha=1,
+        unlabeled_weight=1.0,
     )
     loss(STATE, STATE, Batch(*map(jnp.asarray, batch_of(2, 3))), KEY)
     assert len(set(seen)) == len(seen) == 3
@@ -151,7 +156,7 @@ def test_guessing_does_not_move_running_statistics(monkeypatch):
     model = from_module(partial(Net, batch_norm=True))
     state, batch = model.init(KEY), Batch(*map(jnp.asarray, batch_of(2, 3)))
     loss = mixmatch_loss(
-        model, augment=None, num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
+        Training(model), num_augmentations=1, temperature=0.5, alpha=1, unlabeled_weight=1.0
     )
     _, moved = loss(state, state, batch, KEY)
     _, once = model.train_apply(state, batch.x, KEY)
@@ -204,7 +209,7 @@ def test_rows_that_fill_a_batch_have_no_part(one_share):
     batch = batch_of(2, 3, unused=2)
     other = batch._replace(x=np.where(batch.used[:, None], batch.x, 50.0).astype(np.float32))
     loss = mixmatch_loss(
-        MODEL, augment=None, num_augmentations=2, temperature=0.5, alpha=0.75, unlabeled_weight=3.0
+        TRAINING, num_augmentations=2, temperature=0.5, alpha=0.75, unlabeled_weight=3.0
     )
     value = jax.jit(lambda batch: loss(STATE, STATE, batch, KEY)[0])
     values = [value(b) for b in (batch, other)]

@@ -7,15 +7,12 @@ import pytest
 from float64_training import features, gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, shifted, training_of
 
-from jaxfed.algorithms.proxyfl import proxyfl
-from jaxfed.algorithms.proxyfl.class_prior import prior_store
-from jaxfed.algorithms.proxyfl.method import proxy_loss
-from jaxfed.algorithms.proxyfl.proxy_pool import class_sets, contrast
-from jaxfed.algorithms.proxyfl.proxy_tuning import tuned
+from jaxfed.algorithms.proxyfl import class_sets, contrast, prior_store, proxy_loss, proxyfl, tuned
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.losses import Batch
 from jaxfed.training.server import aggregate
+from jaxfed.training.specification import Training
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 TAU, LAMBDA, BETA, STEPS, ETA = 0.45, 0.7, 0.6, 4, 0.3
@@ -162,17 +159,8 @@ def test_an_example_without_any_class_does_not_count():
     """A network of zeros finds every class as likely as the first prior does."""
     model = mlp((4,), 3, hidden=(5,))
     state = jax.tree.map(jnp.zeros_like, model.init(KEY))
-    loss = proxy_loss(
-        model,
-        ("head", "kernel"),
-        jnp.full(3, 1 / 3),
-        weak=None,
-        strong=double,
-        threshold=0.9,
-        unlabeled_weight=1.0,
-        contrast_weight=1.0,
-        pointwise=softmax_cross_entropy,
-    )
+    training = Training(model).with_local(strong_augment=double)
+    loss = proxy_loss(training, ("head", "kernel"), jnp.full(3, 1 / 3), 0.9, (1.0, 1.0))
     labeled = jnp.array([True, False, False])
     batch = Batch(jnp.ones((3, 4)), jnp.zeros(3, jnp.int32), jnp.ones(3), labeled | True, labeled)
     value, _ = loss(state, state, batch, KEY)

@@ -20,7 +20,7 @@ from small_training import KEY, RATE, assert_same, double, federation_with, roun
 
 from jaxfed.algorithms.rscfed import distance_weights, group, mean_teacher, rscfed, sub_consensus
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.losses import Batch
 from jaxfed.training.server.aggregate import server_optimizer
 from jaxfed.training.server.server_state import together
 
@@ -156,21 +156,15 @@ def test_groups_are_of_the_runs_seed():
 def test_a_teacher_is_held_fixed():
     training = training_of(WHOLE)
     model = training.model.init(KEY)
-    loss = mean_teacher(
-        training.model,
-        augment=None,
-        unlabeled_weight=1.0,
-        temperature=T,
-        pointwise=softmax_cross_entropy,
-    )
+    loss = mean_teacher(training, 1.0, T)
     nothing = jnp.zeros(5, int)
     x = jax.random.normal(KEY, (5, 4))
     batch = Batch(x, nothing, jnp.zeros(5), nothing == 0, nothing > 0)
-    both = together(student=model, teacher=model)
+    both = together(online=model, target=model)
     found = jax.jit(jax.grad(lambda state: loss(state, state, batch, KEY)[0]))(both)
-    sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found["student"])]
+    sizes = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found["online"])]
     assert min(sizes) > 0
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["teacher"]))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["target"]))
 
 
 def test_weights_stay_a_mean_where_all_exponentials_are_0():

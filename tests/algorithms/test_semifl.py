@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 from float64_training import affine, log_softmax
 from scipy import stats
-from small_training import KEY, double
+from small_training import KEY, client_of, double
 
 from jaxfed.algorithms.semifl import labeled, semifl_loss
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches, _beside_all
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.losses import Batch, softmax_cross_entropy
+from jaxfed.training.local.losses import Batch
+from jaxfed.training.specification import Training
 
 LINEAR = mlp((4,), 3, hidden=())
+
+
+def weakly(augment):
+    return Training(LINEAR).with_local(augment=augment)
 
 
 def with_ones(x):
@@ -31,14 +36,8 @@ def test_the_loss_of_a_batch():
     x, y = rng.standard_normal((6, 4)), np.array([0, 2, 1, 1, 0, 2])
     used = np.array([True, True, False] * 2)
     state = LINEAR.init(KEY)
-    loss = semifl_loss(
-        LINEAR,
-        weak=lambda key, x: x + 1,
-        strong=double,
-        mix_weight=0.7,
-        mix_alpha=0.75,
-        pointwise=softmax_cross_entropy,
-    )
+    training = Training(LINEAR).with_local(augment=lambda key, x: x + 1, strong_augment=double)
+    loss = semifl_loss(training, mix_weight=0.7, mix_alpha=0.75)
     batch = Batch(
         jnp.asarray(x, jnp.float32), jnp.asarray(y), *map(jnp.asarray, (used, used, ~used))
     )
@@ -58,7 +57,7 @@ def test_labels_and_the_confident_set():
     nothing = jnp.zeros(7, jnp.int32)
     data = ClientData(jnp.asarray(x), nothing, jnp.zeros(7), nothing > 0, jnp.asarray(mask))
     state = LINEAR.init(KEY)
-    found, is_sure = labeled(LINEAR, state, data, KEY, double, 0.6)
+    found, is_sure = labeled(client_of(weakly(double), state, data), KEY, 0.6)
     probability = np.exp(log_softmax(with_ones(2 * x) @ affine(state)))
     expected = mask & (probability.max(axis=1) >= 0.6)
     assert 0 < expected.sum() < 6
@@ -80,7 +79,7 @@ def test_every_example_has_a_weak_view_of_its_own():
     def moved(key, x):
         return x + 5 * jax.random.normal(key, x.shape)
 
-    found, _ = labeled(LINEAR, LINEAR.init(KEY), data, KEY, moved, 0.5)
+    found, _ = labeled(client_of(weakly(moved), LINEAR.init(KEY), data), KEY, 0.5)
     assert len(np.unique(found.label)) > 1
 
 

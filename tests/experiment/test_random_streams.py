@@ -153,7 +153,7 @@ def test_noise_on_prototypes_has_a_key_of_its_own(monkeypatch):
     [
         (dp_fedavg, "training.server.clipped_mean", 6),  # the server's, a round each
         # Two steps a client and round.
-        (dp_fedavg_records, "algorithms.dp_fedavg_records.private_gradient", 16),
+        (dp_fedavg_records, "algorithms.dp_fedavg_records", 16),
     ],
 )
 @pytest.mark.sample(1)
@@ -162,7 +162,7 @@ def test_noise_on_models_has_keys_of_its_own(make, where, number, monkeypatch):
     seen = recorded(
         monkeypatch,
         ("training.round.client_round", "train", 2),
-        ("algorithms.dp_fedavg_records.method", "drawn_examples", 1),
+        ("algorithms.dp_fedavg_records", "drawn_examples", 1),
         (where, "noisy", 1),
     )
     given = {"share": 0.5} if make is dp_fedavg_records else {}

@@ -16,9 +16,18 @@ from jaxfed.training.local.consistency import (
     graph_where_unsure,
     soft_cross_entropy,
 )
+from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.local.losses import Batch
 
 KEY = jax.random.key(0)
+
+
+def plus_one(key, rows):
+    return rows + 1
+
+
+def doubled(key, rows):
+    return 2 * rows
 
 
 def test_fixmatch_by_formula():
@@ -42,13 +51,8 @@ def test_fixmatch_by_formula():
     weak, strong = log_softmax(x + 1), log_softmax(2 * x)
     surest = 2 + np.exp(weak[2:4]).max(axis=1).argmax()
     threshold = np.sort(np.exp(weak[2:4]).max(axis=1)).mean()
-    loss = consistency(
-        model,
-        weak=lambda key, rows: rows + 1,
-        strong=lambda key, rows: 2 * rows,
-        term=confident(threshold),
-        unlabeled_weight=0.3,
-    )
+    local = LocalTraining(augment=plus_one, strong_augment=doubled)
+    loss = consistency(model, local, confident(threshold), unlabeled_weight=0.3)
     supervised = -(weak[0, 0] + weak[1, 2]) / 2
     unlabeled = -strong[surest, weak[surest].argmax()] / 2
     program = jax.jit(jax.value_and_grad(loss, has_aux=True))
@@ -65,7 +69,8 @@ def test_fixmatch_of_bytes_is_that_of_images():
     """Without a weak augmentation the weak view is the example as it is stored: bytes, or [0, 1]."""
     images = np.random.default_rng(1).integers(256, size=(5, 4, 4, 1), dtype=np.uint8)
     model = normalized(mlp((4, 4, 1), 3, hidden=()), np.array([0.5]), np.array([0.3]))
-    loss = consistency(model, weak=None, strong=compose(("flip",)), term=confident(0.0))
+    local = LocalTraining(strong_augment=compose(("flip",)))
+    loss = consistency(model, local, confident(0.0))
     state = model.init(KEY)
     batch = Batch(
         x=jnp.asarray(images),
@@ -94,13 +99,8 @@ def test_the_received_model_predicts_the_weak_view():
             seen.update(own=views.own, received=views.received, strong=views.strong)
             return jnp.sum(views.own + views.received, axis=-1)
 
-        shifted = consistency(
-            model,
-            weak=lambda key, rows: rows + 1,
-            strong=lambda key, rows: 2 * rows,
-            term=term,
-            asks_received=True,
-        )
+        local = LocalTraining(augment=plus_one, strong_augment=doubled)
+        shifted = consistency(model, local, term, asks_received=True)
         return shifted(state, anchor, batch, KEY)[0], seen
 
     (loss, seen), slope = jax.jit(jax.value_and_grad(value, has_aux=True))(state)

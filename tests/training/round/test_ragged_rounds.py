@@ -1,12 +1,10 @@
 """A round of very unequal clients is the round of the padded array: labels, features, steps, statistics."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_training import KEY, assert_close, assert_same, training_of
+from small_training import KEY, assert_close, assert_same, client_of, training_of
 
 from jaxfed import xclp
 from jaxfed.algorithms.semifl import labeled
@@ -44,9 +42,7 @@ def training(strategy="map", **settings):
 
 def both(given, source, federation, **keywords):
     """States and labels' metrics after a round by padded and by ragged cohorts."""
-    algorithm = federated_training(
-        given, plain_update(given.loss), pseudo_label=source, **keywords
-    )
+    algorithm = federated_training(given, plain_update(given.loss), pseudo_label=source, **keywords)
     start = algorithm.init(KEY, federation)
     for ragged in (False, True):
         cohort = federation.cohort([4, 0, 1, 2, 3], ragged=ragged)
@@ -152,8 +148,12 @@ def test_every_step_takes_the_same_rows(batches):
 
 
 def test_semifl_labels_the_same():
-    model = training_of(JOINT).model
-    state = model.init(KEY)
-    label = partial(labeled, model, state, key=KEY, weak=None, threshold=0.4)
-    padded, ragged = each_way(lambda data: (label(data=data)[0].label, label(data=data)[1]))
+    training = training_of(JOINT)
+    state = training.model.init(KEY)
+
+    def label(data):
+        found, is_sure = labeled(client_of(training, state, data), KEY, 0.4)
+        return found.label, is_sure
+
+    padded, ragged = each_way(label)
     assert_same(padded, ragged)

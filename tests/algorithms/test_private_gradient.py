@@ -10,10 +10,7 @@ import pytest
 from flax import nnx
 from small_training import KEY
 
-from jaxfed.algorithms.dp_fedavg_records.private_gradient import (
-    drawn_examples,
-    private_gradient,
-)
+from jaxfed.algorithms.dp_fedavg_records import drawn_examples, private_gradient
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import weighted_loss

@@ -5,11 +5,7 @@ import numpy as np
 from flax import nnx
 from small_training import assert_close
 
-from jaxfed.algorithms.fedsiam.layer_selection import (
-    layer_divergence,
-    quantile_of,
-    selected,
-)
+from jaxfed.algorithms.fedsiam import layer_divergence, quantile_of, selected
 from jaxfed.training.server.server_state import together
 
 
