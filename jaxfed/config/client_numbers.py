@@ -8,19 +8,15 @@ number, and `jaxfed.config.data.feasibility` calls it for the clients of each re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.keys import refused
-from jaxfed.errors import UsageError, section
-from jaxfed.federation.departures import check_departures
+from jaxfed.errors import UsageError
+from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.sampling import cohort_sizes, num_groups
-from jaxfed.training.consensus.client_sums import departures_of
-from jaxfed.xclp.settings import departures
 
 _BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`
 
@@ -32,6 +28,9 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
     size that sampling can give: fewer clients sometimes need more partners
     (`jaxfed.secure.session.neighborhoods`).
+
+    Raises:
+        UsageError: names the key.
     """
     numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
     for key, number in numbers.items():
@@ -47,33 +46,23 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         raise refused(config, "rounds", wrong, f"use integers from {groups} on")
     sizes = cohort_sizes(config, num_clients)
     # Also if no method of the run is XCLP: methods that train may take its labels.
-    _check_presence("xclp", config.xclp.to_dict(), num_clients)
-    _check_partners(config.xclp.get("mask_partners", 0), sizes, _of_xclp())
+    for name in dict.fromkeys(("xclp", *methods.chosen(config))):
+        entries = methods.all_keywords(config, name).get("presence", ())
+        clients = [entry.partition("@")[0] for entry in entries]
+        leaving = [Departure(int(client), 0.0, "") for client in clients if client.isdecimal()]
+        check_departures(leaving, num_clients, f"config.{name}.presence")
+        _check_partners(config, name, sizes)
     for name in methods.chosen(config):
-        given = methods.all_keywords(config, name)
-        _check_presence(name, given, num_clients)
-        partners = methods.keywords(config, name).get("mask_partners", 0)
-        _check_partners(partners, sizes, methods.naming(config, name))
         _check_round(config, name, config.cohort_size or num_clients)
 
 
 def check_cohorts(config: ConfigDict, name: str, sizes: Sequence[int]) -> None:
     """Check the mask partners of a method for the sizes of all of its cohorts, if they are known."""
-    for size, first, naming in _partners_of(config, name):
-        _check_partners(size, set(sizes[first:]), naming)
-
-
-def _check_presence(owner: str, given: Mapping[str, Any], num_clients: int) -> None:
-    """Check that clients scheduled to drop out of a method's protocols or masked sums exist."""
-    if "presence" not in given:
-        return
-    key = f"config.{owner}.presence"
-    if "sums" in given:
-        leaving = departures_of(given["presence"], given["sums"], key)
-    else:
-        with section(f"config.{owner}", ("presence",)):
-            leaving = departures.parsed(given["presence"])
-    check_departures(leaving, num_clients, key)
+    before = {name: 0}  # its first sum
+    if methods.needs(config, name).pseudo_label in _BY_XCLP:
+        before["xclp"] = methods.with_own_training(config, name).training.labeled_only_rounds
+    for owner, first in before.items():
+        _check_partners(config, owner, set(sizes[first:]))
 
 
 def _check_round(config: ConfigDict, name: str, size: int) -> None:
@@ -95,28 +84,12 @@ def _check_round(config: ConfigDict, name: str, size: int) -> None:
         raise refused(config, key, f"a round has {size} clients", f"use 1 to {size}, and 0 for all")
 
 
-def _partners_of(
-    config: ConfigDict, name: str
-) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
-    """Yield (number of mask partners, rounds before their first sum, context that names the key)."""
-    own = methods.keywords(config, name).get("mask_partners", 0)
-    yield own, 0, methods.naming(config, name)
-    if methods.needs(config, name).pseudo_label in _BY_XCLP:
-        first = methods.with_own_training(config, name).training.labeled_only_rounds
-        yield config.xclp.get("mask_partners", 0), first, _of_xclp()
-
-
-def _of_xclp() -> AbstractContextManager[None]:
-    return section("config.xclp", ("mask_partners",))
-
-
-def _check_partners(
-    size: int, num_clients: Iterable[int], naming: AbstractContextManager[None]
-) -> None:
+def _check_partners(config: ConfigDict, name: str, num_clients: Collection[int]) -> None:
+    size = methods.all_keywords(config, name).get("mask_partners", 0)
     if not size:
         return
     from jaxfed.secure.session.neighborhoods import check_partners  # only sums under masks need it
 
-    with naming:
+    with methods.naming(config, name):
         for number in sorted(num_clients):
             check_partners(number, size)

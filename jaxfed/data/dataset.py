@@ -100,9 +100,8 @@ class Dataset:
             classes of CIFAR-100, where `y` are its 20); None where the source has none.
         subclass_test: the same of the test split.
         origin: note on the examples' origin for reports; mostly empty.
-        has_gaps: True if x of a table has NaN for missing cells; `completed` fills them.
+        has_gaps: True if x of a table has NaN for missing cells; `gaps` fills them.
         encoder: converts other rows like x; None: they are arrays (`jaxfed.data.encoding`).
-        gaps: of a completed table, the values that took the place of missing ones.
         x_validation, y_validation: validation examples of the source, all labeled; None without any.
         labels_optional: True for public examples, none of which needs a label.
 
@@ -123,7 +122,6 @@ class Dataset:
     origin: str = ""
     has_gaps: bool = False
     encoder: Encoder | None = None
-    gaps: Gaps | None = None
     client_names: tuple[str, ...] = ()
     x_validation: np.ndarray | None = None
     y_validation: np.ndarray | None = None
@@ -266,11 +264,11 @@ class Dataset:
         features = self.encoder.names if self.encoder else ()
         return {"classes": list(self.class_names), "features": list(features)}
 
-    def completed(self, is_training: np.ndarray) -> "Dataset":
-        """Fill gaps with the column's median over training rows, and add an indicator per column with gaps.
+    def gaps(self, is_training: np.ndarray) -> Gaps | None:
+        """Return what fills the gaps of all splits; None if no value is missing.
 
-        Gaps of the test split are filled with the same medians. The indicators follow all other features;
-        they are 1 where the value was missing and 0 elsewhere.
+        A gap becomes its column's median over training rows. An indicator for each column with gaps follows
+        all other features: 1 where the value was missing and 0 elsewhere.
 
         Args:
             is_training: bool [n], the rows of x for the medians: no test rows.
@@ -279,26 +277,20 @@ class Dataset:
             UsageError: a column without any value in the training rows.
         """
         if not self.has_gaps:
-            return self
-        is_gap = np.isnan(self.x)
-        others = self.x_test, self.validation[0]
-        has_gap = np.logical_or.reduce(
-            [is_gap.any(axis=0), *(np.isnan(x).any(axis=0) for x in others)]
-        )
+            return None
+        splits = self.x, self.x_test, self.validation[0]
+        has_gap = np.logical_or.reduce([np.isnan(x).any(axis=0) for x in splits])
         columns, medians = np.flatnonzero(has_gap).tolist(), []
         for column in columns:
-            known = self.x[is_training & ~is_gap[:, column], column]
+            known = self.x[is_training, column]
+            known = known[~np.isnan(known)]
             if not len(known):
                 raise UsageError(
                     f"data set {self.name!r}: feature {column + 1} has no value in the rows to train on; "
                     "leave its column out (dataset.drop)"
                 )
             medians.append(float(np.median(known)))
-        gaps = Gaps(tuple(columns), tuple(medians))
-        x, x_test = gaps.filled(self.x), gaps.filled(self.x_test)
-        if self.x_validation is not None:
-            self = dataclasses.replace(self, x_validation=gaps.filled(self.x_validation))
-        return dataclasses.replace(self, x=x, x_test=x_test, has_gaps=False, gaps=gaps)
+        return Gaps(tuple(columns), tuple(medians))
 
     def __repr__(self) -> str:
         """One line: name, sizes, shapes; never the arrays."""

@@ -1,6 +1,6 @@
 """Encoding of rows as they are outside jaxfed, exactly as at training.
 
-    encoding = RowEncoding(encoder_of(dataset), dataset.gaps, scaling)
+    encoding = RowEncoding(encoder_of(dataset), gaps, scaling)
     x = encoding(rows)                 # as clients held their examples
 
 An encoder belongs to a reader (`Dataset.encoder`); gaps and scaling to the training rows of a run.
@@ -18,7 +18,7 @@ from jaxfed.data.dataset import Dataset, Encoder, Gaps
 from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_encoder import ImageEncoder
-from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.standardization import Standardization
 from jaxfed.host.safe_files import typed
 

@@ -70,7 +70,7 @@ def pretrained_features(
     Cost: 0.39e9 multiply-adds an image at 224 x 224 for Lite0; one compilation. Memory: the images,
     the features, and some tens of MB.
     """
-    _check_images(images)
+    check_images(images)
     find_network(network)
     size = IMAGE_SIZE if image_size is None else _positive("image_size", image_size)
     if batch_size is None:
@@ -127,7 +127,12 @@ def _usual_batch() -> int:
     return 4 if jax.default_backend() == "cpu" else 256
 
 
-def _check_images(images: np.ndarray) -> None:
+def check_images(images: np.ndarray) -> None:
+    """Check that these are images whose features can be computed.
+
+    Raises:
+        UsageError: another shape, type or range.
+    """
     shape = tuple(np.shape(images))
     if len(shape) != 4 or shape[-1] not in (1, 3) or 0 in shape[1:]:
         raise UsageError(f"images have shape {shape}; expected [n, height, width, 1 or 3]")

@@ -13,15 +13,20 @@ from typing import Any
 
 from jaxfed.data import packed
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import csv_table, fed_isic2019, image_folder, leaf, npz, tfds_source
-from jaxfed.data.readers.arrow import files as arrow_files
-from jaxfed.data.readers.arrow import table as arrow_table
-from jaxfed.data.readers.cells import TABLE_ENDINGS
+from jaxfed.data.readers import (
+    fed_isic2019,
+    image_folder,
+    leaf,
+    npz,
+    table_files,
+    tables,
+    tfds_source,
+)
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
 from jaxfed.data.readers.scans import isic2018
-from jaxfed.data.readers.tables.splits import Splits, is_pattern, matching, splits_by_name
+from jaxfed.data.readers.table_files import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
@@ -29,7 +34,7 @@ from jaxfed.registry import Registry
 READERS: Registry[Callable[..., Dataset]] = Registry("reader", {}, reserved=[*EMBEDDED, *NAMED])
 
 _BESIDE = ("uci", "images")  # folders next to the root that are also searched for sets by name
-_ARROW_OPTIONS = ("label_key", "client_key", "drop", "image_size")
+_TABLE_OPTIONS = ("label_key", "client_key", "drop", "image_size")
 
 
 def load(
@@ -49,7 +54,7 @@ def load(
         name_or_path: the name of an embedded set (digits, breast_cancer) or of a folder in `root` with its
             publishers' files (`jaxfed.data.readers.named`: adult, brain_mri); the path of an .npz, CSV,
             Parquet or Arrow file; a pattern of tables (sites/*.csv, sites/*.parquet); a folder that `pack`
-            wrote, of Parquet or Arrow files (`jaxfed.data.readers.arrow.files`), of images, of LEAF's JSON
+            wrote, of Parquet or Arrow files (`jaxfed.data.readers.table_files`), of images, of LEAF's JSON
             files, of FLamby's Fed-ISIC2019 or of ISIC 2018; or a TFDS name (cifar10, emnist/byclass) prepared
             as array_record. A path has an ending or begins with a slash (./images, /data/x); any existing
             folder is one. A path that does not exist is looked for in `root`, and a set by name also in
@@ -112,39 +117,25 @@ def _load(
     if name_or_path not in NAMED and packed.recognizes(folder):
         only()
         return packed.read(folder)
-    if name_or_path not in NAMED and folder.is_dir() and arrow_files.recognizes(folder):
-        splits = arrow_files.splits_of(folder)
-        return arrow_table.read(
-            folder, splits, *only(*_ARROW_OPTIONS), labels_optional=labels_optional
-        )
-    if name_or_path.lower().endswith((".npz", *TABLE_ENDINGS, *arrow_files.ENDINGS)):
+    if name_or_path not in NAMED and folder.is_dir() and table_files.recognizes(folder):
+        splits = table_files.splits_of(folder)
+        return tables.read(folder, splits, *only(*_TABLE_OPTIONS), labels_optional=labels_optional)
+    if name_or_path.lower().endswith((".npz", *table_files.ENDINGS)):
         file, splits = _files(name_or_path, path, place)
         if name_or_path.lower().endswith(".npz"):
             return npz.read(file, *only("client_key"), labels_optional=labels_optional)
-        if name_or_path.lower().endswith(arrow_files.ENDINGS):
-            return arrow_table.read(
-                file, splits, *only(*_ARROW_OPTIONS), labels_optional=labels_optional
-            )
-        label_key, client_key, drop = only("label_key", "client_key", "drop")
-        return csv_table.read(
-            file,
-            label_key,
-            client_key,
-            drop=drop or (),
-            splits=splits,
-            labels_optional=labels_optional,
-        )
+        return tables.read(file, splits, *only(*_TABLE_OPTIONS), labels_optional=labels_optional)
     if _first(Path.is_file, path, place).is_file():
         raise UsageError(
             f"data set {name_or_path!r}: a file must end in .npz, "
-            f"{', '.join((*arrow_files.ENDINGS, *TABLE_ENDINGS))}; save a spreadsheet as .csv, and arrays by "
+            f"{', '.join(table_files.ENDINGS)}; save a spreadsheet as .csv, and arrays by "
             "numpy.savez(FILE, x=..., y=...)"
         )
     if name_or_path.startswith((".", "/", "~")) and not path.is_dir():
         only("label_key", "image_size")
         raise UsageError(
             f"data set {name_or_path!r}: no such folder ({path.absolute()}), and a file must end in "
-            f".npz, {', '.join((*arrow_files.ENDINGS, *TABLE_ENDINGS))}"
+            f".npz, {', '.join(table_files.ENDINGS)}"
         )
     prepared = tfds_source.version_directory(place, name_or_path)
     if prepared is not None:

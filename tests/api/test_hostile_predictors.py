@@ -19,7 +19,7 @@ from jaxfed.api import predictor_file, stages
 from jaxfed.api.predictor import Predictor
 from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding
-from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.standardization import Standardization
 
 COLUMNS = (Column("age"), Column("ward", ("a", "b"), (0, 1), 2), Column("blood", entries=2))

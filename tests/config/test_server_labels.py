@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_simulations import classes_of, simulation
 
-from jaxfed.config.data.roles import drawn_for_server
+from jaxfed.config.data.dealing import drawn_for_server
 
 AT_SERVER = {"federation.labels_at": "server", "federation.test": "central"}
 

@@ -388,13 +388,11 @@ def test_many_damaged_files(source, tmp_path):
 def test_a_mistake_in_a_readers_code_is_a_line_that_names_the_place_and_a_users_own_keeps_its_traceback(
     tmp_path, monkeypatch
 ):
-    from jaxfed.data.readers import csv_table
+    from jaxfed.data.readers import tables
 
     (tmp_path / "a.csv").write_text("f,label\n1,a\n2,b\n")
-    monkeypatch.setattr(csv_table, "read_files", lambda *_: {}["nothing"])
-    with pytest.raises(
-        UsageError, match=r"cannot be read.*\(KeyError: 'nothing', csv_table.py line"
-    ):
+    monkeypatch.setattr(tables, "Table", lambda *_: {}["nothing"])
+    with pytest.raises(UsageError, match=r"cannot be read.*\(KeyError: 'nothing', tables.py line"):
         load(tmp_path / "a.csv")
     monkeypatch.setitem(READERS, "mine", lambda: {}["nothing"])
     with pytest.raises(KeyError):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from functools import cache, partial
 from pathlib import Path
 from unittest import mock
@@ -124,7 +123,7 @@ TABLES = {
     "...is the label's column": lines("label,f", "1,2", "2,3", client_key="label"),
     "drop='g': no such column in ...; the columns are f, label": lines(F, "1,a", "2,b", drop=["g"]),
     "...column 2 has no name in the header; name it": lines("f,,label", "0,1,2", "0,1,3"),
-    "...'n' occurs twice in the first line": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
+    "...two columns are named 'n'": lines("n,y,n,y", "y,n,n,y", "y,y,y,y"),
     "...none of its 2 training examples has a label": lines(F, "1,", "2,"),
     "...'label': each row with a label is of class 'yes'; two": lines(F, "1,yes", "2,yes", "3,"),
     "...column 'f', line 3: 'red' is not a number": lines(F, "1,a", "red,b"),
@@ -271,12 +270,6 @@ def cut_parquet():
     load(place)
 
 
-def without_pyarrow():
-    place = write_parquet(Path("a.parquet"), {"f": [1, 2], "label": [0, 1]})
-    with mock.patch.dict(sys.modules, pyarrow=None):
-        load(place)
-
-
 def damaged_offset():
     texts = {"kind": [f"text{row % 2}" for row in range(16)], "label": list("xy") * 8}
     folder = save_to_disk(Path("set"), pa.table(texts).combine_chunks())
@@ -339,7 +332,6 @@ ARROW = {
     "...00001.arrow: not an Arrow stream, or damaged (...No such": saved(STREAM, None),
     "...state.json: names no files": saved("state.json", b"{}"),
     "....arrow: not an Arrow stream, or damaged (  offset": damaged_offset,
-    "...a.parquet: reading it needs pyarrow; pip install pyarrow": without_pyarrow,
 }
 
 TABLE = "size;color;id;note;client;label\n1.5;red;7;a;x;no\nNA; green ;8;b;x;yes\n"

@@ -2,83 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config import methods
 from jaxfed.config.build.networks import initial_models, saved_models
 from jaxfed.config.client_numbers import check_number_of_clients
-from jaxfed.config.data.preprocessing import check_kind, scale_warnings
-from jaxfed.config.data.row_statistics import check_private
 from jaxfed.config.data.sources import differences
-from jaxfed.config.methods import all_keywords, chosen, needs
+from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, Dataset
+from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.execution.memory import require
-from jaxfed.host.checkpoint import Checkpoint
-from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
+
+_LARGEST_RATIO = 100  # of feature scales without a warning
 
 
-def check_data(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the examples have two classes, and suit the config's preprocessing and methods.
-
-    Raises:
-        UsageError: as described.
-    """
-    check_kind(dataset, config)
-    check_private(config, dataset)
-    classes = np.unique(dataset.y[dataset.is_labeled])
-    if len(classes) < 2:
-        raise UsageError(
-            f"each example with a label is of class {dataset.class_names[classes[0]]!r}",
-            key="config.dataset.name",
-            value=dataset.name,
-            allowed="two classes are needed",
-        )
-
-
-def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation, seed: int) -> None:
-    """Check the clients of the repeat with this seed, without their examples.
+def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
+    """Check the clients of a repeat, without their examples.
 
     Raises:
         UsageError: they have no labels; nothing is held out that the config tests or
-            validates on; they are too few, too slow or too many for its rounds, its deadline or the memory.
+            validates on; they are too few for its rounds.
     """
     if not config.federation.num_clients:  # otherwise `jaxfed.config.checks.check` has checked it
         check_number_of_clients(config, federation.num_clients)
-    _check_points(dataset, config, federation)
-    _check_memory(config, federation, math.prod(dataset.x.shape[1:]))
-
-
-def _check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse numbers of which one array exceeds the memory, before steps are compiled and measured."""
-    clients, public = config.cohort_size or federation.num_clients, len(federation.public)
-    what = f"{clients} clients' labels of them"
-    require(4 * clients * public, what, key="config.federation.public_size", value=public)
-    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
-    arrays = {
-        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
-        "num_bits": (4 * num_features, "as many hyperplanes"),
-        "unlabeled_query": (4 * num_features, "so many examples a step"),
-    }
-    given = {name: all_keywords(config, name) for name in chosen(config)}
-    for needed in (needs(config, name) for name in chosen(config)):
-        source = str(needed.pseudo_label) if needed.trains else ""
-        owner = SECTION_OF.get(source, source)  # the section with the settings of its pseudo-labels
-        given |= {owner: config[owner]} if owner in config else {}
-    for name, values in given.items():
-        for key, (each, what) in arrays.items():
-            if key in values:
-                value = values[key]
-                require(each * value, what, key=f"config.{name}.{key}", value=value)
-
-
-def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) -> None:
-    """Check that there are labels to learn from, and points to test and validate on if requested."""
     (num_labeled, _, num_new), given = federation.partition.sizes.sum(axis=1), config.federation
     if not num_labeled and not len(federation.server):
         amounts = ("labeled_fraction", "num_labeled", "labeled_per_class", "num_labeled_clients")
@@ -92,26 +43,24 @@ def _check_points(dataset: Dataset, config: ConfigDict, federation: Federation) 
         ("validation_fraction", "validate", len(federation.validation)),
     ):
         if config.dataset[key] and not points:
-            raise UsageError(
-                f"no example out of {np.count_nonzero(dataset.is_labeled)} with a label is left to "
-                f"{use} on",
-                key=f"config.dataset.{key}",
-                value=config.dataset[key],
-            )
+            known = np.count_nonzero(dataset.is_labeled)
+            wrong = f"no example out of {known} with a label is left to {use} on"
+            raise refused(config, f"dataset.{key}", wrong)
     classes = np.unique(federation.y[federation.validation])
     if config.dataset.validation_measure == "auroc" and len(classes[classes >= 0]) == 1:
-        raise UsageError(
+        wrong, allowed = (
             "the validation examples are of one class",
-            key="config.dataset.validation_measure",
-            value="auroc",
-            allowed="raise dataset.validation_fraction",
+            "raise dataset.validation_fraction",
         )
+        raise refused(config, "dataset.validation_measure", wrong, allowed)
 
 
-def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> Iterator[str]:
+def warnings(
+    dataset: Dataset, x: np.ndarray, config: ConfigDict, federation: Federation
+) -> Iterator[str]:
     """Yield a line for data that a run does not use, or uses otherwise than the user may expect.
 
-    `federation` has the clients of the first repeat, with or without examples.
+    `x` are the training examples without gaps; `federation` has the clients of the first repeat.
     """
     name, given, num_clients = dataset.name, config.federation, federation.num_clients
     if len(dataset.validation[1]) and not config.dataset.validation_fraction:
@@ -119,8 +68,15 @@ def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> It
             f"{name}: its validation examples are not used; set config.dataset.validation_fraction above 0"
         )
     for key, seen in initial_models(config).items():
-        if (saved := saved_models(seen)) and (other := _other_names(dataset, saved[0])):
-            yield f"config.{key}={seen.training.initial_model!r}: {other}"
+        saved = saved_models(seen)
+        known = saved[0].progress.get("names", {}) if saved else {}  # older states have none
+        for kind, ours in dataset.names.items():
+            for place, there, here in differences(zip(known.get(kind, ()), ours, strict=False)):
+                yield (
+                    f"config.{key}={seen.training.initial_model!r}: has learned other {kind}, number {place} "
+                    f"is {there!r} there and {here!r} in these data"
+                )
+                break
     is_other = ~np.isin(dataset.y_test, dataset.y[dataset.is_labeled])
     if is_other.any():
         others = [repr(dataset.class_names[c]) for c in np.unique(dataset.y_test[is_other])]
@@ -139,7 +95,7 @@ def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> It
                 f"{in_data - num_clients} of the {in_data} clients in the data are left out: all their "
                 "examples are public or for tests"
             )
-    yield from scale_warnings(dataset, config)
+    yield from scale_warnings(name, x, config)
     is_named = config.dataset.client_key or Path(config.dataset.name).suffix
     is_dealt_to_others = given.partition not in ("natural", *SCHEMES.from_outside())
     if dataset.client_names and is_named and is_dealt_to_others:
@@ -150,10 +106,29 @@ def warnings(dataset: Dataset, config: ConfigDict, federation: Federation) -> It
         )
 
 
-def _other_names(dataset: Dataset, saved: Checkpoint) -> str:
-    """Describe the first class or feature that a saved model calls otherwise; "" if there is none."""
-    names = saved.progress.get("names", {})  # older states have none
-    for kind, ours in dataset.names.items():
-        for place, there, here in differences(zip(names.get(kind, ()), ours, strict=False)):
-            return f"has learned other {kind}, number {place} is {there!r} there and {here!r} in these data"
-    return ""
+def scale_warnings(name: str, x: np.ndarray, config: ConfigDict) -> Iterator[str]:
+    """Yield a line if unscaled features lose values, or differ so much that a few dominate distances.
+
+    A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
+    are checked, because all entries of an image have the same unit.
+    """
+    if config.preprocessing.kind != "identity" or x.ndim != 2:
+        return
+    advice = "config.preprocessing.kind='standardized'"
+    if x.dtype == np.float64:
+        yield f"{name}: float32 makes different values of some features equal; use {advice}"
+    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
+    # Networks standardize every feature (`Federation.normalization`).
+    heed = [
+        repr(name)
+        for name, needed in needs.items()
+        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
+    ]
+    scales = np.max([np.abs(part).max(axis=0) for part in parts(x)], axis=0)
+    large, small = int(scales.argmax()), int(np.where(scales > 0, scales, np.inf).argmin())
+    if heed and scales[large] > _LARGEST_RATIO * scales[small]:
+        yield (
+            f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to "
+            f"{scales[small]:.3g}; the large ones decide cosines and distances, as {', '.join(heed)} may "
+            f"take: {advice} gives all the same weight"
+        )

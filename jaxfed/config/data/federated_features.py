@@ -42,16 +42,16 @@ class FeatureTraining:
     """A model and the FedAvg that trains it, made for the clients of one repeat; nothing is computed yet.
 
     Attributes:
-        config: of the experiment.
+        config: of this training, derived from the experiment's.
         federation: `x` are examples as the model takes them.
-        repeat: seeds training with `config.seed + repeat`.
+        seed: of the repeat.
         model: the model.
         algorithm: FedAvg on the clients' labels (`labeled_part`).
     """
 
     config: ConfigDict
     federation: Federation
-    repeat: int
+    seed: int
     model: Model
     algorithm: FederatedAlgorithm
 
@@ -66,8 +66,14 @@ class FeatureTraining:
         Raises:
             UsageError: training diverges.
         """
-        state = self.trained(checkpoints, report)
-        features, predicted = _infer(self.model, state, self.federation.x)
+        state, model = self.trained(checkpoints, report), self.model
+
+        @jax.jit
+        def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+            features = model.features(state, batch)
+            return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
+
+        features, predicted = in_batches(partial(infer, state), self.federation.x, BATCH)
         if not np.isfinite(features).all():
             rounds = self.config.preprocessing.rounds
             raise self._divergence(f"after {rounds} rounds the model's features are not finite")
@@ -83,18 +89,16 @@ class FeatureTraining:
                 resumes from there.
             report: called after every round.
         """
-        config, federation = _training_config(self.config), labeled_part(self.federation)
-        seed, rounds = config.seed + self.repeat, config.preprocessing.rounds
-        key = jax.random.fold_in(jax.random.key(seed), _STREAM)
+        config, federation = self.config, labeled_part(self.federation)
+        rounds, every = config.preprocessing.rounds, config.checkpoint_every
+        key = jax.random.fold_in(jax.random.key(self.seed), _STREAM)
         state = self.algorithm.init(jax.random.fold_in(key, 0), federation)
         saved = checkpoints.to_resume() if checkpoints else None
         done = saved.progress["round"] if saved else 0
         if saved:
             state = saved.state(template=state)
-        every = config.checkpoint_every
         writer = CheckpointWriter(checkpoints, every) if checkpoints else nullcontext()
-
-        cohort_of = cohorts_of(self.algorithm, federation, config, seed, rounds)
+        cohort_of = cohorts_of(self.algorithm, federation, config, self.seed, rounds)
         left = range(done + 1, rounds + 1)
         with (
             closing(play(self.algorithm, state, left, cohort_of=cohort_of, key=key)) as played,
@@ -118,14 +122,20 @@ class FeatureTraining:
 
 
 def feature_training(config: ConfigDict, federation: Federation, repeat: int) -> FeatureTraining:
-    """Make the model and its training; arguments as for `FeatureTraining`.
+    """Make the model and its training; the seed is `config.seed + repeat`.
 
     Raises:
         UsageError: network, weights or options do not fit the examples.
     """
-    training = labeled_part(federation)
-    algorithm = make_algorithm(_training_config(config), "fedavg", training, repeat)
-    return FeatureTraining(config, federation, repeat, make_model(config, training), algorithm)
+    own, training = config.copy_and_resolve_references(), labeled_part(federation)
+    own.rounds = max(1, config.preprocessing.rounds)
+    own.cohort_size, own.sampling = config.preprocessing.cohort_size, "uniform"
+    own.training.labeled_only_rounds = 0
+    with own.unlocked():
+        if "fedavg" in own:  # own settings of the method of that name
+            del own["fedavg"]
+    algorithm, model = make_algorithm(own, "fedavg", training, repeat), make_model(config, training)
+    return FeatureTraining(own, federation, config.seed + repeat, model, algorithm)
 
 
 def labeled_part(federation: Federation) -> Federation:
@@ -133,28 +143,3 @@ def labeled_part(federation: Federation) -> Federation:
     labeled = federation.partition.labeled
     nothing = tuple(points[:0] for points in labeled)
     return federation.with_partition(Partition(labeled, nothing, nothing))
-
-
-def _training_config(config: ConfigDict) -> ConfigDict:
-    """Derive the config of the feature training from the experiment's config."""
-    wanted = config.copy_and_resolve_references()
-    wanted.rounds = max(1, config.preprocessing.rounds)
-    wanted.cohort_size = config.preprocessing.cohort_size
-    wanted.sampling = "uniform"
-    wanted.training.labeled_only_rounds = 0
-    with wanted.unlocked():
-        if "fedavg" in wanted:  # own settings of the method of that name
-            del wanted["fedavg"]
-    return wanted
-
-
-def _infer(model: Model, state: nnx.State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return features float32 [n, D] and predictions int32 [n], computed in batches of `BATCH`."""
-
-    @jax.jit
-    def infer(state: nnx.State, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
-        features = model.features(state, batch)
-        return features, jnp.argmax(model.head(state, features), axis=-1).astype(jnp.int32)
-
-    features, predicted = in_batches(partial(infer, state), x, BATCH)
-    return features, predicted

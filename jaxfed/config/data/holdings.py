@@ -41,6 +41,33 @@ class Holdings(NamedTuple):
     test_classes: tuple[int, ...] = ()
     test_rows: str = "shared"
 
+    @classmethod
+    def of(
+        cls, y: np.ndarray, federation: Federation, *, has_public_set: bool, test_rows: str
+    ) -> Holdings:
+        """Count the examples of a federation, with or without examples, made from a data set.
+
+        Args:
+            y: int [n], classes of all splits as they were read, before subsampling; -1: none.
+            federation: the clients.
+            has_public_set: True if public examples come from another data set.
+            test_rows: as in `Holdings`.
+        """
+        new = ClientRows.of(federation.partition.new).joined
+        tested = federation.y[np.concatenate([federation.test, new])]
+        of_each = np.bincount(tested[tested >= 0])
+        labeled, unlabeled, _ = federation.partition.sizes.sum(axis=1).tolist()
+        server, public = len(federation.server), len(federation.public)
+        validation, test = len(federation.validation), len(tested)
+        held = labeled + unlabeled + server + validation + test + public * (not has_public_set)
+        return cls(
+            *(federation.num_clients, labeled, unlabeled, server, public, validation, test),
+            dropped=len(y) - held,
+            without_label=int(np.count_nonzero(y < 0)),
+            test_classes=tuple(of_each[of_each > 0].tolist()),
+            test_rows=test_rows,
+        )
+
     def line(self, name: str) -> str:
         """Return a readable line on the data set of this name."""
         server = f"the server {self.server:,} labeled, " if self.server else ""
@@ -67,36 +94,3 @@ def few_rows(test: int, validation: int) -> list[str]:
             "chance; hold out more (config.dataset.validation_fraction), or none to take the last states"
         )
     return found
-
-
-def holdings(
-    y: np.ndarray, federation: Federation, *, has_public_set: bool, test_rows: str = "shared"
-) -> Holdings:
-    """Count the examples of a federation made from this data set.
-
-    Args:
-        y: int [n], classes of both splits as they were read, before subsampling; -1: none.
-        federation: with or without examples.
-        has_public_set: True if public examples come from another data set.
-        test_rows: as in `Holdings`.
-    """
-    new_points = ClientRows.of(federation.partition.new).joined
-    tested = federation.y[np.concatenate([federation.test, new_points])]
-    of_each = np.bincount(tested[tested >= 0])
-    labeled, unlabeled, new = federation.partition.sizes.sum(axis=1).tolist()
-    server, public = len(federation.server), len(federation.public)
-    validation, test = len(federation.validation), len(federation.test) + new
-    of_these = labeled + unlabeled + server + validation + test + (0 if has_public_set else public)
-    return Holdings(
-        federation.num_clients,
-        labeled,
-        unlabeled,
-        server,
-        public,
-        validation,
-        test,
-        dropped=len(y) - of_these,
-        without_label=int(np.count_nonzero(y < 0)),
-        test_classes=tuple(of_each[of_each > 0].tolist()),
-        test_rows=test_rows,
-    )

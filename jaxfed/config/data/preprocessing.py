@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import methods
-from jaxfed.config.build.views import (
-    num_rows,
-    with_views,
-    without_views,
-)
+from jaxfed.config.build.views import num_rows, with_views, without_views
+from jaxfed.config.keys import refused
 from jaxfed.data import Dataset
+from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import flat
-from jaxfed.data.features import pretrained_features
-from jaxfed.data.mapped_rows import adjoined, parts
+from jaxfed.data.features import check_images, pretrained_features
+from jaxfed.data.mapped_rows import adjoined
 from jaxfed.data.principal_components import Projection, principal_components
 from jaxfed.data.standardization import Standardization, standardization
 from jaxfed.errors import UsageError
-from jaxfed.federation.execution.memory import require
 from jaxfed.models.efficientnet import NUM_FEATURES
-
-# The last has the inputs of the model that clients train first (`jaxfed.config.data.federated_features`).
-KINDS = ("identity", "images", "standardized", "pretrained", "federated_features")
-
-_LARGEST_RATIO = 100  # of feature scales without a warning
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
 
@@ -41,6 +32,7 @@ class Parts(NamedTuple):
         public: examples of another, public data set.
         is_seen: bool [n] or a slice, training examples outside a drawn test split; used for statistics.
         validation: the data set's own validation examples; None without any.
+        gaps: what filled the gaps of all parts; None if no value is missing.
     """
 
     train: np.ndarray
@@ -48,6 +40,7 @@ class Parts(NamedTuple):
     public: np.ndarray
     is_seen: np.ndarray | slice = slice(None)
     validation: np.ndarray | None = None
+    gaps: Gaps | None = None
 
 
 def preprocessed(
@@ -61,11 +54,9 @@ def preprocessed(
     drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
     has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
-    kind = config.preprocessing.kind
-    check_copies(parts, config)
     others = parts.test, parts.public, parts.validation
     there = [parts.train, *(part for part in others if part is not None and len(part))]
-    if kind == "pretrained":
+    if config.preprocessing.kind == "pretrained":
         there = _with_features(there, parts, config, report)
     scale = scaling(parts, config)
     examples = scale(*there) if scale else adjoined(there)
@@ -78,11 +69,14 @@ def _with_features(
     """Return the features of each part, and of the views of the first, the training split."""
     train, *others = there
     total, before = num_rows(config) * len(train) + sum(map(len, others)), 0
+    settings = pretrained_settings(config)
 
     def features(images: np.ndarray) -> np.ndarray:
         nonlocal before
         done_before, before = before, before + len(images)
-        return pretrained_part(images, config, lambda done: report(done_before + done, total))
+        return pretrained_features(
+            images, progress=lambda done: report(done_before + done, total), **settings
+        )
 
     own = features(train)
     project = projection(parts, config, own) or (lambda features: features)
@@ -102,7 +96,8 @@ def projection(
     number = config.preprocessing.components
     if not number:
         return None
-    own = pretrained_part(parts.train, config) if own is None else own
+    if own is None:
+        own = pretrained_features(parts.train, **pretrained_settings(config))
     return principal_components(own[parts.is_seen], number)
 
 
@@ -118,92 +113,6 @@ def is_flat(config: ConfigDict) -> bool:
     return config.preprocessing.kind in ("identity", "standardized")
 
 
-def check_copies(parts: Parts, config: ConfigDict) -> None:
-    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
-    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
-    if config.preprocessing.views:
-        n, rows = sum(map(len, there)), num_rows(config)
-        d = config.preprocessing.components or NUM_FEATURES
-        what = f"{rows} rows of {d} features for each of {n} examples"
-        key = "config.preprocessing.views"
-        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
-    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
-        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
-        require(num_bytes, what, key="config.preprocessing.kind", value=kind)
-
-
-def scale_warnings(dataset: Dataset, config: ConfigDict) -> Iterator[str]:
-    """Yield a line if unscaled features lose values, or differ so much that a few dominate distances.
-
-    A feature's scale is its largest absolute value; features that are 0 everywhere have none. Only vectors
-    are checked, because all entries of an image have the same unit.
-    """
-    if config.preprocessing.kind != "identity" or dataset.x.ndim != 2:
-        return
-    name, advice = dataset.name, "config.preprocessing.kind='standardized'"
-    if dataset.x.dtype == np.float64:
-        yield f"{name}: float32 makes different values of some features equal; use {advice}"
-    needs = {name: methods.needs(config, name) for name in methods.chosen(config)}
-    # Networks standardize every feature (`Federation.normalization`).
-    heed = [
-        name
-        for name, needed in needs.items()
-        if not needed.trains or (needed.has_learners and methods.heeds_scales(config))
-    ]
-    if not heed:
-        return
-    scales = np.max([np.abs(part).max(axis=0) for part in parts(dataset.x)], axis=0)
-    scales[scales == 0] = np.nan
-    if np.isnan(scales).all() or np.nanmax(scales) <= _LARGEST_RATIO * np.nanmin(scales):
-        return
-    large, small = np.nanargmax(scales), np.nanargmin(scales)
-    yield (
-        f"{name}: feature {large} goes up to {scales[large]:.3g}, feature {small} to {scales[small]:.3g}; "
-        "the large ones decide cosines and distances, as "
-        f"{', '.join(map(repr, heed))} may take: {advice} gives all the same weight"
-    )
-
-
-def check_kind(dataset: Dataset, config: ConfigDict) -> None:
-    """Check that the examples suit the preprocessing.
-
-    Raises:
-        UsageError: the examples are no images but need to be; their range is unknown; they are fewer than the
-            components.
-    """
-    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
-    if kind == "images" and x.ndim == 2:
-        raise UsageError(
-            f"{dataset.name} has rows of {x.shape[1]} features, no images",
-            key="config.preprocessing.kind",
-            value=kind,
-            allowed="use 'standardized' for features of different units, or 'identity'",
-        )
-    if kind != "pretrained":
-        return
-    if x.dtype != np.uint8 and not 0 <= x.min() <= x.max() <= 1:
-        raise UsageError(
-            f"config.preprocessing.kind='pretrained': needs images, uint8 or from 0 to 1; "
-            f"{dataset.name} has {x.dtype} from {x.min():g} to {x.max():g}"
-        )
-    most = min(NUM_FEATURES, len(x))
-    if components > most:
-        raise UsageError(
-            key="config.preprocessing.components",
-            value=components,
-            allowed=f"use integers up to {most}, the smaller of numbers of features and training images",
-        )
-
-
-def pretrained_part(
-    images: np.ndarray,
-    config: ConfigDict,
-    progress: Callable[[int], None] = lambda done: None,
-) -> np.ndarray:
-    """Compute features of a network trained on ImageNet for one split."""
-    return pretrained_features(images, progress=progress, **pretrained_settings(config))
-
-
 def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
     """Return the keywords of `pretrained_features`, and of `extraction`, that the config has."""
     wanted = config.preprocessing
@@ -213,3 +122,28 @@ def pretrained_settings(config: ConfigDict) -> dict[str, Any]:
         "root": config.dataset.root or None,
         "image_size": wanted.image_size or None,
     }
+
+
+def check_kind(dataset: Dataset, config: ConfigDict) -> None:
+    """Check that the examples suit the preprocessing.
+
+    Raises:
+        UsageError: the examples are no images but need to be; they are fewer than the components.
+    """
+    kind, x, components = config.preprocessing.kind, dataset.x, config.preprocessing.components
+    wrong = allowed = ""
+    if kind == "images" and x.ndim == 2:
+        wrong = f"{dataset.name} has rows of {x.shape[1]} features, no images"
+        allowed = "use 'standardized' for features of different units, or 'identity'"
+    elif kind == "pretrained":
+        try:
+            check_images(x)
+        except UsageError as error:
+            wrong = f"{dataset.name}: {error}"
+    if wrong:
+        raise refused(config, "preprocessing.kind", wrong, allowed)
+    if kind == "pretrained" and components > (most := min(NUM_FEATURES, len(x))):
+        allowed = (
+            f"use integers up to {most}, the smaller of numbers of features and training images"
+        )
+        raise refused(config, "preprocessing.components", "", allowed)

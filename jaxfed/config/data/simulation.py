@@ -3,7 +3,7 @@
     simulation = Simulation(config)              # reads the data set
     federation = simulation.federation(seed)     # preprocesses at the first call; one for each repeat
 
-Roles of examples are drawn first (`jaxfed.config.data.roles`): the subsample, and the test split of a set
+Roles of examples are drawn first (`jaxfed.config.data.dealing`): the subsample, and the test split of a set
 without one, by `config.seed` or in each repeat. Validation, the server's, public and clients' examples depend
 on the repeat's seed. If the test split differs between repeats, so do the estimates from training rows:
 scales, components, and medians of missing values. Draws for testing, validation and a server are stratified:
@@ -16,7 +16,7 @@ labeled, test and validation examples refer to the other examples.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -29,23 +29,25 @@ from ml_collections import ConfigDict
 
 from jaxfed.config.build.networks import checksums
 from jaxfed.config.data import row_statistics
-from jaxfed.config.data.feasibility import check_data, check_dealt, warnings
+from jaxfed.config.data.dealing import dealt, drawn_for_test, subsampled, test_seed
+from jaxfed.config.data.feasibility import check_dealt, warnings
 from jaxfed.config.data.federated_features import FeatureTraining, feature_training
-from jaxfed.config.data.holdings import Holdings, holdings
-from jaxfed.config.data.partitioning import partitioned
+from jaxfed.config.data.holdings import Holdings
 from jaxfed.config.data.preprocessing import (
     Parts,
     Report,
+    check_kind,
     is_flat,
     preprocessed,
     projection,
     scaling,
 )
-from jaxfed.config.data.roles import drawn_for_test, roles_of, subsampled, test_seed
-from jaxfed.config.data.sources import clients_set, completed_public, public_set
+from jaxfed.config.data.sources import clients_set, naming_public, public_set
+from jaxfed.config.keys import refused
 from jaxfed.data import Dataset, class_counts
+from jaxfed.data.dataset import Gaps
 from jaxfed.data.encoding import RowEncoding, encoder_of
-from jaxfed.data.mapped_rows import parts
+from jaxfed.data.mapped_rows import parts as parts_of
 from jaxfed.data.principal_components import Projection
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
@@ -54,9 +56,14 @@ from jaxfed.host.checkpoint import Checkpoints
 _MOST_WITH_ROOM = 100  # repeats; each takes milliseconds
 _MOST_COUNTED = 10_000  # clients in partition.json
 _OF_NO_NUMBER = -1
-_ARRAYS = (
-    *("x", "y", "x_test", "y_test", "client_id", "client_id_test", "subclass", "subclass_test"),
-    *("x_validation", "y_validation"),
+_COLUMNS = (
+    "y",
+    "y_test",
+    "client_id",
+    "client_id_test",
+    "subclass",
+    "subclass_test",
+    "y_validation",
 )
 
 
@@ -81,33 +88,33 @@ class Simulation:
                 of clients' rows.
         """
         self._config = config
-        self._vectors: tuple[int, np.ndarray] | None = None  # seed of the test rows, features
-        self._dealt: tuple[int, Federation] | None = None
-        self._made: tuple[int, Federation] | None = None
-        self._features: tuple[int, FeatureTraining] | None = None
+        self._newest: dict[str, tuple[int, Any]] = {}  # what -> seed and result
         dataset = dataset or clients_set(config)
         self._labels = np.concatenate([dataset.y, dataset.y_test, dataset.validation[1]])
-        part, self.numbers = subsampled(dataset, config)
-        self._with_gaps = part, public_set(config, dataset)
-        self._dataset, self._public = self._completed(config.seed)
-        if self._public is not None:
-            self.numbers = np.pad(
-                self.numbers, (0, len(self._public.y)), constant_values=_OF_NO_NUMBER
-            )
-        of_validation = np.arange(len(self._labels))[len(dataset.y) + len(dataset.y_test) :]
-        self.numbers = np.append(self.numbers, of_validation[: len(self._dataset.validation[1])])
-        check_data(self._dataset, config)
+        part, numbers = subsampled(dataset, config)
+        self._dataset, self._public = part, public_set(config, dataset)
+        num_public = 0 if self._public is None else len(self._public.y)
+        validation = len(dataset.y) + len(dataset.y_test) + np.arange(len(part.validation[1]))
+        self.numbers = np.concatenate([numbers, np.full(num_public, _OF_NO_NUMBER), validation])
+        check_kind(self._dataset, config)
+        row_statistics.check_private(config, self._dataset)
+        self._parts(config.seed)  # refuses gaps that nothing can fill
+        classes = np.unique(self._dataset.y[self._dataset.is_labeled])
+        if len(classes) < 2:
+            wrong = f"each example with a label is of class {self.class_names[classes[0]]!r}"
+            raise refused(config, "dataset.name", wrong, "two classes are needed")
 
-    def _completed(self, seed: int) -> tuple[Dataset, Dataset | None]:
-        """Return the clients' and the public set; a repeat's training rows fill the gaps."""
-        data, public = self._with_gaps
-        if data.has_gaps:
-            data = data.completed(~drawn_for_test(self._config, data, seed))
-        return data, None if public is None else completed_public(public, data.gaps)
+    def _once(self, what: str, seed: int, make: Callable[[], Any]) -> Any:
+        """Return the newest result of this kind if it is of this seed, else make it."""
+        if self._newest.get(what, (None,))[0] != seed:
+            self._newest.pop(what, None)  # two at a time may not fit into memory
+            self._newest[what] = seed, make()
+        return self._newest[what][1]
 
     def warn(self) -> None:
         """Log warnings about data that the first repeat does not use, or uses in an unexpected way."""
-        for line in warnings(self._dataset, self._config, self.dealt(self._config.seed)):
+        x, federation = self._parts(self._config.seed).train, self.dealt(self._config.seed)
+        for line in warnings(self._dataset, x, self._config, federation):
             logging.warning("%s", line)
 
     def check_given(self, overrides: Sequence[str]) -> None:
@@ -128,14 +135,19 @@ class Simulation:
         """Return the clients of the repeat with this seed without their examples: only the partition.
 
         Raises:
-            UsageError: more labels, clients or examples are requested than exist; a round, a deadline or the
-                memory does not suffice for these clients.
+            UsageError: more labels, clients or examples are requested than exist; clients are too
+                few for a round.
         """
-        if self._dealt is None or self._dealt[0] != seed:
+
+        def make() -> Federation:
             federation = replace(self._deal(seed), room=self._room)
-            check_dealt(self._dataset, self._config, federation, seed)
-            self._dealt = seed, federation
-        return self._dealt[1]
+            check_dealt(self._dataset, self._config, federation)
+            return federation
+
+        return self._once("dealt", seed, make)
+
+    def _deal(self, seed: int) -> Federation:
+        return dealt(self._config, self._dataset, self._public, seed)
 
     @cached_property
     def _room(self) -> np.ndarray | None:
@@ -158,34 +170,47 @@ class Simulation:
         stores its resumable state, the model of 'federated_features'.
 
         Raises:
-            UsageError: as `dealt`; preprocessing lacks a file or memory, or its training diverges.
+            UsageError: as `dealt`; preprocessing lacks a file, or its training diverges.
         """
-        if self._made is None or self._made[0] != seed:
-            self._made = None
-            if self._config.preprocessing.kind == "federated_features":
-                training = self.feature_training(seed)
-                made = training.with_features(Checkpoints(folder) if folder else None, report)
-            else:
-                made = self._with_examples(seed, report)
-            self._made = seed, made
-        return self._made[1]
+
+        def make() -> Federation:
+            if self._config.preprocessing.kind != "federated_features":
+                return self._with_examples(seed, report)
+            checkpoints = Checkpoints(folder) if folder else None
+            return self.feature_training(seed).with_features(checkpoints, report)
+
+        return self._once("federation", seed, make)
 
     def feature_training(self, seed: int) -> FeatureTraining:
         """Return the training of kind='federated_features' in this seed's repeat, before its first round."""
-        if self._features is None or self._features[0] != seed:
+
+        def make() -> FeatureTraining:
             federation = self._with_examples(seed)
-            repeat = seed - self._config.seed
-            self._features = seed, feature_training(self._config, federation, repeat)
-        return self._features[1]
+            return feature_training(self._config, federation, seed - self._config.seed)
+
+        return self._once("training", seed, make)
 
     def _with_examples(self, seed: int, report: Report = lambda done, total: None) -> Federation:
         """Return the clients with the examples that models take first."""
-        dealt = self.dealt(seed)
+        federation = self.dealt(seed)
         drawn_by = test_seed(self._config, self._dataset, seed)
-        if self._vectors is None or self._vectors[0] != drawn_by:
-            self._vectors = None
-            self._vectors = drawn_by, preprocessed(self._parts(seed), self._config, report)
-        return replace(dealt, x=self._vectors[1])
+        x = self._once("x", drawn_by, lambda: preprocessed(self._parts(seed), self._config, report))
+        return replace(federation, x=x)
+
+    def _parts(self, seed: int) -> Parts:
+        """Return all examples in the order of federations, with the repeat's training rows and no gaps."""
+        data, public = self._dataset, self._public
+        is_test = drawn_for_test(self._config, data, seed)
+        gaps = data.gaps(~is_test)
+        fill = gaps.filled if gaps else lambda x: x
+        x, x_test = fill(data.x), fill(data.x_test)
+        x_validation = None if data.x_validation is None else fill(data.x_validation)
+        x_public = x[:0] if public is None else public.x
+        if public is not None and (gaps or public.has_gaps):
+            with naming_public(public.name):
+                x_public = (gaps or Gaps((), ())).filled(x_public, public.names["features"])
+        is_seen = ~is_test if is_test.any() else slice(None)
+        return Parts(x, x_test, x_public, is_seen, x_validation, gaps)
 
     def projection(self, seed: int) -> Projection | None:
         """Return the repeat's projection of pretrained features, if the config asks for one."""
@@ -193,12 +218,9 @@ class Simulation:
 
     def row_encoding(self, seed: int) -> RowEncoding:
         """Return the repeat's encoding of rows from outside, up to features that networks compute."""
-        return RowEncoding(
-            encoder_of(self._dataset),
-            self._completed(seed)[0].gaps,
-            scaling(self._parts(seed), self._config),
-            is_flat(self._config),
-        )
+        parts, config = self._parts(seed), self._config
+        scale = scaling(parts, config)
+        return RowEncoding(encoder_of(self._dataset), parts.gaps, scale, is_flat(config))
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -214,7 +236,7 @@ class Simulation:
         """Return numbers of examples by holder in the first repeat."""
         other = self._config.seed + 1
         is_drawn = test_seed(self._config, self._dataset, other) == other
-        return holdings(
+        return Holdings.of(
             *(self._labels, self.dealt(self._config.seed)),
             has_public_set=self._public is not None,
             test_rows="by_repeat" if is_drawn else "shared",
@@ -229,9 +251,15 @@ class Simulation:
 
         Checksums of weights files are included (`jaxfed.config.build.networks`).
         """
-        arrays = {name: getattr(self._dataset, name) for name in _ARRAYS}
+        arrays = {name: getattr(self._dataset, name) for name in _COLUMNS}
+        examples = self._parts(self._config.seed)
+        arrays |= {
+            "x": examples.train,
+            "x_test": examples.test,
+            "x_validation": examples.validation,
+        }
         if self._public is not None:
-            arrays |= {"x_public": self._public.x, "y_public": self._public.y}
+            arrays |= {"x_public": examples.public, "y_public": self._public.y}
         found = {name: _checksum(array) for name, array in arrays.items() if array is not None}
         return found | checksums(self._config)
 
@@ -249,18 +277,19 @@ class Simulation:
         than 10,000 clients, every `every`-th is counted.
         """
         every = -(-federation.num_clients // _MOST_COUNTED)
+        rows = {kind: each[::every] for kind, each in federation.partition._asdict().items()}
+        for kind, points in (("server", federation.server), ("public", federation.public)):
+            if len(points):
+                rows[kind] = [points]
         counts: dict[str, Any] = {
-            kind: class_counts(federation.y, indices[::every], federation.num_classes)
-            for kind, indices in federation.partition._asdict().items()
+            kind: class_counts(federation.y, each, federation.num_classes)
+            for kind, each in rows.items()
         }
-        for kind, indices in (("server", federation.server), ("public", federation.public)):
-            if len(indices):
-                counts[kind] = class_counts(federation.y, [indices], federation.num_classes)
-        unknown = () if (federation.y >= 0).all() else ("(unknown)",)
         if names := self._client_names(federation):
             counts["client_names"] = names[::every]
         if every > 1:
             counts["every"] = every
+        unknown = () if (federation.y >= 0).all() else ("(unknown)",)
         return {**counts, "class_names": (*self._dataset.class_names, *unknown)}
 
     def _client_names(self, federation: Federation) -> list[str]:
@@ -279,52 +308,9 @@ class Simulation:
             for client, (own, other) in enumerate(zip(first.tolist(), final.tolist(), strict=True))
         ]
 
-    def _parts(self, seed: int) -> Parts:
-        """Return all examples in the order of federations, with the repeat's training rows."""
-        data, public = self._completed(seed)
-        is_test = drawn_for_test(self._config, data, seed)
-        return Parts(
-            *(data.x, data.x_test, data.x[:0] if public is None else public.x),
-            ~is_test if is_test.any() else slice(None),
-            data.x_validation,
-        )
-
-    def _deal(self, seed: int) -> Federation:
-        """Return the clients of a repeat, with examples of no features."""
-        data, other, wanted = self._dataset, self._public, self._config.federation
-        known_to_measure = data.y[:0]
-        if other is not None:  # of other classes, none is
-            is_same = other.class_names == data.class_names
-            known_to_measure = other.y if is_same else np.full_like(other.y, -1)
-        roles = roles_of(self._config, data, other, seed)
-        of_public: dict[str, Any] = {"public": roles.public}
-        if wanted.public_labeled and len(roles.public):
-            source, first = data, 0
-            if other is not None:
-                source, first = other, len(data.y) + len(data.y_test)
-            of_public["public_labels"] = source.y[roles.public - first].astype(np.int32)
-            of_public["num_public_classes"] = source.num_classes
-        federation = Federation(
-            np.zeros((len(self.numbers), 0), np.float32),
-            np.concatenate([data.y, data.y_test, known_to_measure, data.validation[1]]),
-            partitioned(self._config, data, roles.clients, roles.new, seed),
-            data.num_classes,
-            validation=roles.validation,
-            test=roles.test,
-            server=roles.server,
-            **of_public,
-        )
-        if wanted.reveal_labels:
-            federation = federation.fully_labeled()
-        if wanted.graph == "labeled":
-            federation = federation.without_unlabeled()
-        if wanted.left_out_client >= 0:
-            federation = federation.leave_out(wanted.left_out_client)
-        return federation
-
 
 def _checksum(array: np.ndarray) -> str:
     crc = 0
-    for part in parts(array):
+    for part in parts_of(array):
         crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
     return f"{array.dtype}{list(array.shape)} {crc:08x}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxfed.config.keys import refused
 from jaxfed.data import Dataset, load
-from jaxfed.data.dataset import Gaps
 from jaxfed.data.loading import READERS
-from jaxfed.data.readers.tables.encoder import TableEncoder
-from jaxfed.data.readers.tables.interface import LABELS
+from jaxfed.data.readers.table_encoder import TableEncoder
+from jaxfed.data.readers.table_files import LABELS
 from jaxfed.errors import UsageError, section
 
 
@@ -65,59 +64,40 @@ def public_set(config: ConfigDict, dataset: Dataset) -> Dataset | None:
         columns["label_key"] = encoder.label or None
     if not is_alike:
         columns = {"image_size": columns["image_size"]}
-    with _naming_public(name):
+    with naming_public(name):
         try:
             public = _loaded(config, name, labels_optional=True, **columns)
         except UsageError as error:
             if is_alike or error.key != "image_size":
                 raise
             public = _loaded(config, name, labels_optional=True)  # images of arrays have their size
-    _check_alike(public, dataset, name)
+        _check_alike(public, dataset)
     num_classes = len(np.unique(public.y[public.is_labeled]))
     if config.federation.public_labeled and num_classes < 2:
-        raise UsageError(
-            f"the examples of {name} have labels of {num_classes} classes",
-            key="config.federation.public_labeled",
-            value=True,
-            allowed="set it to False, or use a federation.public_dataset with labels of two or more",
-        )
+        wrong = f"the examples of {name} have labels of {num_classes} classes"
+        allowed = "set it to False, or use a federation.public_dataset with labels of two or more"
+        raise refused(config, "federation.public_labeled", wrong, allowed)
     return public
 
 
-def _check_alike(public: Dataset, dataset: Dataset, name: str) -> None:
+def _check_alike(public: Dataset, dataset: Dataset) -> None:
     """Check that public examples have the clients' features, shape and type."""
-    wrong, allowed = "", ""
     theirs, ours = public.names["features"], dataset.names["features"]
     kinds = [f"{data.x.dtype}{list(data.x.shape[1:])}" for data in (public, dataset)]
     forms = [(data.x.dtype == np.uint8, data.x.shape[1:]) for data in (public, dataset)]
     if theirs and ours and theirs != ours:
         place, there, here = next(differences(zip_longest(theirs, ours)))
-        wrong = f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}"
-        allowed = "use the same columns in the same order, and the same texts in them"
-    elif forms[0] != forms[1]:
-        wrong = f"its examples are {kinds[0]}"
+        raise UsageError(
+            f"its features are others: number {place} is {there!r}, in {dataset.name} it is {here!r}",
+            allowed="use the same columns in the same order, and the same texts in them",
+        )
+    if forms[0] != forms[1]:
         allowed = f"use a data set whose examples are {kinds[1]}, as those of {dataset.name}"
-    if wrong:
-        key = "config.federation.public_dataset"
-        raise UsageError(wrong, key=key, value=name, allowed=allowed)
-
-
-def completed_public(public: Dataset, gaps: Gaps | None) -> Dataset:
-    """Fill the public set's gaps as those of the clients' examples, `Dataset.gaps`.
-
-    Raises:
-        UsageError: it misses a number where the clients' examples miss none.
-    """
-    if gaps is None and not public.has_gaps:
-        return public
-    filled, names = (gaps or Gaps((), ())).filled, public.names["features"]
-    with _naming_public(public.name):
-        x, x_test = (filled(part, names) for part in (public.x, public.x_test))
-    return replace(public, x=x, x_test=x_test, has_gaps=False)
+        raise UsageError(f"its examples are {kinds[0]}", allowed=allowed)
 
 
 @contextmanager
-def _naming_public(name: str) -> Iterator[None]:
+def naming_public(name: str) -> Iterator[None]:
     """Name `federation.public_dataset` in errors of the enclosed code."""
     try:
         yield
@@ -139,9 +119,5 @@ def _loaded(config: ConfigDict, name: str, **keywords: Any) -> Dataset:
 def _columns(config: ConfigDict) -> dict[str, Any]:
     """Return the options of the clients' data set that say what its columns are."""
     wanted = config.dataset
-    return {
-        "label_key": wanted.label_key or None,
-        "client_key": wanted.client_key or None,
-        "image_size": wanted.image_size or None,
-        "drop": wanted.drop,
-    }
+    names = {key: wanted[key] or None for key in ("label_key", "client_key", "image_size")}
+    return {**names, "drop": wanted.drop}

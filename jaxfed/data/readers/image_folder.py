@@ -7,7 +7,7 @@
 
 Few-shot splits have no class in common, so none can test a classifier of the others. They are read as one set
 without a test split, in folders as in tables. (Mini-ImageNet: 100 classes of 600. XCLP's authors test on a
-fixed folder with 100 of each. As the paper does not list these images, `jaxfed.config.data.roles` draws
+fixed folder with 100 of each. As the paper does not list these images, `jaxfed.config.data.dealing` draws
 as many, stratified, once for all repeats.)
 """
 

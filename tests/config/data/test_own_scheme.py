@@ -8,7 +8,7 @@ import pytest
 
 from jaxfed.config import file
 from jaxfed.config.checks import check
-from jaxfed.config.data.partitioning import KEYS
+from jaxfed.config.data.dealing import KEYS
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.data import SCHEMES, Labels, OwnerScheme, Sizes, class_counts
 from jaxfed.data.partitioning import scheme

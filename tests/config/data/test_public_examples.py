@@ -5,7 +5,7 @@ import pytest
 from small_simulations import classes_of, simulation
 
 from jaxfed.config import base, file
-from jaxfed.config.data import roles, sources
+from jaxfed.config.data import dealing, sources
 from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
@@ -76,8 +76,8 @@ def test_rows_of_another_public_set_are_not_those_that_clients_own():
     config = base.get_config()
     config.federation.own_size = config.federation.public_size = 60
     config.dataset.test_fraction = 1e-9
-    drawn = roles.roles_of(config, data, data, 0)
-    assert set(drawn.clients) != set(drawn.public - 180)
+    drawn = dealing.dealt(config, data, data, 0)
+    assert set(drawn.partition.joined.joined) != set(drawn.public - 180)
 
 
 def test_own_examples_beside_another_public_set(tmp_path):
@@ -151,15 +151,6 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
     mean, deviation = np.arange(180).mean(), np.arange(180).std()
     expected = (np.arange(1000, 1050) - mean) / deviation
     np.testing.assert_allclose(federation.public_examples[:, 0], expected, rtol=1e-5)
-
-
-def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
-    ours = simulation(tmp_path, 30, **SIZE)
-    monkeypatch.setattr(
-        "jaxfed.federation.execution.memory.available_bytes", lambda: 4 * 4 * 30 - 1
-    )
-    with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
-        ours.warn()
 
 
 def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):

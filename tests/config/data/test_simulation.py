@@ -9,9 +9,8 @@ from ml_collections import ConfigDict
 from small_simulations import classes_of, prepared, simulation
 
 from jaxfed.config import base
-from jaxfed.config.data.preprocessing import scale_warnings
+from jaxfed.config.data.feasibility import scale_warnings
 from jaxfed.config.data.simulation import Simulation
-from jaxfed.data import Dataset
 from jaxfed.errors import UsageError
 
 
@@ -300,14 +299,13 @@ def test_features_of_different_scale_are_said(tmp_path, said, kind, scale, shape
 )
 def test_units_of_features_are_said_to_methods_that_take_them(methods, keys, of_units):
     x = np.array([[1, 1000], [-1, 500]], np.float32)
-    ours = Dataset("set", x, np.arange(2), x[:0], np.arange(0), 2, ("a", "b"))
     config = base.get_config()
     config.algorithm, config.baselines = methods[0], methods[1:]
     for key, value in keys.items():
         section, _, leaf = key.partition(".")
         with config.unlocked():
             config[section][leaf] = ConfigDict(value) if isinstance(value, dict) else value
-    said = list(scale_warnings(ours, config))
+    said = list(scale_warnings("set", x, config))
     assert len(said) == bool(of_units)
     assert of_units in "".join(said)
 

@@ -5,7 +5,7 @@ import pytest
 import small_simulations
 from ml_collections import ConfigDict
 
-from jaxfed.config.data.roles import subsampled
+from jaxfed.config.data.dealing import subsampled
 from jaxfed.data import load, pack
 from jaxfed.errors import UsageError
 

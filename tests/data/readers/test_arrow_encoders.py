@@ -73,14 +73,15 @@ def test_gaps_of_both_splits_have_the_medians_of_training_rows(tmp_path):
     split("train", 1, None, 5, 9, only=[1.0, 2.0, 3.0, 4.0])
     split("test", None, 2, only=[None, 8.0])
     data = load(tmp_path / "set")
-    full = data.completed(np.array([True, True, True, False]))
+    gaps = data.gaps(np.array([True, True, True, False]))
     expected = [[1, 1, 0, 0], [3, 2, 1, 0], [5, 3, 0, 0], [9, 4, 0, 0]]
-    np.testing.assert_array_equal(full.x, expected)
-    np.testing.assert_array_equal(full.x_test, [[3, 2, 1, 1], [2, 8, 0, 0]])
-    assert (full.gaps, full.has_gaps) == (((0, 1), (3.0, 2.0)), False)
-    encoding = RowEncoding(encoder(full), full.gaps)
+    np.testing.assert_array_equal(gaps.filled(data.x), expected)
+    x_test = gaps.filled(data.x_test)
+    np.testing.assert_array_equal(x_test, [[3, 2, 1, 1], [2, 8, 0, 0]])
+    assert gaps == ((0, 1), (3.0, 2.0))
+    encoding = RowEncoding(encoder(data), gaps)
     rows = pandas.read_parquet(tmp_path / "set" / "test.parquet")
-    np.testing.assert_array_equal(encoding(rows), full.x_test)
+    np.testing.assert_array_equal(encoding(rows), x_test)
 
 
 def test_images_of_a_parquet_table(tmp_path):

@@ -175,7 +175,7 @@ def test_gaps_become_medians_of_rows_to_train_on_and_indicators(tmp_path, caplog
     assert "3 of 5 rows miss a value" in caplog.text
     assert data.has_gaps
     assert np.isnan(data.x).sum() == 3
-    whole = data.completed(np.array([True, True, True, False, True]))
+    gaps = data.gaps(np.array([True, True, True, False, True]))
     expected = [
         [1, 2, 5, 0, 0],
         [2, 3, 5, 1, 0],
@@ -183,10 +183,9 @@ def test_gaps_become_medians_of_rows_to_train_on_and_indicators(tmp_path, caplog
         [900, 4, 5, 0, 0],
         [9, 2.5, 5, 0, 1],
     ]
-    np.testing.assert_array_equal(whole.x, expected)
-    assert not whole.has_gaps
+    np.testing.assert_array_equal(gaps.filled(data.x), expected)
     with pytest.raises(UsageError, match="feature 2 has no value in the rows to train on"):
-        data.completed(np.array([False, False, True, False, True]))
+        data.gaps(np.array([False, False, True, False, True]))
 
 
 def test_two_spellings_of_one_name_in_unicode_are_one(tmp_path):

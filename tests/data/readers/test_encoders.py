@@ -78,10 +78,10 @@ def test_an_index_as_pandas_and_csv_read_one_is_no_column(table, row):
 
 
 def test_gaps_have_the_medians_of_training_rows(table):
-    full = table.completed(np.array([True, True, True, False]))
-    encoding = RowEncoding(encoder(table), full.gaps)
-    np.testing.assert_array_equal(encoding(rows_of(TABLE)), full.x)
-    assert full.gaps.medians == (-999.25,)
+    gaps = table.gaps(np.array([True, True, True, False]))
+    encoding = RowEncoding(encoder(table), gaps)
+    np.testing.assert_array_equal(encoding(rows_of(TABLE)), gaps.filled(table.x))
+    assert gaps.medians == (-999.25,)
     assert encoding({"size": None, "color": "red"}).tolist() == [[-999.25, 0, 0, 1, 1]]
 
 

@@ -7,7 +7,6 @@ import pandas
 import pytest
 
 from jaxfed.data import load
-from jaxfed.data.readers.tables import csv_files, interface
 
 
 def write(folder, **files):
@@ -59,9 +58,9 @@ def test_train_and_test_are_splits_by_their_names(tmp_path, caplog):
     np.testing.assert_array_equal(data.x_validation, [[1, 0, 0, 1]])
     np.testing.assert_array_equal(data.y_validation, [0])
 
-    whole = data.completed(np.array([True, True, True]))
-    np.testing.assert_array_equal(whole.x[:, [0, -1]], [[1, 0], [2, 1], [3, 0]])
-    np.testing.assert_array_equal(whole.x_test[:, [0, -1]], [[2, 1], [9, 0]])
+    gaps = data.gaps(np.array([True, True, True]))
+    np.testing.assert_array_equal(gaps.filled(data.x)[:, [0, -1]], [[1, 0], [2, 1], [3, 0]])
+    np.testing.assert_array_equal(gaps.filled(data.x_test)[:, [0, -1]], [[2, 1], [9, 0]])
 
 
 def test_training_and_testing_are_splits_too(tmp_path):
@@ -75,9 +74,10 @@ def test_a_column_with_gaps_in_the_test_split_alone_gets_an_indicator(tmp_path):
     pattern = write(
         tmp_path / "s", train=["f,label", "1,a", "2,b", "6,b"], test=["f,label", ",a", "7,b"]
     )
-    whole = load(pattern).completed(np.ones(3, bool))
-    np.testing.assert_array_equal(whole.x, [[1, 0], [2, 0], [6, 0]])
-    np.testing.assert_array_equal(whole.x_test, [[2, 1], [7, 0]])
+    data = load(pattern)
+    gaps = data.gaps(np.ones(3, bool))
+    np.testing.assert_array_equal(gaps.filled(data.x), [[1, 0], [2, 0], [6, 0]])
+    np.testing.assert_array_equal(gaps.filled(data.x_test), [[2, 1], [7, 0]])
 
 
 @pytest.mark.parametrize("name", ["test", "val", "valid", "validation"])
@@ -86,24 +86,6 @@ def test_validation_files_are_the_test_split_where_there_is_no_other(tmp_path, n
         tmp_path / "s", **{"train": ["f,label", "1,a", "2,b"], name: ["f,label", "3,a"]}
     )
     assert len(load(pattern).y_test) == 1
-
-
-def test_a_chunk_of_rows_is_read_at_a_time(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    lines = [
-        f"{row},{rng.normal()},{'' if row % 3 else row},{'red' if row % 2 else ''},{row % 2}"
-        for row in range(50)
-    ]
-    pattern = write(tmp_path / "s", a=["f,g,h,color,label", *lines])
-    whole = load(pattern)
-    sizes = []
-    add = interface.Cells.add
-    monkeypatch.setattr(
-        interface.Cells, "add", lambda self, cells: (sizes.append(len(cells)), add(self, cells))
-    )
-    monkeypatch.setattr(csv_files, "_CELLS", 15)
-    np.testing.assert_array_equal(load(pattern).x, whole.x)
-    assert max(sizes) == 3
 
 
 def test_a_table_takes_little_more_memory_than_twice_its_array(tmp_path):
@@ -117,8 +99,8 @@ def test_a_table_takes_little_more_memory_than_twice_its_array(tmp_path):
     x = load(tmp_path / "a.csv").x
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # 2.0 for the table's columns and x, and one chunk of cells: as lists of texts it would be 25 times x.
-    assert peak < 2.5 * x.nbytes + 130 * csv_files._CELLS
+    # 2.0 for the columns and x, and the texts of one column: of all columns they would be 25 times x.
+    assert peak < 2.5 * x.nbytes + 130 * len(x)
     np.testing.assert_allclose(x, values, rtol=1e-6)
 
 

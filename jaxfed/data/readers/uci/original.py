@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from jaxfed.data.readers.tables.csv_files import lines_of
 from jaxfed.errors import UsageError
 
 PUBLISHED = {  # rows of the publishers' files
@@ -39,7 +39,9 @@ def cells(file: Path, width: int, delimiter: str = ",") -> np.ndarray:
     Raises:
         UsageError: a line of another width, or no lines.
     """
-    lines = [line for line in lines_of(file, delimiter) if not line[0].startswith("|")]
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        rows = filter(None, csv.reader(stream, delimiter=delimiter))
+        lines = [line for line in rows if not line[0].startswith("|")]
     for number, line in enumerate(lines, start=1):
         if len(line) != width:
             raise UsageError(f"{file}: row {number} has {len(line)} cells; use {width}")

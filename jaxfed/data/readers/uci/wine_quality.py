@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers.tables.encoder import Column, TableEncoder
+from jaxfed.data.readers.table_encoder import Column, TableEncoder
 from jaxfed.data.readers.uci.original import cells, check_count, found, numbers
 from jaxfed.errors import UsageError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,10 +14,23 @@ import numpy as np
 
 from jaxfed.data.labels import is_nothing, plain_text
 from jaxfed.data.readers.cells import days, numbers
-from jaxfed.data.readers.tables.interface import NO_NAME, index_columns
+from jaxfed.data.readers.table_files import NO_NAME
 from jaxfed.errors import UsageError, did_you_mean, nearest
 
 _MOST_NUMBERS = 2**20  # of a row
+_INDEX = re.compile(  # names of the index as pandas writes it, to Parquet or CSV, by reset_index or read anew
+    r"__index_level_[0-9]+__|index|level_0|unnamed: 0([._][0-9]+)*", re.IGNORECASE
+)
+
+
+def index_columns(names: Sequence[str]) -> list[str]:
+    """Names of the columns that are the index of a pandas.DataFrame, and never features.
+
+    A first column without a name is one; so are level_1 and further ones beside level_0.
+    """
+    levels = r"level_[0-9]+" if "level_0" in names else r"level_0"
+    found = [name for name in names if _INDEX.fullmatch(name) or re.fullmatch(levels, name)]
+    return found + [NO_NAME] * (names[:1] == [NO_NAME])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,387 @@
+"""Federations of a config: the subsample of a data set, and the holder of each of its examples in a repeat.
+
+    part, numbers = subsampled(dataset, config)
+    federation = dealt(config, part, public_set, seed)      # partition, server, public, .. without examples
+
+The subsample depends on `config.seed` alone and is the same in every repeat. From a set without a test split,
+or whose test split is pooled with the training split (`dataset.pooled`), a test split is held out:
+`test_size` of the labeled examples, else `test_fraction` of them. The subsample then has `train_size`
+examples and, in addition, `test_size` ones.
+
+All clients and the server have the public examples, without their labels unless `federation.public_labeled`.
+FedCT (A. Abourayya et al. "Little is Enough: Boosting Privacy by Sharing Only Hard Labels in Federated
+Semi-Supervised Learning". AAAI 2025) has clients agree on labels of U, public examples of the clients' own
+distribution: in its experiments a part of the training split. The paper does not say how that part is drawn;
+here it is drawn at random, by the repeat's seed, from all classes together. FedMD (D. Li, J. Wang. "FedMD:
+Heterogenous Federated Learning via Model Distillation". 2019) uses another data set, with its labels
+(`federation.public_dataset`).
+
+Without `federation.own_size`, clients hold all examples that are not public: the larger U, the fewer they
+hold. With `own_size`, clients hold the same examples for every public_size, a smaller U is a subset of a
+larger one, and the remaining examples are unused (FedCT, Appendix C.5: varying |U| with the local data
+fixed).
+
+A key of the section `federation` is a field of a scheme, of `Sizes` or of `Labels`: its rule and its meaning
+are defined there. A scheme from outside has its fields in a section of its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxfed.config.keys import refused
+from jaxfed.data import SCHEMES, Dataset, Labels, OwnerScheme, Partition, Scheme, Sizes, partition
+from jaxfed.data.client_rows import ClientRows
+from jaxfed.data.partitioning.controlled_rounding import apportion
+from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.clients import Federation
+from jaxfed.random_streams import Stream
+
+KEYS = {
+    **{"scheme": "partition", "num_clients": "num_clients", "skew": "skew"},
+    **{"alpha": "dirichlet_alpha", "alpha_rest": "dirichlet_alpha_rest"},
+    **{"share": "dirichlet_share", "per_client": "classes_per_client", "rows": "table"},
+    **{"quantity": "quantity", "parameter": "quantity_parameter", "min_size": "min_size"},
+    **{"fraction": "labeled_fraction", "number": "num_labeled", "per_class": "labeled_per_class"},
+    "clients": "num_labeled_clients",
+}
+"""Argument of `partition`, or field of a scheme, of `Sizes` or of `Labels` -> key of `federation`."""
+
+_COLUMNS = ("x", "y", "client_id", "subclass")  # of each split; the last two are optional
+_WITH_COLUMN = {
+    "client_id": "name the column of a CSV file, or the array of an .npz file, in config.dataset.client_key",
+    "subclass": "cifar100 has it with config.dataset.label_key='coarse_label', an .npz file in its array "
+    "subclass",
+}
+
+
+def dealt(config: ConfigDict, data: Dataset, other: Dataset | None, seed: int) -> Federation:
+    """Deal out the examples in the repeat with this seed.
+
+    Args:
+        config: of the experiment.
+        data: the clients' data set, subsampled. If it has validation examples, none are drawn.
+        other: the public data set, if there is one.
+        seed: of the repeat.
+
+    Returns:
+        A federation whose `x` has no features. Its examples are the training split, the test split, those of
+        the public data set, and the data set's own validation examples.
+
+    Raises:
+        UsageError: more examples, labels or clients are requested than exist, or none would be left for
+            clients.
+    """
+    wanted, share = config.federation, config.dataset.validation_fraction
+    parts = [data.y, data.y_test, data.y[:0] if other is None else other.y, data.validation[1]]
+    y, ends = np.concatenate(parts), np.cumsum([len(part) for part in parts])[:-1]
+    train, test, of_other, validation = np.split(np.arange(len(y)), ends)
+    if not len(test):
+        is_test = drawn_for_test(config, data, seed)
+        train, test = train[~is_test], train[is_test]
+    if len(validation):
+        validation = validation if share else validation[:0]
+    else:
+        known, rng = train[y[train] >= 0], np.random.default_rng((seed, 2))
+        validation = known[stratified(y[known], round(share * len(known)), rng)]
+        train = _without(train, validation)
+    server = drawn_for_server(wanted, data, train, seed)
+    train = _without(train, server)
+    own = _drawn_own(wanted, train, seed)
+    train = _without(train, own)
+    if other is not None:
+        public = _drawn_public(wanted, other.name, y, of_other, len(of_other), seed)
+    elif wanted.public_size or wanted.public_fraction:
+        most = len(train) if len(own) else len(train) - 1
+        public = _drawn_public(wanted, data.name, y, train, most, seed)
+    else:
+        public = train[:0]
+    has_labels = wanted.public_labeled and len(public) > 0
+    public_labels = y[public].astype(np.int32) if has_labels else None
+    if other is not None and other.class_names != data.class_names:
+        y[of_other] = -1  # classes of another kind
+    new, test = (test[:0], test) if wanted.test == "central" else (test, test[:0])
+    clients = own if len(own) else _without(train, public)
+    federation = Federation(
+        np.zeros((len(y), 0), np.float32),
+        y,
+        _partitioned(config, data, clients, new, seed),
+        data.num_classes,
+        validation=validation,
+        test=test,
+        server=server,
+        public=public,
+        public_labels=public_labels,
+        num_public_classes=(other or data).num_classes if has_labels else 0,
+    )
+    if wanted.reveal_labels:
+        federation = federation.fully_labeled()
+    if wanted.graph == "labeled":
+        federation = federation.without_unlabeled()
+    if wanted.left_out_client >= 0:
+        federation = federation.leave_out(wanted.left_out_client)
+    return federation
+
+
+def test_seed(config: ConfigDict, data: Dataset, seed: int) -> int:
+    """Return the seed of a repeat's test rows: that of the repeat, or `config.seed` if all share them."""
+    is_drawn = config.dataset.test_rows == "by_repeat" and not len(data.y_test)
+    return int(seed if is_drawn else config.seed)
+
+
+def drawn_for_test(config: ConfigDict, data: Dataset, seed: int) -> np.ndarray:
+    """Return the mask, bool [n], of training examples drawn as test split; all False if the set has one.
+
+    The draw is stratified by class, or by client if natural clients have their own test examples.
+
+    Raises:
+        UsageError: `test_size` leaves no example to train on.
+    """
+    is_test, wanted = np.zeros(len(data.y), bool), config.dataset
+    if len(data.y_test):
+        return is_test
+    natural = config.federation.partition == "natural" and config.federation.test == "clients"
+    strata = data.y if not natural or data.client_id is None else data.client_id
+    known = np.flatnonzero(data.is_labeled)
+    if wanted.test_size >= max(len(known), 1):
+        has = f"{wanted.name} has {len(known)} examples with a label to take it from"
+        raise refused(config, "dataset.test_size", f"{has}, and one at least is to train on")
+    number = int(wanted.test_size) or round(wanted.test_fraction * len(known))
+    rng = np.random.default_rng((test_seed(config, data, seed), 1))
+    is_test[known] = stratified(strata[known], number, rng)
+    return is_test
+
+
+def drawn_for_server(wanted: ConfigDict, data: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
+    """Draw the examples of a server with labels from `train`, stratified by class.
+
+    `wanted` is the section `federation`. The server has `labeled_per_class` of each class, else `num_labeled`
+    or `labeled_fraction` in total.
+
+    Raises:
+        UsageError: more labels are requested than exist, or none.
+    """
+    if wanted.labels_at == "clients":
+        return train[:0]
+    known = train[data.is_labeled[train]]
+    y, rng = data.y[known], np.random.default_rng((seed, Stream.SERVER_EXAMPLES))
+    key, number, most, of = "num_labeled", wanted.num_labeled, len(known), ""
+    if wanted.labeled_per_class:
+        key, number, of = "labeled_per_class", wanted.labeled_per_class, " of one class"
+        most = int(np.bincount(y, minlength=data.num_classes).min())
+    if number > most:
+        wrong = f"the server can have at most {most}, all that {data.name} has to train on{of}"
+        raise UsageError(wrong, key=f"config.federation.{key}", value=number)
+    if wanted.labeled_per_class:
+        of_each = np.full(data.num_classes, number)
+        return np.sort(known[chosen_of_each(y, of_each, rng)])
+    number = number or round(wanted.labeled_fraction * len(known))
+    if not number:
+        raise UsageError(
+            f"with labels_at='server' the server has no label of {len(known)}; one is needed at least",
+            key="config.federation.labeled_fraction",
+            value=wanted.labeled_fraction,
+        )
+    return np.sort(known[stratified(y, number, rng)])
+
+
+def _drawn_own(wanted: ConfigDict, train: np.ndarray, seed: int) -> np.ndarray:
+    """Draw `own_size` examples of `train` for clients, ascending, whatever the number of public examples."""
+    size = wanted.own_size
+    if size > len(train):
+        wrong = f"at most {len(train)}, all that there is to train on"
+        raise UsageError(wrong, key="config.federation.own_size", value=size)
+    return np.sort(np.random.default_rng((seed, Stream.OWN_EXAMPLES)).permutation(train)[:size])
+
+
+def _drawn_public(
+    wanted: ConfigDict, name: str, y: np.ndarray, candidates: np.ndarray, most: int, seed: int
+) -> np.ndarray:
+    """Draw public examples, at most `most` of the candidates; ascending."""
+    is_own = not wanted.public_dataset
+    of_share = max(1, round(wanted.public_fraction * len(candidates)))
+    if wanted.public_labeled:
+        candidates = candidates[y[candidates] >= 0]
+    most = min(most, len(candidates))
+    size = wanted.public_size or (min(most, of_share) if is_own else most)
+    if size > most:
+        why = ", and one at least is clients'" * is_own
+        if is_own and wanted.own_size:
+            why = f" beside own_size={wanted.own_size}"
+        labels = " with a label" if wanted.public_labeled else ""
+        wrong = f"at most {most} of what {name} has to train on{labels}{why}"
+        raise UsageError(wrong, key="config.federation.public_size", value=size)
+    rng = np.random.default_rng((seed, Stream.PUBLIC_EXAMPLES))
+    return np.sort(rng.permutation(candidates)[:size])
+
+
+def _without(points: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return points[~np.isin(points, others)]
+
+
+def _partitioned(
+    config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray, seed: int
+) -> Partition:
+    """Return the partition of training examples and new points; both are indices into the data set."""
+    wanted, left = config.federation, len(train) + len(new)
+    y = np.concatenate([data.y, data.y_test])
+    if wanted.num_clients > left:
+        wrong = (
+            f"at most {left}, the number of the {len(y)} examples of {data.name} left to deal out"
+        )
+        raise refused(config, "federation.num_clients", wrong)
+    amounts = {"per_class": wanted.labeled_per_class, "number": wanted.num_labeled}
+    amount = {key: value for key, value in amounts.items() if value}
+    if wanted.labels_at == "server":
+        amount = {"fraction": 0.0}
+    with section("config.federation", KEYS):
+        found = partition(
+            y[train],
+            num_clients=wanted.num_clients or None,
+            scheme=_scheme(config, data, train, new),
+            sizes=Sizes(wanted.quantity, wanted.quantity_parameter, wanted.min_size),
+            labels=Labels(
+                **(amount or {"fraction": wanted.labeled_fraction}),
+                clients=wanted.num_labeled_clients or None,
+            ),
+            skew=wanted.skew,
+            new_y=y[new] if len(new) else None,
+            seed=seed,
+        )
+    # Indices count the training examples first, then new points, if any.
+    source = np.concatenate([train, new])
+    return Partition(*(ClientRows.of(clients).mapped(source.__getitem__) for clients in found))
+
+
+def _scheme(config: ConfigDict, data: Dataset, train: np.ndarray, new: np.ndarray) -> Scheme:
+    name = config.federation.partition
+    scheme: Any = SCHEMES[name]
+    names = frozenset(field.name for field in fields(scheme))
+    columns: dict[str, Any] = {}
+    if issubclass(scheme, OwnerScheme):
+        column = _column(config, data, scheme.column)
+        columns[scheme.column] = column[train]
+        if len(new):
+            columns[f"new_{scheme.column}"] = column[new]
+    if name in SCHEMES.from_outside():
+        with section(f"config.{name}", names):
+            return scheme(**config.get(name, {}), **columns)
+    own = {field: config.federation[KEYS[field]] for field in names.intersection(KEYS)}
+    return scheme(**own, **columns)
+
+
+def _column(config: ConfigDict, data: Dataset, name: str) -> np.ndarray:
+    """Return a scheme's column of both splits; of the test split if clients hold it."""
+    column, of_test = getattr(data, name), getattr(data, f"{name}_test")
+    if column is None:
+        wrong = f"needs {name}, which {data.name} does not have"
+        raise refused(config, "federation.partition", wrong, _WITH_COLUMN[name])
+    if of_test is None and config.federation.test == "clients" and len(data.y_test):
+        wrong = f"the test split of {data.name} has no {name}, by which clients could hold it"
+        allowed = "use 'central', or give the test split this column"
+        raise refused(config, "federation.test", wrong, allowed)
+    return column if of_test is None else np.concatenate([column, of_test])
+
+
+def subsampled(dataset: Dataset, config: ConfigDict) -> tuple[Dataset, np.ndarray]:
+    """Return the subsample of the data set and its examples' indices in the set, int64.
+
+    Indices count the training split from 0 on, then the test split, pooled or not. A size of 0 takes all.
+    Other sizes are stratified: the same share of each class and of the examples without a label, or with
+    `balanced` the same number of each class. With `balanced` or an `unlabeled_size`, examples without a label
+    are drawn separately and `train_size` counts the others.
+
+    Raises:
+        UsageError: more examples are requested than exist.
+
+    Cost: with `pooled` one copy of all examples in addition to that of the subsample.
+    """
+    wanted = config.dataset
+    if wanted.pooled:
+        dataset = _pooled(dataset)
+    rng = np.random.default_rng((config.seed, Stream.SUBSAMPLE))
+    rows: dict[str, Any] = {"": _of_training(rng, dataset, wanted), "_test": slice(None)}
+    if len(dataset.y_test):
+        asked = f"test_size={wanted.test_size}"
+        rows["_test"] = _drawn(
+            rng, dataset.y_test, wanted.test_size, asked, dataset.name, wanted.balanced
+        )
+    columns: dict[str, Any] = {
+        f"{name}{split}": column[chosen]
+        for split, chosen in rows.items()
+        for name in _COLUMNS
+        if (column := getattr(dataset, f"{name}{split}")) is not None
+    }
+    train, test = np.split(np.arange(len(dataset.y) + len(dataset.y_test)), [len(dataset.y)])
+    return replace(dataset, **columns), np.concatenate([train[rows[""]], test[rows["_test"]]])
+
+
+def _pooled(dataset: Dataset) -> Dataset:
+    """Append the test split and validation examples to the training examples.
+
+    Raises:
+        UsageError: clients hold the training examples, and nobody the others.
+    """
+    is_nobodys = dataset.client_id_test is None and len(dataset.y_test)
+    if dataset.client_id is not None and (is_nobodys or len(dataset.validation[1])):
+        wrong = (
+            f"the test or validation examples of {dataset.name!r} belong to no client, unlike the training "
+            "examples"
+        )
+        raise UsageError(wrong, key="config.dataset.pooled", value=True, allowed="use False")
+    columns: dict[str, Any] = {"x_validation": None, "y_validation": None}
+    for name in _COLUMNS:
+        if (train := getattr(dataset, name)) is not None:
+            others = (getattr(dataset, f"{name}_{split}", None) for split in ("test", "validation"))
+            there = [train, *(part for part in others if part is not None)]
+            columns |= {name: np.concatenate(there), f"{name}_test": train[:0]}
+    return replace(dataset, **columns)
+
+
+def _of_training(
+    rng: np.random.Generator, dataset: Dataset, wanted: ConfigDict
+) -> np.ndarray | slice:
+    """Draw the training examples of the subsample, including those of a test split drawn later."""
+    size, asked = wanted.train_size, f"train_size={wanted.train_size}"
+    if size and wanted.test_size and not len(dataset.y_test):
+        size, asked = size + wanted.test_size, f"{asked} beside test_size={wanted.test_size}"
+    strata = np.where(dataset.is_labeled, dataset.y, dataset.num_classes)
+    if not (wanted.unlabeled_size or wanted.balanced):
+        return _drawn(rng, strata, size, asked, dataset.name)
+    known, unknown = np.flatnonzero(dataset.is_labeled), np.flatnonzero(~dataset.is_labeled)
+    labeled = known[_drawn(rng, strata[known], size, asked, dataset.name, wanted.balanced)]
+    size = wanted.unlabeled_size
+    if size > len(unknown):
+        wrong = f"{dataset.name} has {len(unknown)} examples without a label"
+        raise UsageError(wrong, key="config.dataset.unlabeled_size", value=size)
+    return np.sort(np.concatenate([labeled, rng.permutation(unknown)[: size or None]]))
+
+
+def _drawn(
+    rng: np.random.Generator,
+    strata: np.ndarray,
+    size: int,
+    asked: str,
+    name: str,
+    balanced: bool = False,
+) -> np.ndarray | slice:
+    """Draw `size` examples, all for 0, ascending; `asked` is the config's key and value for errors."""
+    if size > len(strata):
+        raise UsageError(f"config.dataset.{asked}: {name} has {len(strata)}; 0 takes all of them")
+    if not balanced:
+        return np.flatnonzero(stratified(strata, size, rng)) if size else slice(None)
+    totals = np.bincount(strata)
+    occurs = totals > 0
+    smallest = int(totals[occurs].min(initial=len(strata)))
+    most = smallest * int(np.count_nonzero(occurs))
+    if size > most:
+        raise UsageError(
+            f"config.dataset.{asked}: with balanced=True at most {most}, {smallest} of each class; that is "
+            f"all that {name} has of class {int(np.flatnonzero(totals == smallest)[0])}"
+        )
+    return np.flatnonzero(chosen_of_each(strata, apportion(occurs, size or most, rng), rng))

@@ -1,1 +1,0 @@
-"""Parquet files and Arrow streams, as people and Hugging Face's `datasets` write them."""

@@ -1,0 +1,529 @@
+"""Tables: each row has an example's features, a label and optionally a client.
+
+The label is the column `label_key`. Without `label_key` it is the column named label, class, target or y (in
+any case) or, without a header, the last. `jaxfed.data.labels` defines unlabeled rows. Natural clients are the
+column `client_key`, without it a column named client_id, client or writer. If `client_key` is "file" and no
+column has this name, each of several files is a client, and test files are of all.
+
+All other columns are features. Numbers (`jaxfed.data.readers.cells`) are one feature each, NaN where a cell
+is missing (`Dataset.has_gaps`). Dates are days since 1970, of UTC. A column of texts is encoded one-hot, in
+the order of the sorted texts; all spellings of a missing value are one text. More than 100 texts, or texts
+among numbers, are refused. x is float32. If whole numbers above 2^24 or dates would become equal in it, x is
+float64, in which `preprocessing.kind='standardized'` computes.
+
+Three kinds of columns are left out, and the log names them: columns without any value, row identifiers, and
+the index as pandas writes it. A row identifier is named id, row number or the like, and has a different value
+in each row.
+
+Columns of Parquet and Arrow files give the same arrays as a CSV file with their values. Lists of numbers of
+one length are one feature an entry. A column of images (bytes, or a struct with them) or of nested lists is
+the example by itself; other columns are then left out, with a line. Images become uint8 [n, h, w, c], sized
+as those of a folder and cached as theirs are. Nested lists of uint8 stay uint8. Class names come from Hugging
+Face's description in the files' schema.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from absl import logging
+
+from jaxfed.data.cache import cached_arrays, files_key
+from jaxfed.data.dataset import (
+    Dataset,
+    Encoder,
+    class_numbers,
+    client_names,
+    client_numbers,
+    has_gaps,
+)
+from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
+from jaxfed.data.mapped_rows import parts
+from jaxfed.data.readers.cells import days, is_wide, may_be_wide, quantities
+from jaxfed.data.readers.image_encoder import ImageEncoder
+from jaxfed.data.readers.image_files import Encoded, check_image_size, common_shape, decode
+from jaxfed.data.readers.table_encoder import Column, TableEncoder, index_columns
+from jaxfed.data.readers.table_files import LABELS, NO_NAME, Splits, TableFiles, is_number
+from jaxfed.errors import UsageError, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CLIENTS = ("client_id", "client", "writer")
+BY_FILE = "file"  # as `client_key` of several files, each of one client
+_MOST_TEXTS = 100  # of a column that becomes features
+_CELLS = 2**20  # of a Parquet or Arrow file, read at a time
+_IMAGES = 64  # the same of images
+_FORMAT = 2  # raise it whenever the same files give other images
+_IDENTIFIER = re.compile(  # names of row identifiers
+    r"(row|record|sample|patient|subject|user|case|person|customer)?[ _-]?(id|index|uuid|guid|no|nr|number)"
+    r"|row",
+    re.IGNORECASE,
+)
+
+
+def read(
+    path: Path,
+    splits: Splits,
+    label_key: str | None = None,
+    client_key: str | None = None,
+    drop: Collection[str] | None = None,
+    image_size: int | None = None,
+    *,
+    labels_optional: bool = False,
+) -> Dataset:
+    """Read the files of a table.
+
+    Args:
+        path: the file, folder or pattern, for messages.
+        splits: the files.
+        label_key: name of the label's column.
+        client_key: name of the clients' column.
+        drop: columns that are not features.
+        image_size: pixels a side of images.
+        labels_optional: as of `jaxfed.data.load`.
+
+    Cost: a few million cells of texts a second. Memory: twice that of x, and the text of CSV files.
+
+    Raises:
+        UsageError: names the file, column and line or row that cannot be read or, if the label column is
+            missing, all columns; a test row without a label; all labels are equal.
+    """
+    table = Table(path, splits, label_key)
+    names = table.names
+    if labels_optional:
+        drop = [name for name in drop or () if plain_text(name) in names]
+        client_key = client_key if client_key and plain_text(client_key) in names else None
+    lacks_label = label_key is not None and plain_text(label_key) not in names
+    label = None
+    if not (labels_optional and lacks_label):
+        label = _place_of_label(table, label_key, labels_optional=labels_optional)
+    is_by_file = client_key == BY_FILE and len(table.files) > 1 and BY_FILE not in names
+    client = None if is_by_file else _place(table, "client_key", client_key, CLIENTS)
+    if label is not None and label == client:
+        raise UsageError(f"is the label's column in {path}", key="client_key", value=names[label])
+    dropped = {_place(table, "drop", name) for name in drop or ()}
+    for place, role in ((label, "label"), (client, "client")):
+        if place is not None and place in dropped:
+            raise UsageError(f"is the {role}'s column in {path}", key="drop", value=names[place])
+    places = [place for place in range(len(names)) if place not in {label, client, *dropped}]
+    table.check_names(places)
+    index = index_columns(names)
+    if left_out := [repr(names[place]) for place in places if names[place] in index]:
+        places = [place for place in places if names[place] not in index]
+        text = "%s: columns that are no features: %s (the index of pandas)"
+        logging.warning(text, path, ", ".join(left_out))
+    others = [repr(names[place]) for place in places if names[place].lower() in LABELS]
+    if others and label is not None:
+        text = "%s: column %r is the label, and %s a feature, unless dataset.drop leaves it out"
+        logging.warning(text, path, names[label], ", ".join(others))
+    y, y_test, class_names = _labels(table, label, labels_optional=labels_optional)
+    clients: Sequence[np.ndarray | None] = (None, None)
+    if client is not None:
+        clients = np.split(_clients(table, client), [table.num_train])
+    elif is_by_file:
+        clients = (_names_of_files(table), None)
+    client_id, client_id_test = client_numbers(*clients)
+    if is_by_file and len(y_test):
+        client_id_test = None  # a test set for all clients together
+    x, encoder = _examples(table, places, "" if label is None else names[label], image_size)
+    x, x_test = x if isinstance(x, tuple) else (x[: table.num_train], x[table.num_train :])
+    return Dataset(
+        name=str(path),
+        x=x,
+        y=y,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=len(class_names),
+        class_names=class_names,
+        client_id=client_id,
+        client_id_test=client_id_test,
+        client_names=client_names(*clients),
+        has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
+        encoder=encoder,
+        labels_optional=labels_optional,
+    ).with_validation(table.num_validation)
+
+
+class Table(TableFiles):
+    """Columns of the files as numbers, texts, vectors or arrays.
+
+    Attributes:
+        kinds: of each column: "number", "text", "vector" (lists of equal length), "array" (nested lists),
+            "image" (its bytes), or "none": it cannot be a feature.
+    """
+
+    def __init__(self, path: Path, splits: Splits, label_key: str | None) -> None:
+        super().__init__(path, splits, label_key)
+        self.kinds = list(map(_kind_of, self.types, self.features))
+
+    def classes(self, place: int) -> list[str]:
+        """The names that the schema has for the numbers of a column."""
+        described = self.features[place]
+        names = described.get("names") if described.get("_type") == "ClassLabel" else None
+        return list(map(str, names)) if isinstance(names, list) else []
+
+    def texts(self, place: int, names: Sequence[str] = ()) -> list[str]:
+        """The cells of a column, "" where missing; numbers of classes by these names."""
+        if self.kinds[place] not in ("number", "text"):
+            raise self.unfit(place, "has neither integers nor names")
+        found: list[str] = []
+        for _, _, column in self.chunks(place, max(1, _CELLS // 16)):
+            known = {
+                value: plain_text(str(names[value] if names and 0 <= value < len(names) else value))
+                for value in column.unique().drop_null().to_pylist()
+            }
+            found += [known.get(value, "") for value in column.to_pylist()]  # NaN is never found
+        return found
+
+    def numbers(self, place: int) -> np.ndarray:
+        """float64 [n, k] of a column of numbers or vectors, NaN where missing."""
+        shape = self.shape(place)
+        found = [np.zeros((0, *shape))]
+        for file, start, column in self.chunks(place, max(1, _CELLS // math.prod(shape))):
+            found.append(self.arrays(place, file, start, column, shape))
+        return np.concatenate(found).reshape(-1, max(1, math.prod(shape)))
+
+    def shape(self, place: int) -> tuple[int, ...]:
+        """Shape of the first list of a column in which nothing is missing; (1,) where there is none."""
+        if self.kinds[place] == "number":
+            return ()
+        for _, _, column in self.chunks(place, _IMAGES):
+            for value in column:
+                shape: list[int] = []
+                while value.is_valid and hasattr(value, "values"):
+                    shape.append(len(value.values))
+                    if not shape[-1]:
+                        break
+                    value = value.values[0]
+                if shape and (value.is_valid or not hasattr(value, "values")):
+                    return tuple(shape)
+        return (1,)
+
+    def arrays(
+        self, place: int, file: Path, start: int, column: pa.Array, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """float64 [n, *shape] of numbers or lists, NaN where an entry or the whole list is missing.
+
+        Raises:
+            UsageError: lists of another shape.
+        """
+        import pyarrow.compute as pc
+
+        is_there = column.is_valid().to_numpy(zero_copy_only=False)
+        found = np.full((len(column), *shape), np.nan)
+        rows, per_row, inner = np.flatnonzero(is_there), 1, column.drop_null()
+        for size in shape:
+            lengths = pc.list_value_length(inner).to_numpy(zero_copy_only=False)
+            odd = np.flatnonzero(lengths != size)  # NaN of a missing list, too
+            if len(odd):
+                cell = self.cell(file, place, start + int(rows[odd[0] // per_row]))
+                wrong = f"a list of another shape than the first, {list(shape)}; all need one shape"
+                raise UsageError(f"{cell}: {wrong}")
+            inner, per_row = inner.flatten(), per_row * size
+        if str(inner.type) == "bool":
+            inner = inner.cast("uint8")
+        if not is_number(inner.type):
+            cell = self.cell(file, place, start)
+            raise UsageError(
+                f"{cell}: no list of this column has entries; leave it out (dataset.drop)"
+            )
+        values = inner.to_numpy(zero_copy_only=False).astype(np.float64)
+        found[is_there] = values.reshape(len(rows), *shape)
+        return found
+
+    def check_names(self, places: Sequence[int]) -> None:
+        """Refuse a column without a name that is neither an index nor empty."""
+        for place in places:
+            if place and self.names[place] == NO_NAME:
+                cells = self.texts(place)
+                if not all(map(is_nothing, cells)) and len(set(cells)) < len(cells):
+                    wrong = f"column {place + 1} has no name in the header; name it"
+                    raise UsageError(f"{self.path}: {wrong}")
+
+    def unfit(self, place: int, wrong: str) -> UsageError:
+        """Error for a column of a type that cannot be used."""
+        dtype = " ".join(str(self.types[place]).split())
+        return UsageError(f"{self.path}: column {self.names[place]!r} of type {dtype} {wrong}")
+
+
+def _kind_of(dtype: pa.DataType, feature: Mapping[str, Any]) -> str:
+    """`Table.kinds`, by a column's type and its description by `datasets`, which may be empty."""
+    import pyarrow.types as types
+
+    dtype = getattr(dtype, "storage_type", dtype)
+    dtype = dtype.value_type if types.is_dictionary(dtype) else dtype
+    described = feature.get("_type")
+    if is_number(dtype):
+        return "text" if described == "ClassLabel" else "number"
+    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
+        inner = _kind_of(dtype.value_type, {})
+        if inner == "number" or types.is_boolean(dtype.value_type):
+            return "vector"
+        return "array" if inner in ("vector", "array") else "none"
+    if types.is_struct(dtype) and dtype.get_field_index("bytes") >= 0:
+        return "image" if described in (None, "Image") else "none"
+    if types.is_binary(dtype) or types.is_large_binary(dtype):
+        return "image"
+    return "none" if types.is_nested(dtype) else "text"
+
+
+# Labels and clients.
+
+
+def _place_of_label(table: Table, label_key: str | None, *, labels_optional: bool) -> int | None:
+    place = _place(table, "label_key", label_key, LABELS)
+    if place is None and not table.has_header:
+        return len(table.names) - 1
+    if place is None and not labels_optional:
+        raise UsageError(
+            f"no column of {table.path} is named {', '.join(LABELS[:-1])} or {LABELS[-1]}",
+            key="label_key",
+            allowed=f"name the label's column out of {', '.join(table.names)}",
+        )
+    return place
+
+
+def _place(table: Table, option: str, name: str | None, usual: Sequence[str] = ()) -> int | None:
+    """The place of the column with this name; without a name that of the first usual one, or None."""
+    if name is None:
+        small = [name.lower() for name in table.names]
+        return next((small.index(name) for name in usual if name in small), None)
+    name = plain_text(name)
+    if name not in table.names:
+        meant = did_you_mean(nearest(name, table.names))
+        wrong = f"no such column in {table.path}; the columns are {', '.join(table.names)}{meant}"
+        raise UsageError(wrong, key=option, value=name)
+    return table.names.index(name)
+
+
+def _labels(
+    table: Table, place: int | None, *, labels_optional: bool
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Classes of both splits, int32 [n], and their names."""
+    where, cells, names = f"{table.path}", [""] * sum(table.counts), None
+    if place is not None:
+        where += f": column {table.names[place]!r}"
+        if not table.has_header and place == len(table.names) - 1:
+            where += ", the last of a file without a header, is the label"
+        cells, names = table.texts(place), table.classes(place) or None
+    splits = np.split(np.array(cells, np.str_), [table.num_train])
+    train, test = read_labels(splits, where, are_known=names is not None)
+    check_test_labels(test, table.path)
+    (y, y_test), class_names = class_numbers(
+        train.values, test.values, names=names, is_labeled=train.is_labeled
+    )
+    found = np.unique(y[train.is_labeled])
+    if len(found) == 1 and not labels_optional:
+        raise UsageError(
+            f"{where}: each row with a label is of class {class_names[found[0]]!r}; two classes are needed"
+        )
+    return y, y_test, class_names
+
+
+def _clients(table: Table, place: int) -> np.ndarray:
+    """str [n], the client of each row."""
+    clients = table.texts(place, table.classes(place))
+    for row, client in enumerate(clients):
+        if is_nothing(client):
+            cell = table.where(place, row)
+            raise UsageError(f"{cell}: {client!r} names no client; use a name in every row")
+    return np.array(clients)
+
+
+def _names_of_files(table: Table) -> np.ndarray:
+    """str [n], the name of each training row's file without its ending; validation rows have any."""
+    files = table.files[: len(table.splits.train) - table.splits.num_validation]
+    names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        alike = [str(file) for file, name in zip(files, names, strict=True) if name == twice]
+        raise UsageError(
+            f"{' and '.join(alike[:2])} have one name",
+            key="client_key",
+            value=BY_FILE,
+            allowed="give each client's file another name",
+        )
+    found = np.repeat(names, table.counts[: len(files)])
+    return np.append(found, [found[0]] * table.num_validation)
+
+
+# Features, or whole examples.
+
+_Examples = tuple[np.ndarray | tuple[np.ndarray, np.ndarray], Encoder | None]
+
+
+def _examples(table: Table, places: Sequence[int], label: str, image_size: int | None) -> _Examples:
+    """x: a column of images or arrays if there is one, else features; and the encoder of other rows."""
+    whole = [place for place in places if table.kinds[place] in ("image", "array")]
+    if len(whole) > 1:
+        named = ", ".join(repr(table.names[place]) for place in whole)
+        raise UsageError(
+            f"{table.path}: each of the columns {named} is a whole example; leave all but one out "
+            "(dataset.drop)"
+        )
+    others = [repr(table.names[place]) for place in places if place not in whole]
+    if whole and others:
+        text = "%s: columns beside %r are no features: %s"
+        logging.warning(text, table.path, table.names[whole[0]], ", ".join(others))
+    if whole and table.kinds[whole[0]] == "image":
+        x = _images(table, whole[0], image_size)
+        _, height, width, channels = x[0].shape
+        return x, ImageEncoder(width, height, channels)
+    if image_size is not None:
+        wrong = f"does not apply to {table.path}, which has no column of images"
+        raise UsageError(wrong, key="image_size", value=image_size, allowed="leave it out")
+    if whole:
+        return _arrays(table, whole[0]), None  # rows are arrays
+    for place in places:
+        if table.kinds[place] == "none":
+            raise table.unfit(place, "cannot be a feature; leave it out (dataset.drop)")
+    return _features(table, places, label)
+
+
+def _features(table: Table, places: Sequence[int], label: str) -> _Examples:
+    """float32 or float64 [n, d] of all rows, NaN where a cell is missing, and the encoder of other rows."""
+    columns: list[Column] = []
+    found: list[np.ndarray] = []  # [n, k] of each column
+    left_out, repeated = [], []
+    for place in places:
+        name, may_number_rows = table.names[place], numbers_rows(table.names[place])
+        column = Column(name, classes=tuple(map(plain_text, table.classes(place))))
+        if table.kinds[place] in ("number", "vector") and not may_number_rows:
+            values = table.numbers(place)
+            if np.isnan(values).all():
+                left_out.append(f"{name!r} (no value)")
+                continue
+            entries = values.shape[1] if table.kinds[place] == "vector" else 0
+            column = replace(column, entries=entries)
+        else:
+            cells = table.texts(place, table.classes(place))
+            if all(map(is_nothing, cells)):
+                left_out.append(f"{name!r} (no value)")
+                continue
+            own = cells[: table.num_train - table.num_validation]
+            if may_number_rows and len(set(own)) == len(own):
+                left_out.append(f"{name!r} (numbers the rows)")
+                continue
+            if may_number_rows:
+                repeated.append(repr(name))
+            column, values = _encoded(table, place, column, cells)
+        if not column.texts:
+            is_large = column.are_dates or may_be_wide(values)
+            column = replace(column, is_wide=is_large and any(map(is_wide, values.T)))
+            with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+                values = values if column.is_wide else values.astype(np.float32)
+        columns.append(column)
+        found.append(values)
+    if left_out:
+        logging.warning("%s: columns that are no features: %s", table.path, ", ".join(left_out))
+    if repeated:
+        logging.warning(
+            "%s: features, because they have the same value in several rows: %s; dataset.drop leaves such a "
+            "column out",
+            table.path,
+            ", ".join(repeated),
+        )
+    if encoded := [f"{column.name} ({column.width})" for column in columns if column.texts]:
+        text = "%s: columns of text become one feature a text (0 or 1): %s"
+        logging.warning(text, table.path, ", ".join(encoded))
+    if not columns:
+        raise UsageError(f"{table.path}: none of the columns {', '.join(table.names)} is a feature")
+    encoder = TableEncoder(tuple(columns), tuple(table.names), label, table.delimiter)
+    x = np.concatenate(found, axis=1, dtype=encoder.blank().dtype)
+    num_gaps = sum(int(np.isnan(part).any(axis=1).sum()) for part in parts(x))
+    if num_gaps:
+        logging.warning(
+            "%s: %d of %d rows miss a value: it becomes the median of the training rows, and each column "
+            "with gaps gets an indicator beside it",
+            table.path,
+            num_gaps,
+            len(x),
+        )
+    return x, encoder
+
+
+def numbers_rows(name: str) -> bool:
+    """True for the name of a row identifier: id and the like, or none."""
+    return name == NO_NAME or _IDENTIFIER.fullmatch(name) is not None
+
+
+def _encoded(
+    table: Table, place: int, column: Column, cells: list[str]
+) -> tuple[Column, np.ndarray]:
+    """Numbers [n, 1] of a column of dates or numbers, or one-hot codes [n, k] of texts."""
+    values = days(cells)
+    column = replace(column, are_dates=values is not None)
+    if values is None:
+        values = quantities(cells, lambda row: table.where(place, row))
+    if values is not None:
+        return column, values[:, None]
+    # All spellings of a missing value are one text, the first of them.
+    missing = sorted(filter(is_nothing, set(cells)))
+    texts = sorted(set(cells).difference(missing[1:]))
+    if len(missing) > 1:
+        spellings = ", ".join(map(repr, missing))
+        text = "%s: column %r: %s are one text, for a missing value"
+        logging.warning(text, table.path, column.name, spellings)
+    if len(texts) > _MOST_TEXTS:
+        raise UsageError(
+            f"{table.path}: column {column.name!r} has {len(texts)} different texts; up to {_MOST_TEXTS} "
+            "become features: leave the column out (dataset.drop), or make numbers of it"
+        )
+    code = {text: number for number, text in enumerate(texts)}
+    for text in missing[1:]:
+        code[text] = code[missing[0]]
+    codes = np.fromiter((code[cell] for cell in cells), np.uint8, len(cells))
+    column = replace(column, texts=tuple(texts), codes=tuple(range(len(texts))), width=len(texts))
+    return column, codes[:, None] == np.arange(len(texts))
+
+
+def _arrays(table: Table, place: int) -> np.ndarray:
+    """uint8 or float32 [n, ...] of nested lists; uint8 [n, h, w] gets a channel."""
+    shape, dtype = (
+        table.shape(place),
+        getattr(table.types[place], "storage_type", table.types[place]),
+    )
+    while hasattr(dtype, "value_type"):
+        dtype = dtype.value_type
+    of_bytes = str(dtype) == "uint8"
+    x = np.empty((sum(table.counts), *shape), np.uint8 if of_bytes else np.float32)
+    done = 0
+    for file, start, column in table.chunks(place, max(1, _CELLS // max(1, math.prod(shape)))):
+        values = table.arrays(place, file, start, column, shape)
+        missing = np.flatnonzero(np.isnan(values.reshape(len(values), -1)).any(axis=1))
+        if len(missing):
+            cell = table.cell(file, place, start + int(missing[0]))
+            raise UsageError(f"{cell}: a value is missing; leave the row out")
+        with np.errstate(over="ignore"):  # to inf, which Dataset refuses
+            x[done : done + len(values)] = values
+        done += len(values)
+    return x[..., None] if of_bytes and len(shape) == 2 else x
+
+
+def _images(table: Table, place: int, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 [n, h, w, c] of both splits, decoded once and cached."""
+    check_image_size(image_size)
+    files, num_train = table.files, table.num_train
+
+    def encoded(files: Sequence[Path]) -> Iterator[Encoded]:
+        for file, start, column in table.chunks(place, _IMAGES, files):
+            for row, value in enumerate(column.to_pylist(), start=start):
+                yield Encoded.of(table.cell(file, place, row), value)
+
+    def make(target: Path) -> None:
+        shape = common_shape(encoded(files), image_size)
+        numbers = {"train": num_train, "test": sum(table.counts) - num_train}
+        for split, number in numbers.items():
+            images = encoded(getattr(table.splits, split))
+            decode(target / f"x-{split}.npy", images, shape, number=number)
+
+    paths = [str(file.resolve()) for file in files]
+    key = files_key(files, _FORMAT, paths, num_train, table.keys[place], image_size)
+    cached = cached_arrays(f"images-{files[0].resolve().parent.name}", key, make)
+    return cached["x-train"], cached["x-test"]
