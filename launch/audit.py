@@ -10,18 +10,29 @@ resumes. A workdir whose rounds were run without an audit is refused.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from jaxfed.host.interruption import Interruption
 
 from . import entry, one_experiment
 
+if TYPE_CHECKING:
+    from jaxfed.audit.audit import Audit
+
 flags.adopt_module_key_flags(one_experiment)
 
 
 def main(arguments: list[str], overrides: list[str], interruption: Interruption) -> int:
     """Run the experiment and its audit."""
-    return one_experiment.conducted(arguments, overrides, interruption, audited=True)
+    return one_experiment.conducted(arguments, overrides, interruption, attachment=_audit)
+
+
+def _audit() -> type[Audit]:
+    from jaxfed.audit.audit import Audit
+
+    return Audit
 
 
 if __name__ == "__main__":

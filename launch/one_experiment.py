@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
@@ -34,9 +34,15 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 
 def conducted(
-    arguments: list[str], overrides: list[str], interruption: Interruption, *, audited: bool = False
+    arguments: list[str],
+    overrides: list[str],
+    interruption: Interruption,
+    *,
+    attachment: Callable[[], Any] = lambda: None,
 ) -> int:
     """Check, prepare, then create the workdir and run; a user error leaves nothing behind.
+
+    `attachment`, called late, imports what is attached to the experiment (`jaxfed.audit.audit.Audit`).
 
     Returns the exit status: 1 if a method has diverged or has no models, now or in an earlier run.
     """
@@ -72,6 +78,8 @@ def conducted(
         from jaxfed.experiment.tracking.tracker import chosen
         from jaxfed.host.location import location
 
+        attached = attachment()
+
     def status(summary: Mapping[str, Any]) -> int:
         lines = complaints(summary)
         for line in lines:
@@ -85,7 +93,8 @@ def conducted(
             check.check(config)
             # A sweep has checked all its points together.
             own = [] if IN_A_SWEEP in os.environ else overrides
-            given = check_given(base, own, audited=audited)
+            command = attached.command if attached else "launch.run"
+            given = check_given(base, own, command=command)
             settings = config.to_dict()
             place = location(_WORKDIR.value, "--workdir")
             trackers = chosen(_TRACKER.value, "--tracker") if processes.is_first() else {}
@@ -100,11 +109,8 @@ def conducted(
         if processes.from_first(finished):
             if not processes.is_first():
                 return 0
-            if audited:
-                from jaxfed.experiment.audit.audit import check_audited
-
-                check_audited(place)
-                print(f"the audit is in {place / 'audit'}")
+            if attached:
+                attached.check_finished(place)
             print(f"{place} is finished; --overwrite runs it again")
             return status(read_run(place).summary or {})
         console = None if processes.is_first() else Console(quiet=True)
@@ -115,12 +121,14 @@ def conducted(
                 progress,
                 interruption,
                 overwrite=_OVERWRITE.value,
-                audited=audited,
+                attach=attached,
                 given=given,
                 trackers=trackers,
             )
     if processes.is_first():
-        present(progress, place, audited=audited)
+        run = present(progress, place)
+        if attached:
+            attached.present(progress, run)
     return status(summary)
 
 

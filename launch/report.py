@@ -46,11 +46,13 @@ def main(arguments: list[str], overrides: list[str], interruption: Interruption)
         written, folder = write_event_files(arguments, _TENSORBOARD.value)
         print(f"{written} runs; tensorboard --logdir={folder} shows them")
         return 0
+    from jaxfed.audit.report import parts_of
     from jaxfed.reports.documents.report import write_report
 
     if _TARGET.value is not None and not 0 <= _TARGET.value <= 1:
         raise UsageError(f"--target={_TARGET.value:g}: use numbers from 0 to 1, such as 0.8")
-    print(f"report is in {write_report(arguments, _OUT.value, target=_TARGET.value)}")
+    page = write_report(arguments, _OUT.value, target=_TARGET.value, added=parts_of)
+    print(f"report is in {page}")
     return 0
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from jaxfed.audit import shadow_plans
 from jaxfed.config.data import simulation
 from jaxfed.data import features
-from jaxfed.experiment.audit import shadow_plans
 from jaxfed.federation.execution import result_cache
 from jaxfed.host import storage
 

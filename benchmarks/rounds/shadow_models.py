@@ -19,8 +19,8 @@ from benchmarks.rounds.fedavg_round import (
 )
 from benchmarks.rounds.learners import IN_TURN, MULTIPLY_ADDS, RATE, TORCH, equally_good, torch_loop
 from benchmarks.timing.contest import Contest, Work, optional_peer
-from jaxfed.audit import AuditTargets, shadow_memberships
-from jaxfed.audit.shadows import shadow_federation
+from jaxfed.audit.evidence import AuditTargets
+from jaxfed.audit.shadows import shadow_federation, shadow_memberships
 from jaxfed.learners import LEARNERS
 from jaxfed.models.mlp import mlp
 from jaxfed.models.wrapping import normalized

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, ServerState
-from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients
-from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.settings import Count
 
@@ -56,13 +53,6 @@ def centralized(
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         return alone.round(state, _pooled(cohort), key)
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        del before, cohort, key
-        the_one = np.zeros(1, np.int32)
-        view = probabilities_shown(server_learner, after.learner, the_one, num_classes)
-        nobody = np.asarray([-1], np.int32)
-        return [view._replace(message="the model", client=nobody, adversary=ANYBODY)]
-
     def of_all(judge: Callable, state: ServerState, federation: Federation) -> Metrics:
         return judge(state, federation.pooled())
 
@@ -73,7 +63,6 @@ def centralized(
         evaluate=partial(of_all, alone.evaluate),
         validate=partial(of_all, alone.validate),
         outputs=alone.outputs._replace(clients=None),
-        views=views,
     )
 
 

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -43,7 +42,6 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.consensus.client_sums import ConsensusSums, fewest_clients, summed_answers
@@ -99,8 +97,7 @@ def distributed_distillation(
         UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
             at the server.
     """
-    own = {"public_loss": "squared_distance", "pseudo_weight": rho}
-    learner = network(**own)
+    learner = network(public_loss="squared_distance", pseudo_weight=rho)
     check_answers(learner, "predict_proba")
 
     def init(key: jax.Array, federation: Federation) -> DistillationState:
@@ -139,17 +136,5 @@ def distributed_distillation(
         }
         return after, {**metrics, "communication": communication.metrics()}
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        del before, key
-        shown = after.learner, cohort.client_id, num_classes
-        return [probabilities_shown(learner, *shown, summed=sums != "plaintext")]
-
-    def instructions(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[Instruction]:
-        del after, cohort, key
-        told = before.label, before.weight, before.soft
-        return [Instruction(steps, True, *told, network=tuple(own.items()))]
-
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(
-        init, round, views=views, instructions=instructions, **judged._asdict()
-    )
+    return FederatedAlgorithm(init, round, **judged._asdict())

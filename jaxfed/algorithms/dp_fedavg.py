@@ -32,6 +32,7 @@ Each client receives the model.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Annotated
 
 import jax
@@ -133,6 +134,7 @@ def dp_fedavg(
         own = state.optimizer._replace(key=jax.random.fold_in(key, Stream.NOISE))
         return state._replace(optimizer=own)
 
+    @wraps(accounted.round)
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         after, metrics = accounted.round(state, cohort, key)
         added: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}

@@ -31,14 +31,12 @@ import jax
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
-    ClientFit,
     check_clients,
     count,
     first_turns,
@@ -46,14 +44,11 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.public_mean import public_mean
 from jaxfed.settings import Count, Ge, Note, Positive
 from jaxfed.training.consensus.client_sums import ConsensusSums
 from jaxfed.training.consensus.consensus import ABSTAINED
-
-_OWN = {"public_loss": "soft_cross_entropy"}
 
 
 class DSFLState(NamedTuple):
@@ -107,18 +102,12 @@ def dsfl(
         UsageError: a value that is not allowed, networks without probabilities; in `init`, no public
             examples, new points at clients, labels at the server.
     """
-    learner = network(**_OWN)
+    learner = network(public_loss="soft_cross_entropy")
     check_answers(learner, "predict_proba")
     size = min(subset or len(public), len(public))
     parts = _DSFL(learner, public, num_classes, size, steps, distill_steps, temperature, sums)
     judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(
-        parts.init,
-        parts.round,
-        views=parts.views,
-        instructions=parts.instructions,
-        **judged._asdict(),
-    )
+    return FederatedAlgorithm(parts.init, parts.round, **judged._asdict())
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +143,7 @@ class _DSFL:
         """Update, predict, aggregate, distill."""
         update_key, draw_key, distill_key = jax.random.split(key, 3)
         cohort, communication = arranged(cohort), Communication()
-        updated = self.updated(state, cohort, key)
+        updated = take_turn(self.learner, state.learner, cohort, None, update_key, self.steps)
         told = public_mean(
             *(updated, self.learner, "predict_proba", self.public, self.size, self.num_classes),
             *(self.sums, communication),
@@ -178,30 +167,6 @@ class _DSFL:
         turns = with_turns(state.turns, told.voters)
         after = DSFLState(distilled.state, soft, told.weight, turns, count(int(state.round) + 1))
         return after, metrics
-
-    def updated(self, state: DSFLState, cohort: Cohort, key: jax.Array) -> ClientFit:
-        """Local steps on own labels."""
-        update_key = jax.random.split(key, 3)[0]
-        return take_turn(self.learner, state.learner, cohort, None, update_key, self.steps)
-
-    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        """Return what the server sees: probabilities of public examples, or their sum."""
-        del after
-        # Recomputed: the networks that answered have been distilled since.
-        updated = self.updated(before, cohort, key)
-        shown = updated.state, updated.client_id, self.num_classes
-        return [probabilities_shown(self.learner, *shown, summed=self.sums != "plaintext")]
-
-    def instructions(
-        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
-    ) -> list[Instruction]:
-        """Return the steps before a client answers: to distill what the last round told, and to update."""
-        del after, cohort, key
-        own, told = tuple(_OWN.items()), (self.no_labels, before.weight, before.soft)
-        return [
-            Instruction(self.distill_steps, False, *told, network=own),
-            Instruction(self.steps, network=own),
-        ]
 
 
 def sharpened_by_softmax(mean: np.ndarray, temperature: float) -> np.ndarray:

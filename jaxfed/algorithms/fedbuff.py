@@ -93,7 +93,6 @@ def _buffered(
         outputs=outputs._replace(
             evaluated=lambda state: outputs.evaluated(state)._replace(memory=())
         ),
-        views=None,
     )
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -34,7 +35,6 @@ import numpy as np
 from jaxfed.data.given_examples import labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
@@ -49,13 +49,12 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.learners.public_mean import PublicMean, public_mean
 from jaxfed.settings import Count, CountOrZero, Ge, Note
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
-_DISTANCE = "score_l1"
+DISTANCE = "score_l1"
 
 
 class FedMDState(NamedTuple):
@@ -110,56 +109,39 @@ def fedmd(
         UsageError: a value that is not allowed, networks without scores; in `init`, no public examples or
             labels of other classes, new points at clients, labels at the server.
     """
-    learner = network(public_loss=_DISTANCE)
-    check_answers(learner, "scores")
-    parts = _FedMD(
-        learner=learner,
-        by_label=network(public_loss="label"),
-        public=public,
-        public_labels=public_labels,
-        num_classes=num_classes,
-        size=min(subset or len(public), len(public)),
-        steps=_Steps(transfer_steps, private_steps, digest_steps, revisit_steps),
-        sums=sums,
+    parts = FedMD(
+        *(network, public, public_labels, num_classes, subset),
+        *(transfer_steps, private_steps, digest_steps, revisit_steps, sums),
     )
-    judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(
-        parts.init,
-        parts.round,
-        views=parts.views,
-        instructions=parts.instructions,
-        **judged._asdict(),
-    )
-
-
-class _Steps(NamedTuple):
-    """Numbers of local steps; fields as the keywords of `fedmd`."""
-
-    transfer: int
-    private: int
-    digest: int
-    revisit: int
+    check_answers(parts.learner, "scores")
+    judged = judged_by_clients(parts.learner, num_classes)
+    return FederatedAlgorithm(parts.init, parts.round, **judged._asdict())
 
 
 @dataclass(frozen=True, eq=False)
-class _FedMD:
-    """The parts of a round.
+class FedMD:
+    """The parts of a round; attributes are the keywords of `fedmd`."""
 
-    Attributes:
-        learner: networks that learn scores of public examples.
-        by_label: the same networks, which learn their labels.
-        size: |d|.
-        public, public_labels, num_classes, steps, sums: as the keywords of `fedmd`.
-    """
-
-    learner: Learner
-    by_label: Learner
+    network: Callable[..., Learner]
     public: np.ndarray
     public_labels: np.ndarray | None
     num_classes: int
-    size: int
-    steps: _Steps
+    subset: int
+    transfer_steps: int
+    private_steps: int
+    digest_steps: int
+    revisit_steps: int
     sums: ConsensusSums
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Networks that learn scores of public examples."""
+        return self.network(public_loss=DISTANCE)
+
+    @cached_property
+    def by_label(self) -> Learner:
+        """The same networks, which learn labels of public examples."""
+        return self.network(public_loss="label")
 
     @property
     def no_labels(self) -> np.ndarray:
@@ -195,11 +177,11 @@ class _FedMD:
         cohort = cohort._replace(client_id=told.turn.client_id)
         digested = take_turn(
             *(self.learner, told.turn.state, without_labels(cohort), taught),
-            *(digest_key, self.steps.digest),
+            *(digest_key, self.digest_steps),
         )
         left = _still(cohort, digested)
         revisited = take_turn(
-            self.learner, digested.state, left, None, revisit_key, self.steps.revisit
+            self.learner, digested.state, left, None, revisit_key, self.revisit_steps
         )
         turns = with_turns(state.turns, told.voters)
         failed = in_round - int(np.sum(revisited.client_id >= 0))
@@ -222,9 +204,10 @@ class _FedMD:
         """
         first_key, draw_key, *_ = jax.random.split(key, 4)
         models, cohort = self.transferred(state, cohort, first_key)
+        size = min(self.subset or len(self.public), len(self.public))
         present = ClientFit(models, np.asarray(cohort.client_id), np.zeros(0, np.int32), {})
         told = public_mean(
-            *(present, self.learner, "scores", self.public, self.size, self.num_classes),
+            *(present, self.learner, "scores", self.public, size, self.num_classes),
             *(self.sums, communication),
             draw_key=draw_key,
             key=first_key,
@@ -240,55 +223,17 @@ class _FedMD:
         models = state.learner
         if not is_new.any():
             return models, cohort
-        if self.public_labels is not None and self.steps.transfer:
+        if self.public_labels is not None and self.transfer_steps:
             ones = np.ones(len(self.public), np.float32)
             turn = take_turn(
                 *(self.by_label, models, without_labels(new)),
-                *(Taught(self.public, self.public_labels, ones), public_key, self.steps.transfer),
+                *(Taught(self.public, self.public_labels, ones), public_key, self.transfer_steps),
             )
             models, cohort, new = turn.state, _still(cohort, turn), _still(new, turn)
-        if self.steps.private:
-            turn = take_turn(self.learner, models, new, None, private_key, self.steps.private)
+        if self.private_steps:
+            turn = take_turn(self.learner, models, new, None, private_key, self.private_steps)
             models, cohort = turn.state, _still(cohort, turn)
         return models, cohort
-
-    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        """Return what the server sees: scores of public examples, or their sum."""
-        # Scores of the next round's communication come from the models at the end of this one.
-        del before, key
-        return [
-            probabilities_shown(
-                self.learner,
-                after.learner,
-                cohort.client_id,
-                self.num_classes,
-                message="scores",
-                question="scores",
-                summed=self.sums != "plaintext",
-            )
-        ]
-
-    def instructions(
-        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
-    ) -> list[Instruction]:
-        """Return what the clients of a round were told: a transfer first, then to digest and revisit."""
-        del after
-        # Recomputed: no state has these scores.
-        told, _ = self.communicated(before, arranged(cohort), key, Communication())
-        steps, own = self.steps, (("public_loss", _DISTANCE),)
-        every_round = [
-            Instruction(steps.digest, False, self.no_labels, told.weight, told.mean, own),
-            Instruction(steps.revisit, network=own),
-        ]
-        if int(before.round):
-            return every_round
-        first = [Instruction(steps.private, network=own)]
-        if self.public_labels is not None:
-            ones = np.ones(len(self.public), np.float32)
-            by = (("public_loss", "label"),)
-            transfer = Instruction(steps.transfer, False, self.public_labels, ones, network=by)
-            first = [transfer, *first]
-        return [*first, *every_round]
 
 
 def _still(cohort: Cohort, turn: ClientFit) -> Cohort:

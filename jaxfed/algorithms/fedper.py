@@ -141,7 +141,7 @@ def with_own_heads(
         return over_own_points(labels_by, federation, np.asarray(state.clients.has_trained))
 
     outputs = algorithm.outputs._replace(clients=evaluate_clients)
-    return algorithm._replace(outputs=outputs, views=None)
+    return algorithm._replace(outputs=outputs)
 
 
 @jax.jit

@@ -200,7 +200,7 @@ def prototype_training(
         hooks=(_Store(training.model, server, jax.jit(server.renewed)),),
     )
     judged = _judged_by_prototypes(training)._asdict()
-    return algorithm._replace(**judged, views=None)
+    return algorithm._replace(**judged)
 
 
 def prototype_loss(training: Training, prototypes: Prototypes, prototype_weight: float) -> Loss:

@@ -30,6 +30,7 @@ A client receives its group's model.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -109,6 +110,7 @@ def fedrgd(
         groups = state.optimizer._replace(key=jax.random.fold_in(key, Stream.MODEL_GROUPS))
         return state._replace(optimizer=groups)
 
+    @wraps(plain.round)
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         after, metrics = plain.round(state, cohort, key)
         return after, {**metrics, "gradient_diversity": after.optimizer.diversity}

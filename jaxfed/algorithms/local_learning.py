@@ -14,13 +14,11 @@ import jax
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns, take_turn, with_turns
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import probabilities_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.settings import Count
 
@@ -65,10 +63,5 @@ def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> 
         turns = with_turns(state.turns, turn.client_id)
         return LocalState(turn.state, turns, count(int(state.round) + 1)), turn.metrics
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        del before, key
-        shown = after.learner, cohort.client_id, num_classes
-        return [probabilities_shown(learner, *shown, message="own model", leaves=False)]
-
     judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(init, round, views=views, **judged._asdict())
+    return FederatedAlgorithm(init, round, **judged._asdict())

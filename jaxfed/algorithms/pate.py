@@ -29,7 +29,6 @@ import numpy as np
 
 from jaxfed.data import Partition
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import ANYBODY, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
@@ -44,13 +43,10 @@ from jaxfed.learners.client_fit import (
     with_turns,
 )
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import labels_shown, probabilities_shown
 from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.settings import Count, NotNegative, Probability
 from jaxfed.training.consensus.consensus import ABSTAINED, largest_share, vote_histogram
-
-STUDENT = "student"  # the message that all parties have
 
 
 class PateState(NamedTuple):
@@ -136,7 +132,6 @@ def pate(
         validate=judged.validate,
         predict=judged.predict,
         outputs=judged.outputs._replace(clients=None),
-        views=parts.views,
     )
 
 
@@ -217,33 +212,6 @@ class _Pate:
             metrics["epsilon_approximate"] = approximate(of_query, queries, self.delta)
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
-
-    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        """Return votes, their noisy counts, and the student; nothing before the vote."""
-        del before
-        if int(after.round) < self.teacher_rounds:
-            return []
-        _, noise_key, _ = jax.random.split(key, 3)
-        shown = after.teachers, cohort.client_id, self.num_classes
-        votes = labels_shown(self.teachers, *shown, message="votes")
-        counts = labels_shown(self.teachers, *shown, message="counts", summed=True)
-        num_teachers = max(len(votes.client), 1)
-
-        def noisy(x: np.ndarray) -> np.ndarray:
-            share = counts.answers(x)
-            if not self.gamma:
-                return share
-            noise = np.asarray(jax.random.laplace(noise_key, share.shape))
-            return (share + noise / (self.gamma * num_teachers)).astype(np.float32)
-
-        the_one = np.zeros(1, np.int32)
-        student = probabilities_shown(self.student, after.learner, the_one, self.num_classes)
-        nobody = np.asarray([-1], np.int32)
-        return [
-            votes,
-            counts._replace(answers=noisy),
-            student._replace(message=STUDENT, client=nobody, adversary=ANYBODY),
-        ]
 
 
 def noisy_vote(

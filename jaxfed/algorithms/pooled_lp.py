@@ -10,16 +10,11 @@ bound that XCLP estimates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
@@ -28,7 +23,6 @@ from jaxfed.kernels.devices.padding import padded_rows
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.one_shot.cosine_propagation import (
     label_over_cosines,
-    matrix_over_cosines,
 )
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
@@ -46,9 +40,6 @@ def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgori
 
     Keywords are the fields of `jaxfed.xclp.Propagation`. `execution` may cache neighbors. The metrics have
     the settings that `select` chose.
-
-    `views`: an attacker joins as one more client, with the examples it asks about, unlabeled, and sees its
-    own rows of Z (`jaxfed.audit.extra_client_attack`).
 
     Cost: n^2 d operations; memory O(n (d + k + C)).
     """
@@ -69,33 +60,4 @@ def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgori
             choice.metrics() if choice else {},
         )
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        from jaxfed.audit import extra_client_attack  # only audits need it
-
-        del before, after, key
-        vectors, labels = client_arrays(cohort)
-        sizes = list(map(len, vectors))
-
-        def simulate(
-            points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
-        ) -> np.ndarray:
-            matrix = matrix_over_cosines(points, settings())
-            return extra_client_attack.scores_of_labelings(matrix, labelings, rows)
-
-        @cache
-        def settings() -> Propagation:
-            if not p.asks_labels:
-                return p
-            y = one_hot_labels(np.concatenate(labels), p.num_classes)
-            points, owner = np.concatenate(vectors), np.repeat(np.arange(len(sizes)), sizes)
-            *_, choice = label_over_cosines(jnp.asarray(points), y, owner, p, execution)
-            return choice.p if choice else p
-
-        def label(points: np.ndarray) -> np.ndarray:
-            there = slice(sum(sizes), sum(sizes) + len(points))
-            return simulate([*vectors, points], np.concatenate(labels)[None], there)[0]
-
-        unlabeled = [v[y < 0] for v, y in zip(vectors, labels, strict=True)]
-        return extra_client_attack.extra_client_views(label, simulate, unlabeled)
-
-    return transductive(label_points)._replace(views=views)
+    return transductive(label_points)

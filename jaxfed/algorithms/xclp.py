@@ -13,16 +13,12 @@ Their codes leave the client, too; where steps are protocols, what these show of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
-from jaxfed.federation.attack_surface import View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
@@ -67,11 +63,6 @@ def xclp(
             graph is made.
         execution: worker processes, progress and memory.
         parameters: its fields but `seed` are keywords.
-
-    `views`: one more client takes part, with the examples that it is curious about as its unlabeled points,
-    and looks at its own rows of Z; together with the server it looks at distances of codes
-    (`jaxfed.audit.extra_client_attack`). It comes in time: points that come late are not in
-    its graph either.
     """
 
     def late_in(ids: list[int], labels: list[np.ndarray], key: jax.Array) -> list[np.ndarray]:
@@ -84,7 +75,7 @@ def xclp(
         ids = np.asarray(cohort.client_id).tolist()
         late = late_in(ids, labels, key)
         result = cross_client_label_propagation(
-            *_without(vectors, labels, late), p, execution, client_ids=ids
+            *without_late(vectors, labels, late), p, execution, client_ids=ids
         )
         found = _labeled(result, vectors, late, p, execution)
         num_bits = (result.choice.p if result.choice else p).num_bits
@@ -102,54 +93,12 @@ def xclp(
             },
         )
 
-    def views(before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        from jaxfed.audit import extra_client_attack  # only audits need it
-
-        del before, after
-        p = replace(parameters, seed=drawn_seed(key))
-        ids = np.asarray(cohort.client_id).tolist()
-        vectors, labels = client_arrays(cohort)
-        vectors, labels = _without(vectors, labels, late_in(ids, labels, key))
-
-        def with_one_more(points: np.ndarray) -> Result:
-            return cross_client_label_propagation(
-                [*vectors, points],
-                [*labels, np.full(len(points), UNLABELED, np.int32)],
-                p,
-                execution,
-                client_ids=[*ids, max(ids, default=-1) + 1],
-            )
-
-        def simulate(
-            points: Sequence[np.ndarray], labelings: np.ndarray, rows: slice
-        ) -> np.ndarray:
-            return extra_client_attack.simulated_scores(
-                points, labelings, rows, chosen(), execution
-            )
-
-        @cache
-        def chosen() -> Parameters:
-            choice = with_one_more(vectors[0][:0]).choice if p.asks_labels else None
-            return choice.p if choice else p
-
-        of_client = extra_client_attack.extra_client_views(
-            lambda points: with_one_more(points).predictions[-1].scores,
-            simulate,
-            [v[y < 0] for v, y in zip(vectors, labels, strict=True)],
-        )
-        of_coalition = extra_client_attack.coalition_view(
-            lambda points: extra_client_attack.simulated_codes(
-                [*vectors, points], chosen(), execution
-            )
-        )
-        return [*of_client, of_coalition]
-
     def sides() -> Sides:
         from jaxfed.xclp.network.sides import labeling_sides  # only networks need it
 
         return labeling_sides(parameters, execution, late_fraction)
 
-    return transductive(label_points)._replace(views=views, sides=sides)
+    return transductive(label_points)._replace(sides=sides)
 
 
 def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array) -> np.ndarray:
@@ -167,10 +116,10 @@ def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array
     return is_late
 
 
-def _without(
+def without_late(
     vectors: list[np.ndarray], labels: list[np.ndarray], late: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The points that are there in time; no copy where all are."""
+    """Return the points that are in time; no copy if all are."""
     if not any(own.any() for own in late):
         return vectors, labels
     return (

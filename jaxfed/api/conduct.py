@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
@@ -15,21 +15,49 @@ from jaxfed.config.checks.reading import disclosures
 from jaxfed.config.data.holdings import Holdings, few_rows
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.methods import check_tested_alike
-from jaxfed.errors import UsageError
 from jaxfed.experiment.run import environment
-from jaxfed.experiment.run.loop import Experiment, first_repeat
+from jaxfed.experiment.run.loop import Experiment, Observed, first_repeat
 from jaxfed.experiment.run.processes import open_for_all, own_place
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store import compilation_cache, workdir
-from jaxfed.experiment.store.records import read_audit, read_run
+from jaxfed.experiment.store import compilation_cache
+from jaxfed.experiment.store.records import Run, read_run
+from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.experiment.tracking.tracker import Tracker
 from jaxfed.experiment.tracking.tracking import Tracking
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.interruption import Interruption
 from jaxfed.host.parallel import processes
 
-_SHOWN = 6  # columns of an audit's table that a terminal has room for
+
+class Attachment(Protocol):
+    """An observer of an experiment that adds results of its own, such as an audit."""
+
+    def check(self) -> None:
+        """Check the experiment before anything is computed."""
+        ...
+
+    def make(
+        self, config: ConfigDict, name: str, federation: Federation, repeat: int, **how: Any
+    ) -> FederatedAlgorithm:
+        """Make a method, as `jaxfed.config.build.assembly.make_algorithm`."""
+        ...
+
+    def begin(self) -> None:
+        """Prepare the workdir, which is there now."""
+        ...
+
+    def observe(self, observed: Observed) -> None:
+        """Receive a round that has not diverged."""
+        ...
+
+    def finish(self, run: Run) -> None:
+        """Write the results, before the run counts as finished."""
+        ...
+
+
+Attach = Callable[[ConfigDict, Simulation, Workdir, RunProgress], Attachment]
 
 
 def conduct(
@@ -39,7 +67,7 @@ def conduct(
     interruption: Interruption,
     *,
     overwrite: bool = False,
-    audited: bool = False,
+    attach: Attach | None = None,
     given: Sequence[str] = (),
     make: Callable[..., FederatedAlgorithm] | None = None,
     trackers: Mapping[str, Tracker] = MappingProxyType({}),
@@ -54,7 +82,7 @@ def conduct(
         progress: entered; told of all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
-        audited: look at what methods send, and infer membership from it (`jaxfed.experiment.audit.audit`).
+        attach: makes what observes the rounds and measures something else, such as an audit.
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
         make: makes a method's algorithm, as `make_algorithm`, which is the default.
@@ -68,10 +96,8 @@ def conduct(
             that differ.
     """
     settings = config.to_dict()
-    if not audited:  # which measures something else
+    if attach is None:
         check_tested_alike(config)
-    elif processes.are_several():
-        raise UsageError("--coordinator: an audit runs in one process only")
     with ExitStack() as stack:
         place = stack.enter_context(own_place(place))
         with processes.together():
@@ -80,16 +106,12 @@ def conduct(
             simulation = Simulation(config)
             simulation.check_given(given)
             simulation.warn()
-            experiment = Experiment(
-                *(config, simulation, workdir.Workdir(place), progress, interruption), make=make
-            )
-            audit = None
-            if audited:
-                # Here, because what attacks need takes half a second to import; other runs need not wait.
-                from jaxfed.experiment.audit.audit import Audit, check_unplayed
-
-                audit = Audit(config, simulation, experiment.workdir, progress)
-                audit.check()
+            files, attached = Workdir(place), None
+            if attach is not None:
+                attached = attach(config, simulation, files, progress)
+                attached.check()
+                make = attached.make
+            experiment = Experiment(config, simulation, files, progress, interruption, make=make)
         held, statistics = simulation.holdings(), simulation.row_statistics()
         _tell(config, held, statistics, progress)
         if processes.are_several():
@@ -106,22 +128,18 @@ def conduct(
         if overwrite:  # what is there from now on is this command's own
             interruption.continues = "the same command without --overwrite"
         experiment = replace(experiment, workdir=directory, track=tracking.log)
-        if audit is not None:
-            check_unplayed(directory)
-            experiment = replace(experiment, observe=audit.observe)
+        if attached is not None:
+            attached.begin()
+            experiment = replace(experiment, observe=attached.observe)
         results = experiment.run()
         summary = {**results, "examples": held._asdict(), "environment": environment.describe()}
         if statistics:
             summary["row_statistics"] = statistics
         if simulation.origin:
             summary["data_origin"] = simulation.origin
-        found = None if audit is None else audit.results(results["algorithms"])
         run = directory.finished_run(summary)
-        if found is not None:
-            from jaxfed.reports.documents.audit import write_audit
-            from jaxfed.reports.tables.method_names import methods_of
-
-            write_audit(found, directory.audit, methods_of([run]))
+        if attached is not None:
+            attached.finish(run)
         directory.finish(summary)
         if config.execution.plots and processes.is_first():
             progress.working_on("drawing plots")
@@ -143,10 +161,8 @@ def _tell(
         progress.note(line)
 
 
-def present(
-    progress: RunProgress, place: Path, *, audited: bool = False, is_temporary: bool = False
-) -> None:
-    """Print the results of a finished run, and of its audit; say so if the folder is a result's own."""
+def present(progress: RunProgress, place: Path, *, is_temporary: bool = False) -> Run:
+    """Print and return the results of a finished run; say so if the folder is a result's own."""
     # Here, because a mistake need not wait for what reports import.
     from jaxfed.reports.tables.method_names import methods_of
     from jaxfed.reports.tables.remarks import MARK, marked
@@ -156,13 +172,7 @@ def present(
     lines = [f"{MARK[1:]} {line}" for line in summary.get("remarks", ())]
     where = in_words(place, is_temporary=is_temporary)
     progress.show_results(summary["algorithms"], where, marked(run, methods.names), remarks=lines)
-    found = read_audit(place) if audited else None
-    if found is not None:
-        from jaxfed.reports.documents.audit import HEADINGS, table_rows, which_accuracy
-
-        rows = [cells[:_SHOWN] for cells in table_rows(found["methods"], methods)]
-        notes = which_accuracy(found["methods"])
-        progress.show_audit(HEADINGS[:_SHOWN], rows, notes, str(place / "audit"))
+    return run
 
 
 def in_words(place: Path, *, is_temporary: bool) -> str:

@@ -2,7 +2,7 @@
 
     labels, counts         gap; with shadows difficulty and, of labels, reference
     labels                 label_translations, label_noise: share of perturbed queries that have the label
-                           (`jaxfed.audit.sightings` states the number of queries)
+                           (`jaxfed.audit.evidence` states the number of queries)
     distances              nearest: minus the distance to the nearest point of another client
     probabilities          gap, loss, population; with shadows difficulty, reference, LiRA and RMIA, both
                            offline and online
@@ -29,10 +29,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from jaxfed.audit.evidence import AuditTargets, Sighting
 from jaxfed.audit.shadows import Shadows
-from jaxfed.audit.sightings import Sighting
-from jaxfed.audit.targets import AuditTargets
-from jaxfed.federation.attack_surface import SERVER
+from jaxfed.audit.views import SERVER
 from jaxfed.privacy.membership import lira, rmia, single_model
 from jaxfed.privacy.membership.evidence import log_odds_of_logits
 from jaxfed.privacy.membership.reference_models import difficulty_scores, reference_scores
@@ -59,7 +58,7 @@ class Attacked(NamedTuple):
         attack: its name.
         score: float64 [n], larger for members; nan for targets that the message tells nothing about.
         shadows: the kind it needs, one of `SHADOWS`; "" for none.
-        adversary: the party that has the message, a key of `jaxfed.federation.attack_surface.SEEN_BY`.
+        adversary: the party that has the message, a key of `jaxfed.audit.views.SEEN_BY`.
     """
 
     message: str

@@ -22,7 +22,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from ml_collections import ConfigDict
 
@@ -103,7 +103,13 @@ def _are_nodes(value: Any) -> bool:
 
 
 class Section:
-    """Base of the sections: fields are checked when an object is made."""
+    """Base of the sections: fields are checked when an object is made.
+
+    Attributes:
+        reader: the only command that reads the section; "": no single one.
+    """
+
+    reader: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -496,7 +502,7 @@ class PseudoLabelSection(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSection(Section):
-    """Membership inference against the methods of a run (`launch.audit`).
+    """Membership inference against the methods of a run.
 
     Attributes:
         rounds: rounds whose messages are attacked; (): the last.
@@ -505,6 +511,7 @@ class AuditSection(Section):
         shadows: number of shadow models that the attacker trains; 0: none.
     """
 
+    reader = "launch.audit"
     rounds: Annotated[
         tuple[Count, ...],
         Described("integers from 1 on, or () for the last round"),
@@ -605,6 +612,16 @@ SECTIONS: dict[str, type] = {
     "deployment": Deployment,
 }
 """Section -> class; the section "" has the keys outside of sections."""
+
+
+def reader_of(section: str) -> str:
+    """Return the only command that reads a section; "" if there is no single one."""
+    found: str = getattr(SECTIONS.get(section), "reader", "")
+    return found
+
+
+OF_COMMANDS = tuple(filter(reader_of, SECTIONS))
+"""Sections that a single command reads."""
 
 
 @cache

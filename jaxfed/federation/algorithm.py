@@ -20,7 +20,6 @@ import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.attack_surface import Instructions, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sides import Ask, ClientSide
@@ -181,11 +180,6 @@ class FederatedAlgorithm(NamedTuple):
 
     `course` says how its rounds differ, `outputs` what a run writes of its states.
 
-    `views(before, after, cohort, key)` returns a round's attack surface, the messages that each party
-    receives (`jaxfed.federation.attack_surface`); None: no attack is known to this package.
-
-    `instructions(before, after, cohort, key)` returns the local training of a round, if clients learn from
-    public targets that all of them receive; None: they receive something else, or nothing.
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone, as a method does that is not declared `on_network`.
@@ -205,8 +199,6 @@ class FederatedAlgorithm(NamedTuple):
     predict: Predict | None = None
     course: Course = Course()
     outputs: Outputs = Outputs()
-    views: Views | None = None
-    instructions: Instructions | None = None
     sides: Callable[[], Sides] | None = None
     asynchronous: Asynchronous | None = None
     check_participation: Callable[[Participation], None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from types import SimpleNamespace
 from typing import Annotated
 
@@ -124,6 +124,7 @@ class Budget:
         cohort is not one of `participation`.
         """
 
+        @wraps(plain.round)
         def round(
             state: ServerState, cohort: Cohort, key: jax.Array
         ) -> tuple[ServerState, Metrics]:

@@ -7,6 +7,7 @@ from itertools import product
 import jax
 import numpy as np
 from float64_training import cross_entropy, gradient, logits, softmax, the_one_that_fits, weights_of
+from shown_methods import shown
 from small_training import KEY, RATE, federation_of, training_of
 from toy_learner import toy
 
@@ -27,7 +28,7 @@ def made(federation, **keywords):
     networks = partial(network, training=training_of(WHOLE), public_batch_size=4)
     steps = {"steps": STEPS, "distill_steps": DISTILL, "temperature": HEAT}
     public = {"public": federation.public_examples, "num_classes": 3}
-    return dsfl(**({"network": networks} | steps | public | keywords))
+    return shown(dsfl, **({"network": networks} | steps | public | keywords))
 
 
 def descended(v, x, y, rate, steps):

@@ -11,6 +11,7 @@ from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedper import fedper, mean_head
 from jaxfed.algorithms.fedrep import fedrep
+from jaxfed.audit.surface import surface_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
 
@@ -157,4 +158,4 @@ def test_clients_are_measured_by_their_own_statistics():
 def test_nobody_on_a_network_and_no_attack_has_all_heads():
     algorithm = fedper(training=training_of(WHOLE))
     assert algorithm.sides is None
-    assert algorithm.views is None
+    assert surface_of(fedper, {}, algorithm) == (None, None)

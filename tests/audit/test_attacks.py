@@ -5,18 +5,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from jaxfed.audit import (
-    AuditTargets,
-    Shadows,
-    Sighting,
-    attacks,
-    shadow_memberships,
-    sightings,
-    strongest,
-)
-from jaxfed.audit.attacks import OVER_ROUNDS, sighting_scores
-from jaxfed.audit.verdict import each
-from jaxfed.federation.attack_surface import CLIENT, COALITION, View
+from jaxfed.audit.attacks import OVER_ROUNDS, attacks, sighting_scores
+from jaxfed.audit.evidence import AuditTargets, Sighting, sightings
+from jaxfed.audit.shadows import Shadows, shadow_memberships
+from jaxfed.audit.verdict import each, strongest
+from jaxfed.audit.views import CLIENT, COALITION, View
 from jaxfed.privacy.membership.single_model import gap_auc
 
 CLASSES, POPULATION = 4, 60

@@ -7,24 +7,24 @@ import jax
 import numpy as np
 import pytest
 from kernel_regression import CLASSES, overfitted_clients, regression
+from shown_methods import shown
 from small_training import federation_of, training_of
 from threadpoolctl import threadpool_limits
 from toy_learner import clients, toy
 
-from jaxfed.algorithms.pate import STUDENT, noisy_vote, pate
-from jaxfed.audit import (
-    AuditTargets,
+from jaxfed.algorithms.pate import noisy_vote, pate
+from jaxfed.audit.attacks import attacks
+from jaxfed.audit.evidence import AuditTargets, drawn_targets, sightings
+from jaxfed.audit.shadows import (
     Schooling,
-    attacks,
-    drawn_targets,
+    dealt,
     on_own_labels,
     shadow_answers,
+    shadow_federation,
     shadow_memberships,
-    sightings,
     student_answers,
 )
-from jaxfed.audit.distilled_shadows import dealt
-from jaxfed.audit.shadows import shadow_federation
+from jaxfed.audit.surface import STUDENT
 from jaxfed.audit.verdict import each
 from jaxfed.federation.communication import Communication
 from jaxfed.learners import mixed, network
@@ -185,7 +185,8 @@ def areas(seed):
     federation = overfitted_clients(seed, clients=2, own=OWN, public=PUBLIC)
     key, learner = jax.random.key(seed), regression(ridge=0.1)
     targets = drawn_targets(federation, population=40, seed=seed)
-    method = pate(
+    method = shown(
+        pate,
         learner=learner,
         server_learner=learner,
         public=federation.public_examples,

@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 from small_training import federation_of, training_of
 
-from jaxfed.audit import drawn_targets, on_own_labels, shadow_answers, shadow_memberships
-from jaxfed.audit.shadows import shadow_federation
+from jaxfed.audit.evidence import drawn_targets
+from jaxfed.audit.shadows import (
+    on_own_labels,
+    shadow_answers,
+    shadow_federation,
+    shadow_memberships,
+)
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS, network
 from jaxfed.training.local.batches import Batches

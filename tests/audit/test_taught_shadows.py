@@ -6,16 +6,12 @@ import jax
 import numpy as np
 import pytest
 from kernel_regression import CLASSES, overfitted_clients, regression
+from shown_methods import shown
 
 from jaxfed.algorithms.distributed_distillation import distributed_distillation
-from jaxfed.audit import (
-    attacks,
-    drawn_targets,
-    on_own_labels,
-    shadow_answers,
-    shadow_memberships,
-    sightings,
-)
+from jaxfed.audit.attacks import attacks
+from jaxfed.audit.evidence import drawn_targets, sightings
+from jaxfed.audit.shadows import on_own_labels, shadow_answers, shadow_memberships
 from jaxfed.audit.verdict import each
 
 CLIENTS, OWN, PUBLIC, ROUNDS, SHADOWS, SEEDS = 4, 20, 120, 3, 24, 5
@@ -33,8 +29,12 @@ def areas(seed, *, learns=True):
         members = np.concatenate(federation.partition.labeled)
         x[members] = rng.normal(size=(len(members), 2))
         played = replace(federation, x=x)
-    method = distributed_distillation(
-        network=regression, public=federation.public_examples, num_classes=CLASSES, steps=1
+    method = shown(
+        distributed_distillation,
+        network=regression,
+        public=federation.public_examples,
+        num_classes=CLASSES,
+        steps=1,
     )
     state, told = method.init(key, played), []
     for number in range(1, ROUNDS + 1):

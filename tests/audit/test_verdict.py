@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxfed.audit import Attacked, over_repeats, strongest
-from jaxfed.audit.verdict import each, messages
+from jaxfed.audit.attacks import Attacked
+from jaxfed.audit.verdict import each, messages, over_repeats, strongest
 from jaxfed.privacy.membership.roc import vulnerability
 
 MEMBER = np.arange(400) % 2 == 0

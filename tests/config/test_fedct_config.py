@@ -8,7 +8,7 @@ from PIL import Image
 from small_simulations import prepared
 from tfds_files import prepared_tfds
 
-from jaxfed.audit import drawn_targets
+from jaxfed.audit.evidence import drawn_targets
 from jaxfed.config import file
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation

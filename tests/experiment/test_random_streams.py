@@ -18,10 +18,10 @@ from jaxfed.algorithms.fedrgd import fedrgd
 from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.audit.shadow_plans import AuditShadows, ShadowPlan
 from jaxfed.config import base
 from jaxfed.config.build import networks
 from jaxfed.data import partition
-from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
 from jaxfed.learners.client_fit import take_turn
@@ -202,7 +202,8 @@ def test_shadow_models_share_no_key_with_the_runs_own():
     progress = SimpleNamespace(working_on=lambda what: None)
     targets = SimpleNamespace(example=np.arange(6))
     shadows = AuditShadows(config, files, progress, (1,), "fedavg", 1, None, targets)
-    shadows._trained("", "", lambda *given, observed, key: seen.append(key), 3, 1)
+    plan = ShadowPlan("", 1, lambda *given, observed, key: seen.append(key))
+    shadows._trained(plan, 3)
     assert_apart([*seen, jax.random.key(4)])
 
 

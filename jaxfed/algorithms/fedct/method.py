@@ -51,7 +51,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -70,14 +70,12 @@ from jaxfed.algorithms.fedct.round import (
 from jaxfed.algorithms.fedct.voting import Voting
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
-from jaxfed.federation.attack_surface import Instruction, View
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.departures import check_departures
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.label_views import labels_shown
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
@@ -145,14 +143,12 @@ def fedct(
     return FederatedAlgorithm(
         parts.init,
         parts.round,
-        views=parts.views,
-        instructions=parts.instructions,
         sides=parts.sides,
         **judged._asdict(),
     )
 
 
-def _draws(key: jax.Array) -> DrawOf:
+def draws_of(key: jax.Array) -> DrawOf:
     """Sources of clients' noise in a round with this key."""
     _, noise_key, _ = jax.random.split(key, 3)
     return lambda client: rr.from_key(jax.random.fold_in(noise_key, client))
@@ -204,7 +200,7 @@ class _Simulated:
             cohort,
             Message(state.label, state.weight, int(state.rows)),
             fit_key,
-            _draws(key),
+            draws_of(key),
             neighbor_key=jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
         )
 
@@ -231,24 +227,3 @@ class _Simulated:
         from jaxfed.algorithms.fedct.network import co_training_sides  # only networks need it
 
         return co_training_sides(self.settings, self.first)
-
-    def views(self, before: Any, after: Any, cohort: Cohort, key: jax.Array) -> list[View]:
-        """Return what the server sees: labels, with noise if it is added, or their sum."""
-        del before
-        rows, draw_of = int(after.rows), _draws(key)
-        shown = self.settings.learner, after.learner, cohort.client_id, self.settings.num_classes
-        summed = self.settings.voting.sums != "plaintext"
-        return [
-            labels_shown(
-                *shown,
-                summed=summed,
-                released=lambda labels, client: self.settings.marks(labels, client, rows, draw_of),
-            )
-        ]
-
-    def instructions(
-        self, before: Any, after: Any, cohort: Cohort, key: jax.Array
-    ) -> list[Instruction]:
-        """Return what the clients of a round were told: P."""
-        del after, cohort, key
-        return [Instruction(self.settings.steps, True, before.label, before.weight)]

@@ -14,6 +14,7 @@ guaranteed about the network itself. Nor does the guarantee hold against anyone 
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import jax
@@ -37,6 +38,7 @@ def with_epsilon(
     """
     sensitivity = mean_sensitivity(clip, min_labels)
 
+    @wraps(algorithm.round)
     def round(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
         after, metrics = algorithm.round(state, cohort, key)
         epsilon = epsilon_of(delta, sensitivity, noise, releases=int(after.round))

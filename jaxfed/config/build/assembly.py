@@ -57,6 +57,7 @@ from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated
 
 _NO_NEEDS = Method()
+Factory = Callable[..., FederatedAlgorithm]
 
 
 def make_algorithm(
@@ -68,12 +69,15 @@ def make_algorithm(
     map_clients: MapClients | None = None,
     tell: Callable[[str], None] | None = None,
     folder: Path | None = None,
+    call: Callable[[Factory, dict[str, Any]], FederatedAlgorithm] = lambda make, given: make(
+        **given
+    ),
 ) -> FederatedAlgorithm:
     """Build the method of this name for clients such as the federation's.
 
     `progress` is called within its rounds. `tell` receives a line on the memory of its rounds before the
     first one. Clients are executed by `map_clients` if given, else according to `config.execution`. States of
-    clients that exceed the memory lie in `folder`.
+    clients that exceed the memory lie in `folder`. `call` calls the factory with ingredients and settings.
 
     Raises:
         UsageError: the method or its ingredients cannot work with a value.
@@ -95,7 +99,7 @@ def make_algorithm(
             given = ingredients(
                 needed.takes, seen, federation, repeat, execution, map_clients, needed
             )
-            return factory(**given, **{**own, **settings})
+            return call(factory, {**given, **own, **settings})
 
     if needed.trains:
         return make({}, execution)

@@ -115,9 +115,6 @@ def _check_together(config: ConfigDict) -> None:
     if config.selection.settings == "cross_validated" and nothing_to_choose:
         wrong = f"selection.candidates has no values for {', '.join(chosen)}"
         raise refused(config, "selection.settings", wrong, "add some, or use 'given'")
-    if max(config.audit.rounds, default=0) > config.rounds:
-        allowed = f"use rounds from 1 to rounds={config.rounds}"
-        raise refused(config, "audit.rounds", allowed=allowed)
     check_views(config)
 
 

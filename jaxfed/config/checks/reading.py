@@ -23,6 +23,7 @@ from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.checks.check import check
 from jaxfed.config.keys import flatten, parents
 from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
+from jaxfed.config.sections import reader_of
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
@@ -152,14 +153,14 @@ def _pseudo_labels_taken(config: ConfigDict, name: str) -> set[str]:
 
 
 def check_given(
-    config: ConfigDict, overrides: Sequence[str], *, audited: bool = False
+    config: ConfigDict, overrides: Sequence[str], *, command: str = ""
 ) -> tuple[str, ...]:
     """Check that every override of the user is in effect in the run.
 
     Args:
         config: the config without the overrides, such as a file's, with references between keys.
         overrides: `KEY=VALUE`, as the user gave them; the config with them is already checked.
-        audited: True if membership inference runs, which reads the section `audit`.
+        command: the entry, which may read a section of its own (`Section.reader`).
 
     Returns:
         The overrides that change something; with some data one of them may still have no effect
@@ -168,7 +169,7 @@ def check_given(
     Raises:
         UsageError: names the first key that nothing reads, its value, and the reason.
     """
-    given = Given(audited)
+    given = Given(command)
     for line in given.unread(config, overrides).values():
         raise UsageError(line)
     return tuple(text for text in overrides if _key(text) in given.read)
@@ -181,8 +182,8 @@ class Given:
         read: the keys that have been in effect so far.
     """
 
-    def __init__(self, audited: bool = False) -> None:
-        self._audited = audited
+    def __init__(self, command: str = "") -> None:
+        self._command = command
         self.read: set[str] = set()
         self._unread: dict[str, str] = {}
 
@@ -191,7 +192,7 @@ class Given:
         left = [text for text in overrides if _key(text) not in self.read]
         if not left:
             return self._unread
-        run = Run(with_overrides(base, overrides), self._audited)
+        run = Run(with_overrides(base, overrides), self._command)
         for text in left:
             others = [other for other in overrides if other is not text]
             changed, counts = self._effect(run, base, others)
@@ -212,7 +213,7 @@ class Given:
             changed = {key for key in every if run.values.get(key, ...) != before.get(key, ...)}
             if all(map(run.objection, changed)):
                 check(without)
-                there = Run(without, self._audited)
+                there = Run(without, self._command)
                 return bool(changed), not all(map(there.objection, changed))
         except UsageError:  # other settings depend on the override
             pass
@@ -226,8 +227,8 @@ class Run:
         values: dotted key -> value.
     """
 
-    def __init__(self, config: ConfigDict, audited: bool = False) -> None:
-        self._config, self._audited = config, audited
+    def __init__(self, config: ConfigDict, command: str = "") -> None:
+        self._config, self._command = config, command
         self.values = dict(flatten(config.to_dict()))
         self._seen = {name: keys_seen_by(config, name) for name in methods.chosen(config)}
 
@@ -236,8 +237,8 @@ class Run:
         names, section = ", ".join(self._seen), key.partition(".")[0]
         if key in _OF_THE_RUN or section in _WAYS_TO_RUN:
             return ""
-        if section == "audit":
-            return "" if self._audited else "launch.audit alone reads it; leave it out"
+        if reader := reader_of(section):
+            return "" if reader == self._command else f"{reader} alone reads it; leave it out"
         reasons = [self._unmet(seen, key) for seen in self._seen.values() if key in seen]
         if reasons:
             return "" if "" in reasons else reasons[0]

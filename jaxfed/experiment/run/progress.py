@@ -124,25 +124,12 @@ class RunProgress(Terminal):
         remarks: Sequence[str] = (),
     ) -> None:
         """Print the final table with these method names, then the remarks and the location of the results."""
-        self._show(*results_table(algorithms, names))
+        self.show_table(*results_table(algorithms, names))
         for line in remarks:
             self.say(line)
         self.say(f"results are in {where}")
 
-    def show_audit(
-        self,
-        headings: Sequence[str],
-        rows: Iterable[Sequence[str]],
-        notes: Sequence[str],
-        where: str,
-    ) -> None:
-        """Print the table of vulnerabilities, its footnotes, and the location of the audit."""
-        self._show(headings, rows, num_texts=2, title="membership inference, strongest attack")
-        for line in notes:
-            self.say(self.printable(line))
-        self.say(f"the audit is in {where}")
-
-    def _show(
+    def show_table(
         self,
         headings: Sequence[str],
         rows: Iterable[Sequence[str]],

@@ -269,7 +269,6 @@ def _point(workdir: Path, content: Mapping[str, Any], runs: Mapping[str, Run]) -
     return PointRecord(name, content["overrides"], run, _failure(workdir, name), reused)
 
 
-AUDIT = "audit/audit.json"
 # Optional keys that reports rely on: key -> type; a type in a list is that of all values.
 _CONFIG = {"seed": int, "num_repeats": int, "algorithm": str, "paper_table": str}
 _SUMMARY = {
@@ -311,11 +310,6 @@ def _failure(workdir: Path, point: str) -> str:
     """Return the sweep's note on why the last process of a point failed; "" if it did not fail."""
     file = workdir / "logs" / f"{point}.failure"
     return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
-
-
-def read_audit(place: Path) -> dict[str, Any] | None:
-    """Read audit.json of the run in a directory; None if it has no audit."""
-    return read_json(place, AUDIT) if (place / AUDIT).exists() else None
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

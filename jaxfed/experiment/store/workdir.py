@@ -10,7 +10,7 @@
     states/          METHOD-REPEAT/, the selected state, and METHOD-REPEAT-last/, the last one;
                      without a selection METHOD-REPEAT/ is the last
     predictions/     METHOD-REPEAT.csv.gz, the method's predictions (`jaxfed.experiment.run.save_outputs`)
-    audit/           observations of the attacks and their results (`jaxfed.experiment.audit.audit`)
+    audit/           observations of the attacks and their results (`jaxfed.audit`)
     plots/           pictures made at the end
     tracking.jsonl   rounds that trackers have logged (`jaxfed.experiment.tracking.tracking`)
     tensorboard/     METHOD-REPEAT/, event files (`jaxfed.experiment.tracking.tensorboard`)
@@ -46,7 +46,7 @@ from jaxfed.experiment.store.manifest import (
     manifest_of,
     read_json,
 )
-from jaxfed.experiment.store.records import AUDIT, Run, read_metrics
+from jaxfed.experiment.store.records import Run, read_metrics
 from jaxfed.host import storage
 from jaxfed.host.safe_files import Damaged, content_of, json_object
 
@@ -61,13 +61,17 @@ _FREE = tuple(
 )
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
-_PREDICTIONS, _AUDIT = "predictions", "audit"
+_PREDICTIONS = "predictions"
+ATTACHED = ("audit",)  # folders of what observes a run and adds results, FOLDER/FOLDER.json
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
     *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),
-    *(_AUDIT, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
+    *(*ATTACHED, _PLOTS, TRACKING, TENSORBOARD, NETWORK, _DATA, MANIFEST),
 )  # beside config.json
-_IN_MANIFEST = (_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, AUDIT, NETWORK)
+_IN_MANIFEST = (
+    *(_CONFIG, _DATA, _METRICS, _PARTITION, _PREDICTIONS, *STATES, NETWORK),
+    *(f"{name}/{name}.json" for name in ATTACHED),
+)
 TO_RESUME = (_CONFIG, _DATA, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING)
 
 # Hints for results that cannot be resumed: each entry point names its own flags or arguments.
@@ -87,11 +91,6 @@ class Workdir:
     def plots(self) -> Path:
         """Folder of the pictures."""
         return self.path / _PLOTS
-
-    @property
-    def audit(self) -> Path:
-        """Folder of the audit."""
-        return self.path / _AUDIT
 
     @property
     def checkpoints(self) -> Path:

@@ -1,1 +1,1 @@
-"""Whole documents: the report of runs, its HTML page, audits, bounds."""
+"""Whole documents: the report of runs, its HTML page, bounds."""

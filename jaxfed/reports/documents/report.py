@@ -3,7 +3,7 @@
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,11 @@ from jaxfed.experiment.store.records import (
     Sweep,
     find,
     ordered_methods,
-    read_audit,
 )
 from jaxfed.host import storage
 from jaxfed.host.location import location
 from jaxfed.paper_numbers import paper_table
 from jaxfed.reports.documents import page
-from jaxfed.reports.documents.audit import audit_table, vulnerability_figure
 from jaxfed.reports.documents.sections import HOW, Picture, Section, origins
 from jaxfed.reports.figures import line_figures, plots, png, reliability_figure
 from jaxfed.reports.figures.style import MOST_LINES
@@ -49,12 +47,20 @@ from jaxfed.reports.tables.sweep_tables import beside_tables, family_tables, oth
 from jaxfed.reports.tables.tables import Table
 from jaxfed.reports.tables.target_table import target_table
 
+# A run, and a function: folder, parts of a name -> file name -> further tables and pictures of the run.
+Added = Callable[[Run, Callable[..., str]], Sequence[Table | Picture]]
+
+
+def _nothing(run: Run, take: Callable[..., str]) -> Sequence[Table | Picture]:
+    return ()
+
 
 def write_report(
     workdirs: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     *,
     target: float | None = None,
+    added: Added = _nothing,
 ) -> Path:
     """Write report.html, report.md, tables/*.csv and plots/*.png for all runs under `workdirs`.
 
@@ -62,6 +68,7 @@ def write_report(
         workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
         out: output folder; `report` in the first workdir if not given.
         target: accuracy in [0, 1]; each run gets a table of what its methods take to it.
+        added: further tables and pictures of a run, of what was attached to it.
 
     Returns:
         The path of report.html.
@@ -70,7 +77,7 @@ def write_report(
         UsageError: a workdir is missing or holds no run, or `out` cannot be written.
     """
     given = None if out is None else location(out, "--out")
-    sections = build(workdirs, target)
+    sections = build(workdirs, target, added)
     folder = given or location(workdirs[0], "WORKDIR") / "report"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +98,11 @@ def write_report(
     return folder / "report.html"
 
 
-def build(workdirs: Sequence[str | os.PathLike[str]], target: float | None = None) -> list[Section]:
+def build(
+    workdirs: Sequence[str | os.PathLike[str]],
+    target: float | None = None,
+    added: Added = _nothing,
+) -> list[Section]:
     """Return the sections: an overview of several runs, each sweep, each run, the papers' tables."""
     if not workdirs:
         raise UsageError("give a workdir of launch.run or launch.sweep")
@@ -103,7 +114,7 @@ def build(workdirs: Sequence[str | os.PathLike[str]], target: float | None = Non
     sections += [_sweep_section(sweep, names) for sweep in found.sweeps]
     if target is not None and not found.runs:
         raise UsageError(f"--target={target:g}: for runs alone, and there is none here")
-    sections += [_run_section(run, names, target) for run in found.runs]
+    sections += [_run_section(run, names, target, added) for run in found.runs]
     return sections + _papers(found, names)
 
 
@@ -143,7 +154,7 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)))
 
 
-def _run_section(run: Run, names: _Names, target: float | None) -> Section:
+def _run_section(run: Run, names: _Names, target: float | None, added: Added) -> Section:
     if not run.finished:
         return Section(run.name, "run", (), (os.fspath(run.workdir),))
     table = tables.run_table(run, names.take("tables", run.name))
@@ -169,14 +180,7 @@ def _run_section(run: Run, names: _Names, target: float | None) -> Section:
         else target_table(run, target, names.take("tables", run.name, "target"))
     )
     found_there = _there(taken, sites.table_of(run, names.take("tables", run.name, "sites")))
-    parts: list[Table | Picture] = [table, *found_there, *pictures, *_there(chosen)]
-    found = read_audit(run.workdir)
-    if found is not None:
-        draw = partial(vulnerability_figure, found["methods"], methods_of([run]))
-        parts += [
-            audit_table(found, run, names.take("tables", run.name, "audit")),
-            Picture(names.take("plots", run.name, "audit"), _AUDIT_CAPTION, draw),
-        ]
+    parts = [table, *found_there, *pictures, *_there(chosen), *added(run, names.take)]
     return Section(run.name, "run", tuple(parts), origin=provenance([run]))
 
 
@@ -185,10 +189,6 @@ def _there(*found: Table | None) -> tuple[Table, ...]:
 
 
 _MOST_KEYS = 5  # differing settings with a column in the overview, and as many named below it
-_AUDIT_CAPTION = (
-    "Accuracy against membership inference; bars are 95 % intervals and deviations over repeats. Left and up "
-    "is better; gray is what never leaves a client."
-)
 _CLIENTS_CAPTION = (
     "Thin lines are clients' own models in the first repeat, thick ones the mean over clients and repeats. "
     "Below, the deviation over clients (divisor M), mean and one sample deviation over repeats."

@@ -13,8 +13,7 @@ step. A method is a `LocalUpdate`, the name of its source of labels, and the par
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +21,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
-from jaxfed.federation.attack_surface import View, Views
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
@@ -93,7 +91,6 @@ def federated_training(
         parts.checked_state,
         partial(one_round, parts, simulated(parts, trained)),
         course=parts.course,
-        views=partial(_views, cache(partial(_make_views, parts))),
         sides=partial(_sides, parts),
         **evaluation(classifier)._asdict(),
     )
@@ -247,21 +244,3 @@ def _sides(parts: Parts) -> Sides:
     from jaxfed.training.round.network.server_side import training_sides
 
     return training_sides(parts, trained, one_round)
-
-
-def _views(made: Callable[[], Views], *given: Any) -> list[View]:
-    return made()(*given)
-
-
-def _make_views(parts: Parts) -> Views:
-    from jaxfed.training.round.training_cohort import places_of
-    from jaxfed.training.round.update_views import RECORDING, parameter_views
-
-    training = parts.training.with_server(aggregate=RECORDING)
-    recording = replace(parts, training=training)
-    return parameter_views(
-        lambda: partial(one_round, recording, simulated(recording, trained)),
-        parts.classifier,
-        training.execution.clients_multiple,
-        partial(places_of, parts) if training.training_cohort_size else None,
-    )

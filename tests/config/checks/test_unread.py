@@ -26,10 +26,10 @@ TIMED = "clock.seconds_per_example=0.01"
 LABELS, BY_SHARE = "federation.labeled_fraction=0.05", "federation.num_labeled=0"
 
 
-def given(spec, *overrides, audited=False):
+def given(spec, *overrides, command=""):
     config = file.read(spec)
     check.check(with_overrides(config, overrides))
-    check_given(config, overrides, audited=audited)
+    check_given(config, overrides, command=command)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_counts_is_accepted(spec, overrides):
 
 
 def test_an_audit_reads_its_section():
-    given("audit.py", "audit.members=5", audited=True)
+    given("audit.py", "audit.members=5", command="launch.audit")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_documented_commands_set_nothing_in_vain(page):
             if entry == "sweep":
                 sweep_plan.plan(*specs, overrides, grid)
             else:
-                given(*specs, *overrides, audited=entry == "audit")
+                given(*specs, *overrides, command=f"launch.{entry}")
         except UsageError as error:
             if "is not installed: pip install" not in str(error):
                 raise

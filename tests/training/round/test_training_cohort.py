@@ -16,6 +16,7 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
+from jaxfed.audit.surface import surface_of
 from jaxfed.federation.cohort import arranged
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.round.training_cohort import training_places
@@ -111,13 +112,17 @@ def test_clients_of_unequal_sizes_are_divided_as_padded_ones():
     assert_close(ragged.model, padded.model)
 
 
+def seen_of(algorithm):
+    return surface_of(fedavg, {}, algorithm)
+
+
 def test_an_audit_sees_the_models_of_those_that_train():
     few, every = labeling(3), labeling(0)
     state, cohort = few.init(KEY, HALF), HALF.cohort([5, 4, 3, 2, 1, 0])
     places = training_places(HALF.cohort(), 3, KEY)
     after, _ = few.round(state, cohort, KEY)
-    found = few.views(state, after, cohort, KEY)[0]
-    expected = every.views(state, after, HALF.cohort(places.tolist()), KEY)[0]
+    found = seen_of(few).views(state, after, cohort, KEY)[0]
+    expected = seen_of(every).views(state, after, HALF.cohort(places.tolist()), KEY)[0]
     assert found.client.tolist() == expected.client.tolist() == places.tolist()
     np.testing.assert_array_equal(found.answers(HALF.x[:8]), expected.answers(HALF.x[:8]))
 

@@ -3,12 +3,14 @@
 import jax
 import numpy as np
 import pytest
+from shown_methods import shown
 
 from jaxfed.algorithms.xclp import late_points, xclp
 from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.settings import HERE
 
 KEY = jax.random.key(5)
 SMALL = (
@@ -78,7 +80,9 @@ def test_who_looks_sees_the_graph_of_the_round(federation):
     """An audit asks the labeling that is attacked: late points are not in it."""
     seen = []
     for of, fraction in ((federation, 0.5), (without_late(federation)[0], 0.0), (federation, 0.0)):
-        view, *_ = xclp(**SETTINGS, late_fraction=fraction).views(None, None, of.cohort(), KEY)
+        view, *_ = shown(xclp, **SETTINGS, execution=HERE, late_fraction=fraction).views(
+            None, None, of.cohort(), KEY
+        )
         seen.append(view.answers(np.asarray(federation.x)[:6]))
     np.testing.assert_array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[0], seen[2])

@@ -15,18 +15,18 @@ from rich.console import Console
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.api.conduct import conduct, present
+from jaxfed.audit.audit import Audit
+from jaxfed.audit.files import AuditFiles
+from jaxfed.audit.report import parts_of, vulnerability_table
+from jaxfed.audit.shadow_plans import shadow_plan, student_plan
+from jaxfed.audit.views import Instruction
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
-from jaxfed.experiment.audit.audit import Audit, check_audited
-from jaxfed.experiment.audit.audit_files import AuditFiles
-from jaxfed.experiment.audit.shadow_plans import shadow_plan, student_plan
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.attack_surface import Instruction
 from jaxfed.host.interruption import Interruption
-from jaxfed.reports.documents.audit import HEADINGS, vulnerability_table
 from jaxfed.reports.documents.report import write_report
 
 SPEC = "--config=ml_collections_configs/audit.py:smoke"
@@ -64,15 +64,15 @@ def audited(tmp_path_factory):
     place = tmp_path_factory.mktemp("audit") / "run"
     config = config_of(*ONE_ROUND)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("jaxfed.audit.sightings"), "_DRAWS", 1)
-        run(config, place, audited=True)
+        patch.setattr(import_module("jaxfed.audit.evidence"), "_DRAWS", 1)
+        run(config, place, attach=Audit)
     return config, place
 
 
 @pytest.fixture(scope="module")
 def audited_in_full(tmp_path_factory):
     place = tmp_path_factory.mktemp("audit") / "run"
-    run(config_of(*TREES), place, audited=True)
+    run(config_of(*TREES), place, attach=Audit)
     return place
 
 
@@ -167,7 +167,7 @@ def test_an_audit_resumes_from_what_it_has_seen(audited, tmp_path):
     shadow = next((again / "audit" / "shadows").glob("0-*"))
     shadow.unlink()
     kept = {path: path.stat().st_mtime_ns for path in (again / "audit" / "sightings").iterdir()}
-    run(config, again, audited=True)
+    run(config, again, attach=Audit)
     assert found(again) == found(place)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert shadow.exists()
@@ -180,7 +180,7 @@ def test_cohorts_that_differ_between_audited_rounds(tmp_path):
         "audit.shadows=0",
     )
     place = tmp_path / "run"
-    run(config, place, audited=True)
+    run(config, place, attach=Audit)
     with (place / "audit" / "attacks.csv").open() as stream:
         rows = {int(r["round"]): r for r in csv.DictReader(stream) if r["attack"] == "loss"}
     in_one, in_another, over_both = (int(rows[number]["members"]) for number in (1, 2, 0))
@@ -211,7 +211,7 @@ def test_a_message_of_clients_without_targets_is_named_and_not_judged(audited, t
 
 def test_a_strongest_attack_that_cannot_be_judged_is_noted(audited, monkeypatch):
     config, place = audited
-    monkeypatch.setattr("jaxfed.experiment.audit.audit.strongest", lambda *_: None)
+    monkeypatch.setattr("jaxfed.audit.audit.strongest", lambda *_: None)
     with io.StringIO() as stream:
         with RunProgress(config.to_dict(), Console(file=stream, width=300)) as progress:
             results = Audit(config, Simulation(config), Workdir(place), progress).results({})
@@ -230,13 +230,10 @@ def test_the_entry_shows_what_it_found(audited, tmp_path, monkeypatch):
     shutil.copytree(place, again)
     (again / "summary.json").unlink()
     shown = []
-    monkeypatch.setattr(RunProgress, "show_audit", lambda _, *told: shown.append(told))
+    monkeypatch.setattr("jaxfed.audit.audit.show_audit", lambda _, run: shown.append(run))
     arguments = [SPEC, f"--workdir={again}", *(f"--config.{setting}" for setting in ONE_ROUND)]
     assert invoke(arguments, main=audit.main)[0] == 0
-    ((headings, rows, _, where),) = shown
-    assert (headings[:3], where) == (HEADINGS[:3], str(again / "audit"))
-    assert len(rows) == len(found(place)["methods"])
-    assert "XCLP" in {row[0] for row in rows}
+    assert [run.workdir for run in shown] == [again]
 
 
 def test_the_console_table(audited):
@@ -244,7 +241,7 @@ def test_the_console_table(audited):
     with io.StringIO() as stream:
         console = Console(file=stream, width=200)
         progress = RunProgress({"num_repeats": 1, "rounds": 1, "baselines": ()}, console)
-        present(progress, place, audited=True)
+        Audit.present(progress, present(progress, place))
         text = stream.getvalue().partition("strongest attack")[2]
     assert f"the audit is in {place / 'audit'}" in text
     assert "† Of a method that is tested on nothing held out" in text
@@ -259,7 +256,7 @@ def test_the_console_table(audited):
 
 def test_the_report_shows_it(audited, tmp_path):
     _, place = audited
-    text = write_report([place], tmp_path).with_name("report.md").read_text()
+    text = write_report([place], tmp_path, added=parts_of).with_name("report.md").read_text()
     auc = next(row["auc"] for row in found(place)["methods"] if row["method"] == "fedct")
     assert "### run: membership inference" in text
     assert f"| {auc:.3f} |" in text
@@ -287,7 +284,7 @@ def test_a_student_is_attacked_by_students(tmp_path):
     setting = ("num_repeats=1", "baselines=per_client_lp", "pate.teacher_rounds=2")
     config = config_of("algorithm=pate", *(s for s in TREES if "baselines" not in s), *setting)
     place = tmp_path / "run"
-    run(config, place, audited=True)
+    run(config, place, attach=Audit)
     with (place / "audit" / "attacks.csv").open() as stream:
         by = {(row["message"], row["shadows"]) for row in csv.DictReader(stream)}
     assert by == {
@@ -301,7 +298,7 @@ def test_a_student_is_attacked_by_students(tmp_path):
     before = found(place)
     (place / "summary.json").unlink()
     written = kept.stat().st_mtime_ns
-    run(config, place, audited=True)
+    run(config, place, attach=Audit)
     assert found(place) == before
     assert kept.stat().st_mtime_ns == written
 
@@ -330,11 +327,11 @@ def test_runs_without_an_audit_are_refused(tmp_path):
     place = tmp_path / "run"
     run(config, place)
     with pytest.raises(UsageError, match="without an audit"):
-        check_audited(place)
+        Audit.check_finished(place)
     with pytest.raises(UsageError, match="without an audit"):
-        run(config, place, audited=True)
-    run(config, place, audited=True, overwrite=True)
-    assert check_audited(place) is None
+        run(config, place, attach=Audit)
+    run(config, place, attach=Audit, overwrite=True)
+    Audit.check_finished(place)
 
 
 def test_plans_follow_what_a_method_trains():
@@ -346,9 +343,13 @@ def test_plans_follow_what_a_method_trains():
     }
     assert plans["xclp"] is None
     assert plans["fedct"].identity == plans["fedavg"].identity == plans["centralized"].identity
-    assert plans["fedct"].instructions == [[Instruction(3)]] * 4
+    assert plans["fedct"].train.keywords["instructions"] == [[Instruction(3)]] * 4
     assert plans["pate"].rounds == 1  # of teachers
     assert plans["pate"].identity != plans["fedct"].identity
+
+
+def schooling_of(plan):
+    return plan.train.keywords["schooling"]
 
 
 def test_students_are_planned_by_their_method():
@@ -362,7 +363,7 @@ def test_students_are_planned_by_their_method():
     config = config_of(*wisely)
     federation = Simulation(config).federation(0)
     plan = student_plan(config, "pate", federation, 0)
-    assert plan.schooling[:-1] == ((20,) * 5, 5, 3, 6, 2, 6)
+    assert schooling_of(plan)[:-1] == ((20,) * 5, 5, 3, 6, 2, 6)
     assert student_plan(config, "fedct", federation, 0) is None
     for other in ("pate.gamma=0.1", "pate.student_steps=7", "training.learning_rate=0.5"):
         assert (
@@ -370,11 +371,11 @@ def test_students_are_planned_by_their_method():
         )
     noisy = student_plan(config_of(*wisely, "pate.gamma=0.1"), "pate", federation, 0)
     votes = np.zeros((5, 200), np.int32)
-    labels = [one.schooling.vote(votes, jax.random.key(0))[0] for one in (plan, noisy)]
+    labels = [schooling_of(one).vote(votes, jax.random.key(0))[0] for one in (plan, noisy)]
     assert (labels[0] == 0).all()
     assert (labels[1] > 0).any()
     few = student_plan(config_of(*wisely, "cohort_size=2"), "pate", federation, 0)
-    assert few.schooling.voters == 2
+    assert schooling_of(few).voters == 2
 
 
 def test_the_first_repeat_is_dealt_out_once_before_the_workdir(tmp_path, monkeypatch):
@@ -387,10 +388,10 @@ def test_the_first_repeat_is_dealt_out_once_before_the_workdir(tmp_path, monkeyp
 
     monkeypatch.setattr("jaxfed.api.conduct.open_for_all", stop)
     with pytest.raises(KeyboardInterrupt):
-        run(config_of(*TREES), tmp_path, audited=True)
+        run(config_of(*TREES), tmp_path, attach=Audit)
     assert sorted(seeds) == [0, 0, 1]
     with pytest.raises(UsageError, match=r"audit\.population=5000"):
-        run(config_of(*TREES, "audit.population=5000"), tmp_path, audited=True)
+        run(config_of(*TREES, "audit.population=5000"), tmp_path, attach=Audit)
 
 
 def test_looking_changes_no_round(audited, tmp_path, monkeypatch):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxfed.audit import Shadows, Sighting
-from jaxfed.federation.attack_surface import Instruction
+from jaxfed.audit.evidence import Sighting
+from jaxfed.audit.shadows import Shadows
+from jaxfed.audit.views import Instruction
 from jaxfed.host import safe_files, storage
 
 _Place = tuple[str, int, int]  # method, repeat, round

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import softmax
+from shown_methods import shown
 from toy_learner import NUM_CLASSES, NUM_CLIENTS, clients, toy
 
 from jaxfed.algorithms.centralized import centralized
@@ -18,15 +19,20 @@ from jaxfed.algorithms.pate import pate
 from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.algorithms.pooled_lp import pooled_lp
 from jaxfed.algorithms.xclp import xclp
-from jaxfed.audit import AuditTargets, shadow_answers
+from jaxfed.audit.evidence import AuditTargets
+from jaxfed.audit.shadows import shadow_answers
+from jaxfed.audit.views import ANYBODY, CLIENT, COALITION, SERVER
 from jaxfed.data import Partition
-from jaxfed.federation.attack_surface import ANYBODY, CLIENT, COALITION, SERVER
+from jaxfed.federation.execution.settings import HERE
 
 FEDERATION = clients()
 U, COHORT = FEDERATION.public_examples, FEDERATION.cohort()
 X = FEDERATION.x[:9]
 KEY = jax.random.key(0)
 PUBLIC = {"learner": toy(), "public": U, "num_classes": NUM_CLASSES}
+
+
+GRAPH = {"num_classes": NUM_CLASSES, "execution": HERE}
 
 
 def networks(**own):
@@ -60,12 +66,14 @@ def drawn_networks(**own):
 FEDMD = {"transfer_steps": 1, "private_steps": 2, "digest_steps": 1, "revisit_steps": 1}
 DISTILLATION = {"network": drawn_networks, "public": U, "num_classes": NUM_CLASSES}
 TEACHING = {
-    "fedct": lambda: fedct(**PUBLIC, steps=2),
-    "distributed_distillation": lambda: distributed_distillation(**DISTILLATION, steps=2, rho=0.5),
-    "dsfl": lambda: dsfl(**DISTILLATION, subset=10, steps=2, distill_steps=3),
-    "fedmd": lambda: fedmd(**DISTILLATION, public_labels=None, **FEDMD),
-    "fedmd, public labels": lambda: fedmd(
-        **DISTILLATION, public_labels=FEDERATION.y[FEDERATION.public], **FEDMD
+    "fedct": lambda: shown(fedct, **PUBLIC, steps=2),
+    "distributed_distillation": lambda: shown(
+        distributed_distillation, **DISTILLATION, steps=2, rho=0.5
+    ),
+    "dsfl": lambda: shown(dsfl, **DISTILLATION, subset=10, steps=2, distill_steps=3),
+    "fedmd": lambda: shown(fedmd, **DISTILLATION, public_labels=None, **FEDMD),
+    "fedmd, public labels": lambda: shown(
+        fedmd, **DISTILLATION, public_labels=FEDERATION.y[FEDERATION.public], **FEDMD
     ),
 }
 BY_SCORE, BY_LABEL = {"public_loss": "score_l1"}, {"public_loss": "label"}
@@ -79,7 +87,7 @@ MADE = {
 
 
 def test_labels_are_those_that_clients_agree_on():
-    after, (view,) = seen_of(fedct(**PUBLIC, steps=2))
+    after, (view,) = seen_of(shown(fedct, **PUBLIC, steps=2))
     assert (view.kind, view.client.tolist()) == ("labels", list(range(NUM_CLIENTS)))
     marks = view.answers(U)
     assert set(np.unique(marks)) == {0.0, 1.0}
@@ -87,7 +95,7 @@ def test_labels_are_those_that_clients_agree_on():
 
 
 def test_a_forged_set_of_any_size_is_answered():
-    _, (view,) = seen_of(fedct(**PUBLIC, steps=2), cohort=FEDERATION.cohort([2, 0]))
+    _, (view,) = seen_of(shown(fedct, **PUBLIC, steps=2), cohort=FEDERATION.cohort([2, 0]))
     assert view.client.tolist() == [0, 2]
     assert view.answers(X).shape == (2, len(X), NUM_CLASSES)
 
@@ -98,16 +106,16 @@ def test_a_forged_set_of_any_size_is_answered():
 @pytest.mark.parametrize("release", ["xor", "randomized_response"])
 def test_labels_with_noise_are_those_that_left(release, sensitivity):
     noise = {"release": release, "epsilon": 60.0 if "rows" in sensitivity else 20.0, **sensitivity}
-    after, (view,) = seen_of(fedct(**PUBLIC, steps=2, **noise))
+    after, (view,) = seen_of(shown(fedct, **PUBLIC, steps=2, **noise))
     marks = view.answers(U)
     np.testing.assert_array_equal(marks.sum(axis=0).argmax(axis=1), after.label)
-    _, (plain,) = seen_of(fedct(**PUBLIC, steps=2))
+    _, (plain,) = seen_of(shown(fedct, **PUBLIC, steps=2))
     assert (marks != plain.answers(U)).any()
 
 
 def test_under_masks_a_histogram_is_seen():
-    after, (view,) = seen_of(fedct(**PUBLIC, steps=2, sums="masked"))
-    _, (plain,) = seen_of(fedct(**PUBLIC, steps=2))
+    after, (view,) = seen_of(shown(fedct, **PUBLIC, steps=2, sums="masked"))
+    _, (plain,) = seen_of(shown(fedct, **PUBLIC, steps=2))
     assert (view.kind, view.client.tolist()) == ("counts", [-1])
     np.testing.assert_allclose(view.answers(X)[0], plain.answers(X).mean(axis=0))
     np.testing.assert_array_equal(view.answers(U)[0].argmax(axis=1), after.label)
@@ -115,17 +123,19 @@ def test_under_masks_a_histogram_is_seen():
 
 def test_distillation_shows_probabilities():
     method = {"network": networks, "public": U, "num_classes": NUM_CLASSES, "steps": 2}
-    after, (view,) = seen_of(distributed_distillation(**method))
+    after, (view,) = seen_of(shown(distributed_distillation, **method))
     assert view.kind == "probabilities"
     np.testing.assert_allclose(view.answers(U).mean(axis=0), after.soft, atol=1e-6)
-    _, (summed,) = seen_of(distributed_distillation(**method, sums="masked"))
+    _, (summed,) = seen_of(shown(distributed_distillation, **method, sums="masked"))
     assert summed.client.tolist() == [-1]
     np.testing.assert_allclose(summed.answers(X)[0], view.answers(X).mean(axis=0), atol=1e-6)
 
 
 def test_scores_show_their_softmax():
     own = {"transfer_steps": 0, "private_steps": 2, "digest_steps": 1, "revisit_steps": 2}
-    method = fedmd(network=networks, public=U, public_labels=None, num_classes=NUM_CLASSES, **own)
+    method = shown(
+        fedmd, network=networks, public=U, public_labels=None, num_classes=NUM_CLASSES, **own
+    )
     after, (view,) = seen_of(method)
     scores = networks().scores(after.learner, np.arange(NUM_CLIENTS), X)
     np.testing.assert_allclose(view.answers(X), softmax(scores, axis=-1), atol=1e-6)
@@ -133,7 +143,7 @@ def test_scores_show_their_softmax():
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 def test_votes_counts_and_the_student(gamma):
-    method = pate(**PUBLIC, server_learner=toy(), steps=2, gamma=gamma)
+    method = shown(pate, **PUBLIC, server_learner=toy(), steps=2, gamma=gamma)
     after, (votes, counts, student) = seen_of(method)
     assert [view.kind for view in (votes, counts, student)] == ["labels", "counts", "probabilities"]
     assert [view.adversary for view in (votes, counts, student)] == [SERVER, SERVER, ANYBODY]
@@ -145,25 +155,25 @@ def test_votes_counts_and_the_student(gamma):
 
 
 def test_before_the_vote_nothing_is_seen():
-    method = pate(**PUBLIC, server_learner=toy(), steps=2, teacher_rounds=2)
+    method = shown(pate, **PUBLIC, server_learner=toy(), steps=2, teacher_rounds=2)
     assert seen_of(method)[1] == []
     assert len(seen_of(method, rounds=2)[1]) == 3
 
 
 def test_points_of_reference():
-    _, (own,) = seen_of(local_learning(learner=toy(), num_classes=NUM_CLASSES, steps=2))
+    _, (own,) = seen_of(shown(local_learning, learner=toy(), num_classes=NUM_CLASSES, steps=2))
     assert not own.leaves
-    method = centralized(server_learner=toy(), num_classes=NUM_CLASSES, steps=2)
+    method = shown(centralized, server_learner=toy(), num_classes=NUM_CLASSES, steps=2)
     after, (pooled,) = seen_of(method)
     assert pooled.leaves
     assert pooled.client.tolist() == [-1]
     np.testing.assert_allclose(pooled.answers(X)[0], method.predict(after, X), atol=1e-6)
-    assert per_client_lp(num_classes=NUM_CLASSES).views is None
+    assert shown(per_client_lp, **GRAPH).views is None
 
 
 def test_labels_alone_are_marks_where_a_learner_has_no_more():
     learner = toy(has_probabilities=False)
-    _, (own,) = seen_of(local_learning(learner=learner, num_classes=NUM_CLASSES, steps=2))
+    _, (own,) = seen_of(shown(local_learning, learner=learner, num_classes=NUM_CLASSES, steps=2))
     assert own.kind == "labels"
     assert not own.leaves
 
@@ -179,13 +189,13 @@ ASKING = sorted(GRAPHS)
 
 def asked_graph(name, **changes):
     make, settings = GRAPHS[name]
-    method = make(num_classes=NUM_CLASSES, num_neighbors=3, **settings, **changes)
+    method = shown(make, **GRAPH, num_neighbors=3, **settings, **changes)
     return method, *seen_of(method)
 
 
 def test_one_more_client_asks_xclp():
     """Its rows of Z are those that it has as a client of the round, and it changes nobody's state."""
-    method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1)
+    method = shown(xclp, **GRAPH, num_bits=256, num_neighbors=1)
     after, (view, labels, distances) = seen_of(method)
     shares = view.answers(X)
     assert shares.shape == (1, len(X), NUM_CLASSES)
@@ -214,7 +224,7 @@ def test_one_more_client_asks_xclp():
     ],
 )
 def test_the_server_and_a_client_have_distances_with_every_protocol(settings, copies_at_zero):
-    method = xclp(num_classes=NUM_CLASSES, num_bits=256, num_neighbors=1, **settings)
+    method = shown(xclp, **GRAPH, num_bits=256, num_neighbors=1, **settings)
     *_, view = method.views(None, None, COHORT, KEY)
     assert view.adversary == COALITION
     assert (view.answers(X) == 0).all() == copies_at_zero

@@ -9,17 +9,21 @@ audit/vulnerability.png          accuracy against AUC
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxfed.experiment.run.progress import RunProgress
+from jaxfed.experiment.store.manifest import read_json
 from jaxfed.experiment.store.records import Run
-from jaxfed.experiment.store.workdir import write_json
+from jaxfed.experiment.store.workdir import ATTACHED, write_json
 from jaxfed.host import storage
 from jaxfed.host.csv_file import write_csv
+from jaxfed.reports.documents.sections import Picture
 from jaxfed.reports.figures.axes import fit
 from jaxfed.reports.figures.png import try_to_write
 from jaxfed.reports.figures.style import (
@@ -34,6 +38,9 @@ from jaxfed.reports.figures.style import (
 from jaxfed.reports.tables.method_names import USUAL, Methods, methods_of
 from jaxfed.reports.tables.tables import Cell, Table
 
+(FOLDER,) = ATTACHED
+_RESULTS = f"{FOLDER}/{FOLDER}.json"
+_SHOWN = 6  # columns of the table that a terminal has room for
 _NAME_SIZE = 8  # points
 _MOVES = 200  # iterations that separate overlapping names
 
@@ -44,6 +51,10 @@ COLUMNS = (
     *("tpr_at_none", "tpr_at_none_low", "tpr_at_none_high", "members", "others", "others_at_once"),
 )
 _IN_A_PERCENT = 100  # non-members needed to measure a false-positive rate of 1 %
+_CAPTION = (
+    "Accuracy against membership inference; bars are 95 % intervals and deviations over repeats. Left and up "
+    "is better; gray is what never leaves a client."
+)
 _ASKED = "†"
 _WHICH_ACCURACY = (
     f"{_ASKED} Of a method that is tested on nothing held out, and so has no test accuracy: that of its last "
@@ -55,8 +66,14 @@ HEADINGS = (
 )
 
 
-def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> None:
+def read_audit(place: Path) -> dict[str, Any] | None:
+    """Read audit.json of the run in a directory; None if it has no audit."""
+    return read_json(place, _RESULTS) if (place / _RESULTS).exists() else None
+
+
+def write_audit(audit: Mapping[str, Any], run: Run) -> None:
     """Write audit.json, its tables and its figure."""
+    folder, methods = run.workdir / FOLDER, methods_of([run])
     for name, rows in (
         ("vulnerability", audit["methods"]),
         ("messages", audit["messages"]),
@@ -68,6 +85,34 @@ def write_audit(audit: Mapping[str, Any], folder: Path, methods: Methods) -> Non
     write_json(folder / "audit.json", audit)
     file = folder / "vulnerability.png"
     try_to_write(lambda: vulnerability_figure(audit["methods"], methods), file)
+
+
+def show_audit(progress: RunProgress, run: Run) -> None:
+    """Print the table of vulnerabilities, its footnotes, and the location of the audit."""
+    if (audit := read_audit(run.workdir)) is None:
+        return
+    rows = [cells[:_SHOWN] for cells in table_rows(audit["methods"], methods_of([run]))]
+    title = "membership inference, strongest attack"
+    progress.show_table(HEADINGS[:_SHOWN], rows, num_texts=2, title=title)
+    for line in which_accuracy(audit["methods"]):
+        progress.say(progress.printable(line))
+    progress.say(f"the audit is in {run.workdir / FOLDER}")
+
+
+def parts_of(run: Run, take: Callable[..., str]) -> list[Table | Picture]:
+    """Return the table and the figure of an audited run for a report; [] for another run.
+
+    Args:
+        run: finished.
+        take: folder, parts of a name -> file name (`jaxfed.reports.documents.report`).
+    """
+    if (audit := read_audit(run.workdir)) is None:
+        return []
+    draw = partial(vulnerability_figure, audit["methods"], methods_of([run]))
+    return [
+        audit_table(audit, run, take("tables", run.name, FOLDER)),
+        Picture(take("plots", run.name, FOLDER), _CAPTION, draw),
+    ]
 
 
 def vulnerability_table(rows: Sequence[Mapping[str, Any]], methods: Methods = USUAL) -> str:

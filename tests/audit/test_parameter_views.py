@@ -9,13 +9,14 @@ import optax
 import pytest
 from flax import nnx
 from float64_training import cross_entropy, gradient, logits, softmax, weights_of
+from shown_methods import shown
 from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.federation.attack_surface import ANYBODY, SERVER
+from jaxfed.audit.views import ANYBODY, SERVER
 from jaxfed.federation.cohort import padded
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
@@ -24,9 +25,9 @@ FEDERATION = federation_of([10, 7, 5], num_labeled=5)
 X, Y = FEDERATION.x[FEDERATION.test], FEDERATION.y[FEDERATION.test]
 BATCHES = Batches("joint", 4, 2)
 METHODS = {
-    "fedavg": lambda: fedavg(training=training_of(BATCHES, batch_norm=True)),
-    "protofssl": lambda: protofssl(
-        training=training_of(BATCHES), task=PrototypeTask(3), unlabeled_query=3
+    "fedavg": lambda: shown(fedavg, training=training_of(BATCHES, batch_norm=True)),
+    "protofssl": lambda: shown(
+        protofssl, training=training_of(BATCHES), task=PrototypeTask(3), unlabeled_query=3
     ),
 }
 
@@ -69,7 +70,7 @@ def test_an_upload_is_the_round_of_its_client_alone(name):
 
 def test_the_servers_optimizer_changes_no_upload():
     step = aggregate.server_optimizer(optax.sgd(0.1))
-    other = fedavg(training=training_of(BATCHES, batch_norm=True, aggregate=step))
+    other = shown(fedavg, training=training_of(BATCHES, batch_norm=True, aggregate=step))
     seen = [
         algorithm.views(*played(algorithm, None, rounds=1)) for algorithm in (made("fedavg"), other)
     ]
@@ -80,7 +81,7 @@ def test_the_servers_optimizer_changes_no_upload():
 def test_the_server_sees_changes_before_its_noise():
     """DP-FedAvg of clients: uploads are FedAvg's, the mean that all others see is not."""
     whole = Batches("joint", 5, 1)  # one step on all labels of a client
-    noisy = dp_fedavg(training=training_of(whole), noise_multiplier=5.0)
+    noisy = shown(dp_fedavg, training=training_of(whole), noise_multiplier=5.0)
     before, after, cohort, key = played(noisy, None, rounds=1)
     uploads, mean = noisy.views(before, after, cohort, key)
     assert [uploads.adversary, mean.adversary] == [SERVER, ANYBODY]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from whole_figures import assert_nothing_is_cut
 
-from jaxfed.reports.documents.audit import attack_text, vulnerability_figure, vulnerability_table
+from jaxfed.audit.report import attack_text, vulnerability_figure, vulnerability_table
 
 
 def test_a_table_and_a_figure():

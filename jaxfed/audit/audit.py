@@ -7,7 +7,7 @@
     audit/shadows/REPEAT-NAME.npz             predictions of the shadow models on the targets
 
 All arrays are deterministic. A killed run therefore continues from the files that exist
-(`jaxfed.experiment.audit.audit_files`; shadows: `jaxfed.experiment.audit.audit_shadows`).
+(`jaxfed.audit.files`; shadows: `jaxfed.audit.shadow_plans`).
 """
 
 from __future__ import annotations
@@ -16,38 +16,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.audit import (
-    Attacked,
-    AuditTargets,
-    Sighting,
-    Verdict,
-    attacks,
-    drawn_targets,
-    each,
-    has_enough,
-    messages,
-    over_repeats,
-    sightings,
-    strongest,
-)
-from jaxfed.audit.attacks import SHADOWS
+from jaxfed.audit.attacks import SHADOWS, Attacked, attacks
+from jaxfed.audit.evidence import AuditTargets, Sighting, drawn_targets, sightings
+from jaxfed.audit.files import AuditFiles
+from jaxfed.audit.report import FOLDER, read_audit, show_audit, write_audit
+from jaxfed.audit.shadow_plans import AuditShadows
+from jaxfed.audit.surface import Surface, surface_of
+from jaxfed.audit.verdict import Verdict, each, has_enough, messages, over_repeats, strongest
+from jaxfed.audit.views import NOBODY, SEEN_BY
 from jaxfed.config import methods
+from jaxfed.config.build.assembly import Factory, make_algorithm
 from jaxfed.config.data.simulation import Simulation
+from jaxfed.config.keys import refused
 from jaxfed.errors import Unresumable, UsageError
-from jaxfed.experiment.audit.audit_files import AuditFiles
-from jaxfed.experiment.audit.audit_shadows import AuditShadows
 from jaxfed.experiment.run.loop import Observed
 from jaxfed.experiment.run.progress import RunProgress
-from jaxfed.experiment.store.records import AUDIT
+from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import Workdir
-from jaxfed.federation.attack_surface import NOBODY, SEEN_BY
+from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.sampling import sample_clients
+from jaxfed.host.parallel import processes
 from jaxfed.privacy.membership.roc import exact_interval
 
 STRONGEST = "strongest"
@@ -61,7 +55,7 @@ _Key = tuple[
 
 @dataclass
 class Audit:
-    """The audit of one experiment.
+    """The audit of one experiment (`jaxfed.api.conduct.Attachment`).
 
     Attributes:
         config: resolved and checked.
@@ -74,12 +68,14 @@ class Audit:
     simulation: Simulation
     workdir: Workdir
     progress: RunProgress
+    command: ClassVar[str] = "launch.audit"
     _targets: dict[int, AuditTargets] = field(default_factory=dict)
+    _surfaces: dict[tuple[str, int], Surface] = field(default_factory=dict)
 
     @cached_property
     def files(self) -> AuditFiles:
         """Files that store the observations, instructions and shadow predictions."""
-        return AuditFiles(self.workdir.audit)
+        return AuditFiles(self.workdir.path / FOLDER)
 
     @cached_property
     def rounds(self) -> tuple[int, ...]:
@@ -93,6 +89,11 @@ class Audit:
             UsageError: an audit does not go with a method or the test examples; too few examples are held
                 out, or nobody has labels, or clients of an audited round have too few targets.
         """
+        if processes.are_several():
+            raise UsageError("--coordinator: an audit runs in one process only")
+        if max(self.config.audit.rounds, default=0) > self.config.rounds:
+            allowed = f"use rounds from 1 to rounds={self.config.rounds}"
+            raise refused(self.config, "audit.rounds", allowed=allowed)
         if self.config.federation.test == "clients":
             raise UsageError(
                 "config.federation.test='clients': an audit asks about examples that nobody holds, too; "
@@ -122,6 +123,30 @@ class Audit:
                     * ("round" in whose)
                 )
 
+    def begin(self) -> None:
+        """Create the folder of the audit in a workdir that is new, or was audited so far.
+
+        Raises:
+            UsageError: its rounds were played without an audit.
+        """
+        folder = self.workdir.path / FOLDER
+        if not folder.exists() and self.workdir.read_metrics():
+            raise Unresumable(f"--workdir={self.workdir.path}: {_NO_AUDIT}")
+        folder.mkdir(exist_ok=True)
+
+    def make(
+        self, config: ConfigDict, name: str, federation: Federation, repeat: int, **how: Any
+    ) -> FederatedAlgorithm:
+        """Make a method, as `make_algorithm`, and remember what it shows."""
+
+        def call(factory: Factory, given: dict[str, Any]) -> FederatedAlgorithm:
+            algorithm = factory(**given)
+            # Of several settings that cross-validation tries the first are the method's own.
+            self._surfaces.setdefault((name, repeat), surface_of(factory, given, algorithm))
+            return algorithm
+
+        return make_algorithm(config, name, federation, repeat, call=call, **how)
+
     def observe(self, observed: Observed) -> None:
         """Record the messages of a round if it is one of `rounds`.
 
@@ -129,22 +154,45 @@ class Audit:
         saved in every round up to the last observed one.
         """
         looked_at = {min(number, observed.last_round) for number in self.rounds}
-        algorithm, played = observed.algorithm, observed.played
+        surface, played = self._surfaces[observed.name, observed.repeat], observed.played
         place = observed.name, observed.repeat, played.round
         shown = played.before, played.after, played.cohort, played.key
         if (
-            algorithm.instructions is not None
+            surface.instructions is not None
             and self.config.audit.shadows
             and played.round <= max(looked_at)
         ):
-            self.files.save_instructions(place, algorithm.instructions(*shown))
-        if played.round in looked_at and algorithm.views is not None:
+            self.files.save_instructions(place, surface.instructions(*shown))
+        if played.round in looked_at and surface.views is not None:
             federation = observed.federation
             targets = self._targets_of(observed.repeat, federation)
-            views = algorithm.views(*shown)
+            views = surface.views(*shown)
             if self.config.audit.shadows:
                 self._known(observed.name, observed.repeat, federation).play(views, played.round)
             self.files.save_sightings(place, sightings(views, federation, targets))
+        if played.round == observed.last_round:
+            del self._surfaces[observed.name, observed.repeat]
+
+    def finish(self, run: Run) -> None:
+        """Attack what was observed, and write the results into the folder of the audit."""
+        assert run.summary is not None
+        write_audit(self.results(run.summary["algorithms"]), run)
+
+    @staticmethod
+    def check_finished(place: Path) -> None:
+        """Check that the finished run in a directory was audited, and print where.
+
+        Raises:
+            UsageError: it was not.
+        """
+        if read_audit(place) is None:
+            raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
+        print(f"the audit is in {place / FOLDER}")
+
+    @staticmethod
+    def present(progress: RunProgress, run: Run) -> None:
+        """Print the table of vulnerabilities of a finished run."""
+        show_audit(progress, run)
 
     def results(self, algorithms: Mapping[str, Any]) -> dict[str, Any]:
         """Run all attacks on the recorded observations.
@@ -255,27 +303,6 @@ class Audit:
             self._check_enough(repeat, federation, targets)
             self._targets[repeat] = targets
         return self._targets[repeat]
-
-
-def check_audited(place: Path) -> None:
-    """Check that the finished run in a directory was audited.
-
-    Raises:
-        UsageError: it was not.
-    """
-    if not (place / AUDIT).exists():
-        raise Unresumable(f"--workdir={place}: {_NO_AUDIT}")
-
-
-def check_unplayed(workdir: Workdir) -> None:
-    """Check that an audit can begin or continue in a workdir, and create its folder.
-
-    Raises:
-        UsageError: its rounds were played without one.
-    """
-    if not workdir.audit.exists() and workdir.read_metrics():
-        raise Unresumable(f"--workdir={workdir.path}: {_NO_AUDIT}")
-    workdir.audit.mkdir(exist_ok=True)
 
 
 def _judged(

@@ -36,7 +36,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxfed.federation.attack_surface import CLIENT, COALITION, View
+from jaxfed.audit.views import CLIENT, COALITION, OF_ALL, View
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.privacy import randomized_response
@@ -56,7 +56,6 @@ from jaxfed.xclp.steps.propagation_matrix import (
     warn_of_cut_short,
 )
 
-_OF_ALL = np.asarray([-1], np.int32)
 _ENTRIES = 2**25  # entries of a block's right-hand sides, 128 MiB
 
 # Vectors of the extra client [n, d] -> its rows of Z, [n, C].
@@ -97,12 +96,12 @@ def extra_client_views(
         View(
             "scores",
             "probabilities",
-            _OF_ALL,
+            OF_ALL,
             observed_once,
             shadows=shadows_once,
             adversary=CLIENT,
         ),
-        View("labels", "labels", _OF_ALL, marks, shadows=shadows_once, adversary=CLIENT),
+        View("labels", "labels", OF_ALL, marks, shadows=shadows_once, adversary=CLIENT),
     ]
 
 
@@ -119,7 +118,7 @@ def coalition_view(codes: Callable[[np.ndarray], Sequence[np.ndarray]]) -> View:
         least = [np.bitwise_count(there ^ row).sum(axis=1, dtype=np.int64).min() for row in own]
         return np.asarray(least, np.float32)[None, :, None]
 
-    return View("distances", "distances", _OF_ALL, nearest, adversary=COALITION)
+    return View("distances", "distances", OF_ALL, nearest, adversary=COALITION)
 
 
 def _shares(scores: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxfed.audit import extra_client_attack
-from jaxfed.audit.extra_client_attack import simulated_scores
+from jaxfed.audit import extra_client
+from jaxfed.audit.extra_client import simulated_scores
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp import Parameters, cross_client_label_propagation
 from jaxfed.xclp.settings.candidates import LABEL_MATRICES
@@ -46,7 +46,7 @@ def test_together_is_one_by_one(label_matrix):
 def test_blocks_change_nothing(monkeypatch):
     p, rows = settings(label_matrix="class_balanced"), slice(20, 33)
     whole = simulated_scores(points(), labelings(), rows, p)
-    monkeypatch.setattr(extra_client_attack, "_ENTRIES", 1)
+    monkeypatch.setattr(extra_client, "_ENTRIES", 1)
     np.testing.assert_allclose(
         simulated_scores(points(), labelings(), rows, p), whole, rtol=1e-4, atol=1e-5
     )

@@ -1,1 +1,0 @@
-"""The audit of an experiment: observations, shadow models, verdicts."""
