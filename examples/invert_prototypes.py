@@ -11,7 +11,7 @@ import optax
 from sklearn.datasets import load_digits
 
 import jaxfed
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.models import MODELS
 from jaxfed.privacy import prototype_inversion as attack
 from jaxfed.training.local.batches import Batches

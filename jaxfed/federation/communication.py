@@ -58,7 +58,7 @@ class Communication:
 
 
 def num_bytes_of(tree: Any) -> int:
-    """Bytes of all arrays of a pytree, sent whole; FedMatch counts partial ones (`sparse_message`)."""
+    """Bytes of all arrays of a pytree, sent whole; FedMatch counts partial ones."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -19,15 +19,17 @@ from small_training import (
 )
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch.helper_selection import Helpers, random_input
-from jaxfed.algorithms.fedmatch.method import (
+from jaxfed.algorithms.fedmatch import (
+    Helpers,
     LossWeights,
+    composed,
     fedmatch,
     fedmatch_loss,
     psi_loss,
+    random_input,
     sigma_loss,
+    two_part_model,
 )
-from jaxfed.algorithms.fedmatch.two_part_model import composed, two_part_model
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy

@@ -17,8 +17,8 @@ from small_training import KEY, Net, assert_same, federation_of, rounds_of, trai
 
 from jaxfed import xclp
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.method import prototype_loss
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.models.model import from_module
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.episodes import Episodes

@@ -14,7 +14,7 @@ from float64_training import features, gradient, log_softmax, the_one_that_fits,
 from small_training import KEY, RATE, clients_with, training_of, with_sources
 
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.federation.clients import Federation
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels

@@ -10,7 +10,7 @@ from small_training import clients_and_server, double, training_of
 from toy_learner import NUM_CLASSES, clients, toy
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import checked, declared, method_settings
 from jaxfed.federation.sampling import Sampling

@@ -23,7 +23,7 @@ from small_training import KEY, RATE, clients_with, training_of
 
 from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.batches import Batches

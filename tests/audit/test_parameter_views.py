@@ -15,7 +15,7 @@ from small_training import KEY, RATE, federation_of, training_of
 from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.audit.views import ANYBODY, SERVER
 from jaxfed.federation.cohort import padded
 from jaxfed.training.local.batches import Batches

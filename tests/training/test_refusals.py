@@ -22,7 +22,7 @@ from jaxfed.algorithms.dp_fedavg import dp_fedavg
 from jaxfed.algorithms.dp_fedavg_records import dp_fedavg_records
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.algorithms.fixmatch import fixmatch
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.config import file
 from jaxfed.config.build.assembly import make_algorithm

@@ -55,53 +55,82 @@ C bits say which prototypes follow: those of classes with `min_labels` labels or
 embedding of a class at this client, with N(0, sigma^2) noise on every number (B.4). The noise is drawn from
 the experiment's seed: it measures the cost of noise, and does not protect from anybody who knows the seed.
 
-The paper does not bound how far one example moves a prototype. With `clip` B the bound is 2 B / n_k for a
-given network, and a round's metrics have the epsilon, at `delta`, of a client that took part in all rounds
-(`prototype_epsilon`; `jaxfed.algorithms.protofssl.noise_accounting` says what it does not cover).
+The paper does not bound how far one example moves a prototype. With `clip` B, given the network f, replacing
+one example by another of its class moves one prototype, a mean of n_k embeddings of length up to B, by
+Delta = 2 B / n_k, n_k >= `min_labels`. So R releases with N(0, sigma^2) on every number are together
+(epsilon, delta)-private (`jaxfed.privacy.gaussian`); a round's metrics have the `prototype_epsilon` of a
+client that took part in all rounds so far. The guarantee rests on the condition "given the network". It
+covers what prototypes reveal to somebody who has all networks, including the client's own, which was trained
+on that example and is sent without noise. Without this condition the example moves f, hence every embedding,
+and Delta is 2 B sqrt(C). Nothing is guaranteed about the network itself.
 
 A client receives the network and its helpers' prototypes, with C bits for each helper. With `prototype_sums`
 "masked" or "masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends
-their mean (`jaxfed.algorithms.protofssl.prototype_means`, docs/threat-model.md).
+their mean (`jaxfed.algorithms.protofssl.prototype_sharing`, docs/threat-model.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import wraps
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.protofssl.noise_accounting import with_epsilon
-from jaxfed.algorithms.protofssl.prototype_loss import prototype_loss
-from jaxfed.algorithms.protofssl.prototype_means import mean_store, the_mean
 from jaxfed.algorithms.protofssl.prototype_sharing import (
     by_prototypes,
     client_prototypes,
     helpers_sent,
+    mean_store,
     of_the_last_round,
     perturbed,
     prototype_store,
+    the_mean,
     withheld,
 )
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
-from jaxfed.algorithms.protofssl.settings import Episode, Helpers, ReleasedCode, Shown, Unlabeled
+from jaxfed.algorithms.protofssl.settings import (
+    Episode,
+    Helpers,
+    MissingClass,
+    PrototypeTask,
+    ReleasedCode,
+    Shown,
+    TargetSource,
+    Unlabeled,
+)
 from jaxfed.errors import UsageError
-from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
+from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Loss, proximal
-from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed, message_bytes
+from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
+from jaxfed.training.pseudo_labels.prototypes import (
+    Distance,
+    Prototypes,
+    completed,
+    joint_means,
+    log_probabilities,
+    mean_probabilities,
+    message_bytes,
+    sharpened,
+    support_means,
+)
 from jaxfed.training.round.client_round import ClientRound, Shared
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
 from jaxfed.training.specification import Training
+
+if TYPE_CHECKING:
+    from jaxfed.models import Model
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -181,15 +210,20 @@ def protofssl(
         hooks=(parts.memory(),),
         classifier=parts.classifier(),
     )
-    if not (shown.noise and shown.clip):
-        return algorithm
-    return with_epsilon(
-        algorithm,
-        clip=shown.clip,
-        noise=shown.noise,
-        min_labels=shown.min_labels,
-        delta=shown.delta,
-    )
+    return _with_epsilon(algorithm, shown) if shown.noise and shown.clip else algorithm
+
+
+def _with_epsilon(algorithm: FederatedAlgorithm, shown: Shown) -> FederatedAlgorithm:
+    """Add `prototype_epsilon`, after all rounds so far, to the metrics of an algorithm's rounds."""
+    sensitivity = mean_sensitivity(shown.clip, shown.min_labels)
+
+    @wraps(algorithm.round)
+    def round(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
+        after, metrics = algorithm.round(state, cohort, key)
+        epsilon = epsilon_of(shown.delta, sensitivity, shown.noise, releases=int(after.round))
+        return after, {**metrics, "prototype_epsilon": epsilon}
+
+    return algorithm._replace(round=round, sides=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,3 +321,68 @@ def _without_head(training: Training, task: PrototypeTask) -> Training:
 def _with_an_episode(data: ClientData) -> ClientData:
     """The data; a client without labels, which takes no step, has nothing to train on and so no weight."""
     return data._replace(label=jnp.where(jnp.any(data.mask & data.is_labeled), data.label, -1))
+
+
+def prototype_loss(
+    model: Model,
+    helpers: Prototypes,
+    sizes: Episodes,
+    *,
+    unlabeled_weight: float | jax.Array,
+    temperature: float,
+    distance: Distance,
+    by_helpers: bool = False,
+    missing_class: MissingClass = "leave_out",
+    targets: TargetSource = "helpers",
+) -> Loss:
+    """Equation 8, with weights w(u) of targets, on the rows of an episode, embedded in one pass.
+
+    Args:
+        model: a model without its last layer.
+        helpers: prototypes [H, C, D] that the client received.
+        sizes: of the episode.
+        unlabeled_weight: lambda.
+        temperature: T.
+        distance: d.
+        by_helpers: use the mean of the helpers' prototypes in place of the support's.
+        missing_class: treatment of a class without a prototype (`jaxfed.algorithms.protofssl`).
+        targets: source of the unlabeled examples' targets: predictions by the helpers' prototypes, or the
+            batch's labels with their weights.
+    """
+
+    def loss(
+        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, nnx.State]:
+        del anchor
+        embedding, moved = model.train_features(state, batch.x, key)
+        embedding = embedding.astype(jnp.float32)
+        first, second = sizes.ends
+        label, used = batch.label, batch.used
+        own = (
+            joint_means(helpers)
+            if by_helpers
+            else support_means(embedding[:first], used[:first], sizes.num_classes)
+        )
+        log_p = log_probabilities(embedding[first:], own, distance)
+        log_p_labeled, log_p_unlabeled = log_p[: second - first], log_p[second - first :]
+        if targets == "helpers":
+            target = mean_probabilities(embedding[second:], helpers, distance)
+            weight = jnp.ones(sizes.unlabeled)
+        else:
+            target = jax.nn.one_hot(label[second:], sizes.num_classes)
+            weight = batch.weight[second:]
+        if missing_class == "leave_out":
+            target = sharpened(jnp.where(own.is_there, target, 0), temperature)
+        else:
+            target = jnp.where(own.is_there, sharpened(target, temperature), 0)
+        target = jax.lax.stop_gradient(target)
+        is_known = own.is_there[label[first:second]]  # False only if helpers lack a class
+        supervised = -jnp.take_along_axis(log_p_labeled, label[first:second, None], axis=1)[:, 0]
+        # 0 log 0 = 0, in the gradient too.
+        unsupervised = -jnp.sum(target * jnp.where(own.is_there, log_p_unlabeled, 0), axis=-1)
+        has_target = jnp.sum(target, axis=-1) > 0
+        value = mean_where(supervised, used[first:second] & is_known)
+        value += unlabeled_weight * mean_where(weight * unsupervised, used[second:] & has_target)
+        return value, moved
+
+    return loss

@@ -169,7 +169,7 @@ def ingredients(
         return made._replace(name_of=lambda client: name) if made.name_of is unnamed else made
 
     def task() -> Any:
-        from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+        from jaxfed.algorithms.protofssl.settings import PrototypeTask
 
         return PrototypeTask(
             federation.num_classes,

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.algorithms.fedmatch.agreement import majority, mean_divergence
+from jaxfed.algorithms.fedmatch import majority, mean_divergence
 
 
 def test_votes_and_divergence_by_hand():

@@ -10,7 +10,7 @@ from scipy.stats import kstest, truncnorm
 from small_training import KEY, assert_same, federation_of, training_of
 
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.fedmatch.helper_selection import (
+from jaxfed.algorithms.fedmatch import (
     Seen,
     helper_sender,
     nearest_clients,

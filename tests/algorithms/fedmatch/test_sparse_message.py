@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxfed.algorithms.fedmatch.sparse_message import (
+from jaxfed.algorithms.fedmatch import (
     num_bytes_of_nonzero,
     where_changed,
     without_small,

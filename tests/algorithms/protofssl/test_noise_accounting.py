@@ -7,7 +7,7 @@ from scipy.stats import norm
 from small_training import KEY, federation_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.training.local.batches import Batches
 
 FEDERATION = federation_of([8, 8], num_labeled=6)

@@ -9,7 +9,7 @@ from small_simulations import prepared
 from small_training import double, training_of
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.config import file
 from jaxfed.config.build import assembly, networks
 from jaxfed.config.checks import check

@@ -22,7 +22,7 @@ from small_training import (
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.algorithms.fedavg import fedavg
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.training.local.batches import Batches
 

@@ -7,7 +7,7 @@ import pytest
 from small_training import federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,

@@ -6,7 +6,7 @@ import pytest
 from small_training import KEY, changed, federation_of
 
 from jaxfed.algorithms import ALGORITHMS
-from jaxfed.algorithms.protofssl.prototype_task import PrototypeTask
+from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.models import MODELS
 from jaxfed.training.local.batches import Batches

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.algorithms.fedmatch.agreement import mean_divergence
+from jaxfed.algorithms.fedmatch import mean_divergence
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, mean_probabilities
 from jaxfed.training.server.aggregate import weighted_mean, weighted_sum
 

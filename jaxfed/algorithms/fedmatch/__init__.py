@@ -1,3 +1,0 @@
-"""The method is in `method.py`; the other files of this room are for it alone."""
-
-from jaxfed.algorithms.fedmatch.method import fedmatch as fedmatch
