@@ -29,6 +29,7 @@ from jaxfed.config import file as config_file
 from jaxfed.config.build.assembly import make_algorithm
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.overrides import with_overrides
+from jaxfed.data import Partition
 from jaxfed.federation.algorithm import FederatedAlgorithm, ServerState
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -153,6 +154,35 @@ def padded(cohort: Cohort, fill: float) -> Cohort:
     )
 
 
+def odd(federation: Federation) -> Federation:
+    """The federation without its last class, whose first clients have one example, no labels, and nothing."""
+
+    def known(rows: np.ndarray) -> np.ndarray:
+        return rows[federation.y[rows] != federation.num_classes - 1]
+
+    parts = [[known(rows) for rows in part] for part in federation.partition]
+    for part, most in zip(parts, ((1, 0, 0), (0, 9, 0), (0, 0, 0)), strict=True):
+        part[:3] = [rows[:number] for rows, number in zip(part[:3], most, strict=True)]
+        part[3:] = [rows[:20] for rows in part[3:]]
+    return replace(
+        federation.with_partition(Partition(*map(tuple, parts))),
+        **{name: known(getattr(federation, name)) for name in ("validation", "test", "server")},
+    )
+
+
+def _renamed(labels: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
+    """Labels, -1 among them, by other names."""
+    return None if labels is None else np.where(labels >= 0, to[labels], labels).astype(np.int32)
+
+
+def _reordered(leaf: Any, to: np.ndarray) -> Any:
+    """An array whose axes of one entry a class have the order of the other names."""
+    for axis, size in enumerate(leaf.shape if isinstance(leaf, jax.Array | np.ndarray) else ()):
+        if size == len(to):
+            leaf = jnp.take(leaf, np.argsort(to), axis)
+    return leaf
+
+
 def assert_equal(a: Any, b: Any, **tolerance: float) -> None:
     """Compare leaf by leaf; bit by bit without a tolerance."""
     (paths, leaves), (others, theirs) = (_flat(tree) for tree in (a, b))
@@ -272,14 +302,82 @@ class MethodChecks:
         )
 
     def test_resumed_equals_uninterrupted(self, tmp_path: Path) -> None:
-        """A state that was saved and loaded continues bit for bit."""
+        """A state that was saved after any of four rounds, and loaded, continues bit for bit."""
         config, federation, algorithm = self._arranged()
         states = self._states()
-        Checkpoints(tmp_path).save(3, states[3], {})
-        saved = Checkpoints(tmp_path).latest()
-        assert saved is not None
-        restored = saved.state(template=states[0])
-        assert_equal(states[4], played(algorithm, config, federation, restored, 4, 4))
+        for number in range(4):
+            Checkpoints(tmp_path / str(number)).save(number, states[number], {})
+            saved = Checkpoints(tmp_path / str(number)).latest()
+            assert saved is not None
+            restored = saved.state(template=states[0])
+            again = played(algorithm, config, federation, restored, number + 1, number + 1)
+            assert_equal(states[number + 1], again)
+
+    def test_odd_clients_take_part(self) -> None:
+        """No number is infinite or NaN with clients of one example, of no label, and of nothing at all.
+
+        Nobody has the last class, and no client has as many examples as a batch. Rounds over JAX's arrays
+        have the bits of NumPy's.
+        """
+        config, federation, _ = self._arranged()
+        federation = odd(federation)
+        algorithm = make_algorithm(config, self.method, federation)
+        states = []
+        for make in (np.asarray, jnp.asarray):
+            state = started(algorithm, federation)
+            for number in range(1, config.training.labeled_only_rounds + 2):
+                cohort = Cohort(*map(make, federation.cohort(range(federation.num_clients))))
+                state, metrics = algorithm.round(
+                    state, cohort, jax.random.fold_in(jax.random.key(SEED), number)
+                )
+            states.append(state)
+        assert_equal(*states)
+        for path, leaf in zip(*_flat((states[0], metrics)), strict=True):
+            assert np.isfinite(_plain(leaf)).all(), path
+
+    def test_nothing_is_learned_at_a_learning_rate_of_nearly_0(self) -> None:
+        """With steps far below the rounding of any weight, the model stays as it was.
+
+        A method whose server makes steps of its own, or adds noise, sets this to None.
+        """
+        if "training" not in declared(ALGORITHMS[self.method]).takes:
+            return
+        settings = (*self.settings, "training.learning_rate=1e-30")
+        config, federation, algorithm = arranged(self.method, settings=settings)
+        before = started(algorithm, federation)
+        last = config.training.labeled_only_rounds + 1
+        after = played(algorithm, config, federation, before, 1, last)
+        assert_equal(before.model, after.model, rtol=1e-6, atol=1e-20)
+
+    def test_renamed_classes_have_their_predictions(self) -> None:
+        """Classes with other names, and a first state with its classes in their order, change names alone.
+
+        A method whose noise is drawn class by class, or whose ties go to the first class, sets this to None.
+        """
+        config, federation, algorithm = self._arranged()
+        to = np.roll(np.arange(federation.num_classes), 1)  # class -> its other name
+        renamed = replace(
+            federation,
+            y=_renamed(federation.y, to),
+            predicted=_renamed(federation.predicted, to),
+            public_labels=_renamed(federation.public_labels, to),
+        )
+        last = min(config.rounds, config.training.labeled_only_rounds + 2)
+        start = self._states()[0]
+        state = played(algorithm, config, federation, start, 1, last)
+        other = make_algorithm(config, self.method, renamed)
+        begun = started(other, renamed)
+        if not other.course.one_shot:  # whose first state has given labels at most
+            begun = jax.tree.map(lambda leaf: _reordered(leaf, to), start)
+        after = played(other, config, renamed, begun, 1, last)
+        if algorithm.predict is not None:
+            x = federation.x[federation.test]
+            there = np.asarray(other.predict(after, x))[:, to]
+            np.testing.assert_allclose(algorithm.predict(state, x), there, rtol=1e-2, atol=1e-3)
+        if algorithm.outputs.predictions is not None:
+            ours = algorithm.outputs.predictions(state, federation)
+            theirs = other.outputs.predictions(after, renamed)
+            assert np.mean(_renamed(ours.label, to) == theirs.label) > 0.98
 
     def test_predictions_are_what_was_measured(self) -> None:
         """The table of predictions, if the method has one, has the accuracy that `evaluate` returns."""

@@ -71,6 +71,7 @@ CASES = {name: (name, SETTINGS.get(name, ())) for name in ALGORITHMS} | {
     "pate_networks": ("pate", ("pate.steps=10", "pate.student_steps=10", "pate.teacher_rounds=6")),
 }
 
+STRATEGIES = "test_strategies_agree_and_padding_is_inert"
 # How clients are executed is no matter of a method; of each kind one is tried with every commit.
 EXECUTED_TWICE = ("scaffold", "fedct")
 # Methods whose equations have tests of their own are checked on demand; a new one with every commit.
@@ -87,15 +88,35 @@ ON_DEMAND = (
 )
 
 
-@pytest.mark.slow
-def strategies_on_demand(self):
-    MethodChecks.test_strategies_agree_and_padding_is_inert(self)
+# Invariances that cost a compilation each: with every commit of these, of all others on demand.
+INVARIANT_AT_ONCE = ("xclp", "fedavg_xclp")
+INVARIANT = {
+    "test_odd_clients_take_part": (),
+    # Noise, or steps of the server's own, move the model too.
+    "test_nothing_is_learned_at_a_learning_rate_of_nearly_0": ("dp_fedavg", "proxyfl"),
+    # Noise and draws go class by class, and of equal votes the first class wins.
+    "test_renamed_classes_have_their_predictions": (
+        *("dp_fedavg", "dp_fedavg_records", "fedct", "fedtgp", "pate"),
+    ),
+}
+
+
+def also_slow(check):
+    """The check of `MethodChecks`, on demand."""
+
+    def checked(self):
+        getattr(MethodChecks, check)(self)
+
+    return pytest.mark.slow(checked)
 
 
 for case, (name, settings) in CASES.items():
     own = {"method": name, "settings": settings}
     if name not in EXECUTED_TWICE:
-        own["test_strategies_agree_and_padding_is_inert"] = strategies_on_demand
+        own[STRATEGIES] = also_slow(STRATEGIES)
+    for check, exempt in INVARIANT.items():
+        if name in exempt or name not in INVARIANT_AT_ONCE:
+            own[check] = None if name in exempt else also_slow(check)
     checks = type(f"Test_{case}", (MethodChecks,), own)
     globals()[checks.__name__] = pytest.mark.slow(checks) if case in ON_DEMAND else checks
 del checks  # or it is collected once more
