@@ -1,13 +1,13 @@
 """Settings: fields of a dataclass or keywords of a factory, each with a type hint that says what is allowed.
 
     @dataclass(frozen=True, kw_only=True)
-    class Clock:
-        seconds_per_example: NotNegative = 0.0      # its meaning stands in the docstring, `Attributes:`
+    class Mixing:
+        alpha: NotNegative = 0.0      # its meaning stands in the docstring, `Attributes:`
 
         def __post_init__(self) -> None:
             check(self)
 
-    Clock(seconds_per_example=-1)       # UsageError: Clock.seconds_per_example=-1: use numbers from 0 on
+    Mixing(alpha=-1)                  # UsageError: Mixing.alpha=-1: use numbers from 0 on
 
 One declaration gives the library's argument, the key of a config, its check, and its entry in `docs/keys.md`.
 A value is allowed if it fits the hint:

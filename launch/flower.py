@@ -111,7 +111,7 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
         from jaxfed.config.build.assembly import make_algorithm
         from jaxfed.experiment.run.progress import RunProgress
         from jaxfed.experiment.store import workdir
-        from jaxfed.federation.left_clients import without
+        from jaxfed.flower.deployment.comparison import without
 
         def make(*arguments: Any, **keywords: Any) -> FederatedAlgorithm:
             return without(make_algorithm(*arguments, **keywords), left)

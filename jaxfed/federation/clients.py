@@ -253,7 +253,7 @@ class Federation:
         On a network each client sends its sums (`Census`), or a `UsageError` says that one did not; a
         simulation counts no bytes for them.
         """
-        from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
+        from jaxfed.federation.census import added, feature_sums, mean_and_deviation
 
         here = feature_sums(self.x, np.concatenate([self.partition.joined.joined, self.server]))
         if self.census is not None:
@@ -277,6 +277,24 @@ class Federation:
         given = given_examples.examples_of(x, asked, like=self.x)
         self._scale.check(given, asked)
         return given
+
+    def check_arrays(self, x: Any, asked: str, y: Any = None) -> None:
+        """Check examples that a method uses as they are, and labels, as `examples_like_these`.
+
+        Args:
+            x: examples [n, ...].
+            asked: the method's argument, for errors.
+            y: labels [n], -1 where there is none.
+
+        Raises:
+            UsageError: no array, or what `jaxfed.data.given_examples` refuses.
+        """
+        like_these = self.examples_like_these(x, asked)
+        if like_these.dtype != getattr(x, "dtype", None):
+            wrong = f"{asked}: examples are not an array of {like_these.dtype}; convert them"
+            raise UsageError(wrong)
+        if y is not None:
+            given_examples.labels_of(y, asked, len(x), self.num_classes)
 
     @cached_property
     def _scale(self) -> given_examples.Range:

@@ -53,14 +53,13 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     )
 
 
-def emptied(cohort: Cohort, first: int) -> Cohort:
-    """Replace the clients from row `first` on by empty ones (id -1), in arrays of the same shapes."""
-    if first == len(cohort.client_id):
+def emptied(cohort: Cohort, is_there: np.ndarray) -> Cohort:
+    """Replace clients by empty ones (id -1) where bool [K] is False, in arrays of the same shapes."""
+    if is_there.all():
         return cohort
-    is_left = np.arange(len(cohort.client_id)) < first
 
     def only(array: Array, fill: int) -> np.ndarray:
-        return np.where(is_left.reshape(-1, *(1,) * (array.ndim - 1)), array, fill)
+        return np.where(is_there.reshape(-1, *(1,) * (array.ndim - 1)), array, fill)
 
     x = cohort.x
     return Cohort(

@@ -21,7 +21,6 @@ from absl import logging
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Metrics
-from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, arranged
 from jaxfed.federation.execution.settings import HERE
@@ -171,7 +170,7 @@ def check_clients(federation: Federation, num_classes: int, public: Array | None
             "this method learns from public examples, and there are none: set federation.public_size"
         )
     if public is not None:
-        check_arrays(federation, public, "public")
+        federation.check_arrays(public, "public")
 
 
 def count(number: int) -> np.ndarray:

@@ -25,11 +25,11 @@ from jaxfed.config.methods import (
     with_own_training,
 )
 from jaxfed.errors import UsageError
+from jaxfed.federation.census import feature_sums, mean_and_deviation
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.settings import BUILT_IN
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.execution.memory import require
-from jaxfed.federation.feature_statistics import feature_sums, mean_and_deviation
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.location import location
 from jaxfed.host.storage import file_checksum

@@ -71,7 +71,7 @@ class Schedule:
             counted = set(clients)
             others = (j for j in range(federation.num_clients) if j not in counted)
             filled = [*clients, *islice(others, self.cohort_size - len(clients))]
-            return emptied(federation.cohort(filled), len(clients))
+            return emptied(federation.cohort(filled), np.isin(filled, clients))
 
         return cohort_of
 

@@ -29,8 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 import jaxfed
-from jaxfed.federation.census import ClientCounts, counts_of
-from jaxfed.federation.feature_statistics import FeatureSums
+from jaxfed.federation.census import ClientCounts, FeatureSums, counts_of
 from jaxfed.flower.client import client_step
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value

@@ -1,16 +1,20 @@
-"""Differences between two workdirs of one experiment: over a network and simulated."""
+"""A network run and its simulation: the clients that left it are left out, and the two workdirs compared."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
+from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.cohort import Cohort, emptied
 from jaxfed.flower.client.labels_file import LABELS
 from jaxfed.host.safe_files import arrays_of
 
@@ -20,6 +24,24 @@ _TRAINING = (
     "labeled",
     "unlabeled",
 )  # roles of a client's training points, in the order of train.npz
+
+
+def without(
+    algorithm: FederatedAlgorithm, left: Mapping[int, Collection[int]]
+) -> FederatedAlgorithm:
+    """Return the method whose rounds are played as if these clients had not been drawn.
+
+    Args:
+        algorithm: its state counts rounds in `round`; a state without one is of a one-shot method.
+        left: {round, from 1: clients}.
+    """
+
+    def played(state: Any, cohort: Cohort, key: jax.Array) -> tuple[Any, Metrics]:
+        number = int(getattr(state, "round", 0)) + 1
+        is_there = ~np.isin(cohort.client_id, list(left.get(number, ())))
+        return algorithm.round(state, emptied(cohort, is_there), key)
+
+    return algorithm._replace(round=played)
 
 
 class Difference(NamedTuple):

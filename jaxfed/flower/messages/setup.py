@@ -18,8 +18,7 @@ from jaxfed.config import base
 from jaxfed.config.build.networks import PRETRAINED
 from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.workdir import plain
-from jaxfed.federation.census import Census
-from jaxfed.federation.feature_statistics import FeatureSums
+from jaxfed.federation.census import Census, FeatureSums
 from jaxfed.flower.messages import records
 from jaxfed.flower.messages.records import BadMessage, Record, Value
 

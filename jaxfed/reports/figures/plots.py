@@ -40,7 +40,7 @@ _OVER_ROUNDS = {
     "consensus_accuracy": "round_consensus_accuracy",
 }
 _MEASURES = ("validation_", "round_test_")  # names of measures begin so, those of own methods too
-_OVER_TIME = ("round_test", "validation")  # drawn over simulated time as well, with a clock
+_OVER_TIME = ("round_test", "validation")  # drawn over simulated time as well, where there is one
 # Plots of methods with per-client models: name -> metric of each client, metric of the mean.
 _OVER_CLIENTS = {
     "clients": ("round_client_test_accuracy", "round_test_accuracy"),

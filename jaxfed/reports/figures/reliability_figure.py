@@ -1,7 +1,7 @@
 """Reliability diagrams: accuracy of labels against their confidence.
 
 DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician 1983; bins as in
-`jaxfed.federation.calibration_error`.
+`jaxfed.federation.evaluate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.records import Run
-from jaxfed.federation.calibration_error import Reliability, reliability
+from jaxfed.federation.evaluate import Reliability, reliability
 from jaxfed.host.safe_files import guarded
 from jaxfed.reports.figures.style import MUTED, algorithm_styles, dress, legend, new_figure
 from jaxfed.reports.tables.method_names import USUAL, Methods

@@ -18,7 +18,7 @@ _SUMS = {
     "communication.upload_bytes": "upload",
     "communication.download_bytes": "download",
 }
-_TIME = {"simulated_seconds": "simulated"}  # cumulative in every line; of runs with a clock
+_TIME = {"simulated_seconds": "simulated"}  # cumulative in every line, if there are some
 _NO_ROUNDS = " –: no accuracies of rounds; a one-shot method has no rounds to reach a target in."
 
 
@@ -27,8 +27,8 @@ def target_table(run: Run, target: float, name: str) -> Table:
 
     A repeat reaches it in the first evaluated round whose accuracy is at least the target, of the test set if
     rounds are evaluated on it (`evaluate_test`), else of validation examples. Seconds and bytes are sums over
-    the rounds up to this one; bytes are those of all clients. Simulated seconds are those of a run with a
-    clock. A method without accuracies of rounds, such as a one-shot method, has a row of dashes.
+    the rounds up to this one; bytes are those of all clients. Simulated seconds are those of a run that
+    has them. A method without accuracies of rounds, such as a one-shot method, has a row of dashes.
 
     Args:
         run: finished.

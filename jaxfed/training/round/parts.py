@@ -13,7 +13,6 @@ from flax import nnx
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course
-from jaxfed.federation.array_checks import check_arrays
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import MapClients
 from jaxfed.training.pseudo_labels.pseudo_label import WITHIN_CLIENTS
@@ -135,7 +134,7 @@ class Parts:
                 "Training(model, server=ServerTraining(examples=federation.server_examples))"
             )
         if given is not None:
-            check_arrays(federation, given[0], "ServerTraining.examples", given[1])
+            federation.check_arrays(given[0], "ServerTraining.examples", given[1])
         state = self.first_state(federation.num_clients, key, federation)
         outputs = num_outputs(
             self.classifier.probabilities, self.classifier.needed(state), federation

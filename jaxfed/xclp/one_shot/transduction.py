@@ -22,10 +22,14 @@ from jaxfed.federation.algorithm import (
     Predictions,
     Round,
 )
-from jaxfed.federation.calibration_error import expected_calibration_error
 from jaxfed.federation.clients import UNLABELED, Federation
 from jaxfed.federation.cohort import Cohort, chosen
-from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
+from jaxfed.federation.evaluate import (
+    accuracy,
+    balanced_accuracy,
+    expected_calibration_error,
+    over_clients,
+)
 from jaxfed.federation.ragged import own_examples
 
 

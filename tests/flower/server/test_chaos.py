@@ -12,9 +12,9 @@ from jaxfed.config.data.simulation import Simulation
 from jaxfed.experiment.run.loop import Experiment
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.workdir import open_workdir
-from jaxfed.federation.left_clients import without
 from jaxfed.flower.client import client_run
 from jaxfed.flower.deployment import comparison
+from jaxfed.flower.deployment.comparison import without
 from jaxfed.flower.server.stages import departures
 from jaxfed.host.interruption import Interruption
 

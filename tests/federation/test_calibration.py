@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from jaxfed.federation.calibration_error import expected_calibration_error, reliability
+from jaxfed.federation.evaluate import expected_calibration_error, reliability
 
 
 def test_two_bins_by_hand():

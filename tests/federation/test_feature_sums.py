@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxfed.federation.feature_statistics import added, feature_sums, mean_and_deviation
+from jaxfed.federation.census import added, feature_sums, mean_and_deviation
 
 
 def computed(x, rows):

@@ -7,7 +7,7 @@ import pytest
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.left_clients import without
+from jaxfed.flower.deployment.comparison import without
 
 
 @pytest.mark.parametrize(
