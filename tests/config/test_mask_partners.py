@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxfed.config import clock
 from jaxfed.config import file as config_file
 from jaxfed.config.checks.check import check
-from jaxfed.config.client_numbers import check_number_of_clients
+from jaxfed.config.cohorts import check_number_of_clients, in_time
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Course, FederatedAlgorithm
 from jaxfed.federation.clients import Federation
@@ -84,7 +83,7 @@ def scheduled(deadline, partners):
     check(config)
     algorithm = FederatedAlgorithm(*[None] * 3, course=Course(stage_1=STAGE_1))
     federation = Federation.from_clients(clients, num_classes=2)
-    return clock.in_time(config, "fedavg_xclp", algorithm, federation, 0)[1]
+    return in_time(config, "fedavg_xclp", algorithm, federation, 0)[1]
 
 
 def test_rounds_that_a_clock_makes_smaller_are_checked_before_the_first():

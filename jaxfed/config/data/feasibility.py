@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.build.networks import initial_models, saved_models
-from jaxfed.config.client_numbers import check_number_of_clients
+from jaxfed.config.cohorts import check_number_of_clients
 from jaxfed.config.data.sources import differences
 from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, Dataset

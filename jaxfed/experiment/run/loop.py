@@ -61,8 +61,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxfed.config import clock, methods
+from jaxfed.config import methods
 from jaxfed.config.build.assembly import make_algorithm
+from jaxfed.config.cohorts import in_time
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory, UsageError
@@ -159,7 +160,7 @@ def made(
     if rounds != config.rounds:
         seen = seen.copy_and_resolve_references()
         seen.rounds = rounds
-    algorithm, schedule = clock.in_time(seen, name, algorithm, federation, config.seed + repeat)
+    algorithm, schedule = in_time(seen, name, algorithm, federation, config.seed + repeat)
     return Made(seen, federation, algorithm, schedule)
 
 

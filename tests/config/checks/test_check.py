@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from jaxfed.config import base
 from jaxfed.config import file as config_file
 from jaxfed.config.checks import check
-from jaxfed.config.client_numbers import check_number_of_clients
+from jaxfed.config.cohorts import check_number_of_clients
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import UsageError
 

@@ -1,22 +1,29 @@
-"""Conditions on the number of clients of a federation and of a round.
+"""Conditions on the clients of rounds: their number, and the rounds' simulated time.
 
     check_number_of_clients(config, 20)
+    algorithm, schedule = in_time(seen, name, algorithm, federation, seed)
 
-`jaxfed.config.checks.check` calls it if `federation.num_clients` is set. Otherwise the data determine the
-number, and `jaxfed.config.data.feasibility` calls it for the clients of each repeat.
+`jaxfed.config.checks.check` checks the number if `federation.num_clients` is set. Otherwise the data
+determine it, and `jaxfed.config.data.feasibility` checks it for the clients of each repeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxfed.config import methods
 from jaxfed.config.keys import refused
-from jaxfed.errors import UsageError
+from jaxfed.config.sections import section_of
+from jaxfed.errors import UsageError, section
+from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
+from jaxfed.federation.clock.clients import availability_of
+from jaxfed.federation.clock.schedule import Schedule, schedule_of
 from jaxfed.federation.departures import Departure, check_departures
-from jaxfed.federation.sampling import cohort_sizes, num_groups
+from jaxfed.federation.sampling import Sampling, cohort_sizes, num_groups
 
 _BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`
 
@@ -28,9 +35,6 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
     over them. Clients scheduled to drop out must exist. Mask partners must suffice for every cohort
     size that sampling can give: fewer clients sometimes need more partners
     (`jaxfed.secure.session.neighborhoods`).
-
-    Raises:
-        UsageError: names the key.
     """
     numbers = {"cohort_size": config.cohort_size, "learner.names": len(config.learner.names)}
     for key, number in numbers.items():
@@ -54,15 +58,6 @@ def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
         _check_partners(config, name, sizes)
     for name in methods.chosen(config):
         _check_round(config, name, config.cohort_size or num_clients)
-
-
-def check_cohorts(config: ConfigDict, name: str, sizes: Sequence[int]) -> None:
-    """Check the mask partners of a method for the sizes of all of its cohorts, if they are known."""
-    before = {name: 0}  # its first sum
-    if methods.needs(config, name).pseudo_label in _BY_XCLP:
-        before["xclp"] = methods.with_own_training(config, name).training.labeled_only_rounds
-    for owner, first in before.items():
-        _check_partners(config, owner, set(sizes[first:]))
 
 
 def _check_round(config: ConfigDict, name: str, size: int) -> None:
@@ -93,3 +88,68 @@ def _check_partners(config: ConfigDict, name: str, num_clients: Collection[int])
     with methods.naming(config, name):
         for number in sorted(num_clients):
             check_partners(number, size)
+
+
+def check_clock(config: ConfigDict) -> None:
+    """Check simulated time against the sampling of cohorts, and read the availability table."""
+    clock, num_clients = section_of(config, "clock"), config.federation.num_clients
+    with section("config", _keys(config)):
+        clock.check_sampling(_sampling(config), num_clients)
+        availability_of(clock, num_clients, config.seed)
+
+
+def in_time(
+    config: ConfigDict,
+    name: str,
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    seed: int,
+) -> tuple[FederatedAlgorithm, Schedule | None]:
+    """Return a method in simulated time, and the schedule of its rounds; None if the clock is off.
+
+    Args:
+        config: the method's config (`methods.with_own_training`), with its number of rounds.
+        name: of the method.
+        algorithm: the method.
+        federation: the clients.
+        seed: of the repeat.
+
+    Raises:
+        UsageError: the table has a client that does not exist, no client finishes a round, or a round has
+            too few mask partners for its number of clients.
+    """
+    needed, training = methods.needs(config, name), config.training
+
+    def processed(held: np.ndarray) -> np.ndarray:
+        """Methods without a shared model process each example once."""
+        if not needed.trains or needed.has_learners:
+            return held
+        batch = np.minimum(held, training.batch_size) if training.batch_size else held
+        return training.local_steps * batch if training.local_steps else training.epochs * held
+
+    with methods.naming(config, name), section("config", _keys(config)):
+        algorithm, schedule = schedule_of(
+            section_of(config, "clock"),
+            algorithm._replace(name=algorithm.name or name),
+            federation,
+            _sampling(config),
+            seed,
+            config.rounds,
+            processed=processed,
+        )
+    if schedule is not None:
+        sizes = [len(one.clients) for one in schedule.rounds]
+        _check_partners(config, name, {*sizes})
+        if needed.pseudo_label in _BY_XCLP:
+            _check_partners(config, "xclp", {*sizes[training.labeled_only_rounds :]})
+    return algorithm, schedule
+
+
+def _sampling(config: ConfigDict) -> Sampling:
+    return Sampling(*(config[name] for name in Sampling._fields))
+
+
+def _keys(config: ConfigDict) -> dict[str, str]:
+    """Return the config's names of keys in errors."""
+    own = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
+    return own | {"sampling": "sampling", "clock": "clock"}
