@@ -96,18 +96,14 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Described:
-    """Description of the allowed values, in place of the type's own."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Allowed:
-    """Function that is true for allowed values, and their description."""
+    """Function that is true for allowed values, and their description in place of the type's own."""
 
     holds: Callable[[Any], bool]
     text: str
+
+
+Described = functools.partial(Allowed, lambda value: True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +306,7 @@ def is_allowed(value: Any, hint: Any) -> bool:
 def allowed_text(hint: Any) -> str:
     """Describe the allowed values: "integers from 1 on", "'a', 'b'"; "" if all values are."""
     base, notes = _taken_apart(hint)
-    texts = [note.text for note in notes if isinstance(note, Described | Allowed)]
+    texts = [note.text for note in notes if isinstance(note, Allowed)]
     if names := names_of(hint):
         listed = ", ".join(map(repr, names))
         texts = [listed if get_origin(base) is not tuple else f"names out of {listed}"]

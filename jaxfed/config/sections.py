@@ -112,7 +112,6 @@ class Section:
     reader: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         check(self)
 
     def refused(self, key: str, wrong: str = "", allowed: str = "") -> UsageError:
@@ -153,7 +152,6 @@ class Experiment(Section):
     paper_table: Annotated[str, OneOf(("", *PAPER_TABLES))] = ""
 
     def __post_init__(self) -> None:
-        """Check the fields, and those that go together."""
         super().__post_init__()
         if self.algorithm in self.baselines:
             raise self.refused("baselines", f"{self.algorithm!r} is the algorithm already")
@@ -238,7 +236,6 @@ class PreprocessingSection(Section):
     views: Annotated[int, Ge(0), Note("0 augments nothing"), _PRETRAINED] = 0
 
     def __post_init__(self) -> None:
-        """Check the fields, and those that go together."""
         super().__post_init__()
         if self.views and self.kind != "pretrained":
             wrong = f"views have features of preprocessing.kind='pretrained', not {self.kind!r}"
@@ -281,7 +278,7 @@ class FederationSection(Section):
     num_clients: Annotated[int, Ge(0), Note("0 (with 'natural') is one a client id")] = 10
     partition: Annotated[str, OneOf(SCHEMES)] = "iid"
     dirichlet_alpha: Annotated[
-        float, Gt(0), when("partition", "dirichlet", "dirichlet_mixture", "dirichlet_pairs")
+        Positive, when("partition", "dirichlet", "dirichlet_mixture", "dirichlet_pairs")
     ] = Dirichlet.alpha
     dirichlet_alpha_rest: Annotated[Positive, _MIXTURE] = DirichletMixture.alpha_rest
     dirichlet_share: Annotated[Share, _MIXTURE] = DirichletMixture.share
@@ -292,18 +289,14 @@ class FederationSection(Section):
     quantity: Quantity = Sizes.quantity
     quantity_parameter: Annotated[float, Gt(0), when("quantity", "dirichlet")] = Sizes.parameter
     min_size: CountOrZero = Sizes.min_size
-    labeled_fraction: Annotated[
-        float, Ge(0), Le(1), when("num_labeled", 0), when("labeled_per_class", 0)
-    ] = 0.1
+    labeled_fraction: Annotated[Share, when("num_labeled", 0), when("labeled_per_class", 0)] = 0.1
     num_labeled: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
     labeled_per_class: Annotated[int, Ge(0), Note("0 leaves it to labeled_fraction")] = 0
     num_labeled_clients: Annotated[int, Ge(0), Note("0 is all")] = 0
     skew: Annotated[Skew, when("partition", Not("iid"))] = "both"
     labels_at: Literal["clients", "server"] = "clients"
     public_size: Annotated[int, Ge(0), Note("0 is none, or all of public_dataset")] = 0
-    public_fraction: Annotated[
-        float, Ge(0), Lt(1), when("public_size", 0), when("public_dataset", "")
-    ] = 0.0
+    public_fraction: Annotated[BelowOne, when("public_size", 0), when("public_dataset", "")] = 0.0
     public_dataset: str = ""
     own_size: Annotated[int, Ge(0), Note("0 is all that are not public")] = 0
     public_labeled: bool = False
@@ -313,7 +306,6 @@ class FederationSection(Section):
     left_out_client: Annotated[int, Ge(-1), Note("-1 is none")] = -1
 
     def __post_init__(self) -> None:
-        """Check the fields, and those that go together."""
         super().__post_init__()
         if self.num_clients == 0 and self.partition != "natural":
             wrong = f"needs partition='natural', not {self.partition!r}"
@@ -425,8 +417,7 @@ class TrainingSection(Section):
     unlabeled_ratio: Annotated[Count, when("batches", "paired")] = Batches.unlabeled_ratio
     loss: Annotated[str, OneOf(POINTWISE)] = "cross_entropy"
     class_weights: Annotated[
-        tuple[Positive, ...],
-        Described("one positive number a class, or () for all alike"),
+        tuple[Positive, ...], Described("one positive number a class, or () for all alike")
     ] = ()
     augmentation: AUGMENTATION = ()
     strong_augmentation: AUGMENTATION = ()
@@ -445,7 +436,6 @@ class TrainingSection(Section):
     initial_model: str = ""
 
     def __post_init__(self) -> None:
-        """Check the fields, and those that go together."""
         super().__post_init__()
         for key, role in (
             ("momentum", "optimizer"),
@@ -478,7 +468,6 @@ class LearnerSection(Section):
     names: tuple[Annotated[str, OneOf(LEARNERS)], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the fields, and those that go together."""
         super().__post_init__()
         if (self.name == MIXED) != bool(self.names):
             allowed = "list learners" if self.name == MIXED else "use ()"
@@ -513,8 +502,7 @@ class AuditSection(Section):
 
     reader = "launch.audit"
     rounds: Annotated[
-        tuple[Count, ...],
-        Described("integers from 1 on, or () for the last round"),
+        tuple[Count, ...], Described("integers from 1 on, or () for the last round")
     ] = ()
     members: Annotated[int, Ge(0), Note("0 is all of a client's labels")] = 0
     population: Count = 200
