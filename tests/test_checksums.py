@@ -6,7 +6,7 @@ import pytest
 from jaxfed.audit import shadow_plans
 from jaxfed.config.data import simulation
 from jaxfed.data import features
-from jaxfed.federation.execution import result_cache
+from jaxfed.federation.execution.settings import digest_of
 from jaxfed.host import storage
 
 SIZE = 3 * 2**20 + 5  # files are read in blocks of 2^20 bytes
@@ -38,7 +38,7 @@ DIGESTS = {
     "file": of_a_file,
     "beginning of a file": of_the_beginning_of_a_file,
     "arrays of a run": lambda content, folder: simulation._checksum(content),
-    "arguments of a cache": lambda content, folder: result_cache.digest_of({"a": [content]}),
+    "arguments of a cache": lambda content, folder: digest_of({"a": [content]}),
     "an attacker's instructions": lambda content, folder: shadow_plans._described([content]),
     "images of features": of_images,
     "weights of features": of_weights,

@@ -27,7 +27,7 @@ state, mean and deviation of bytes as float64, imports (scikit-learn and scipy.s
 and Python's garbage collector (0.7 of eight seconds). What remains is JAX and Flax, tracing, and reading
 programs from the cache; a first run mostly waits for compilation. (Plots would take one more second.) The CNN
 is bound by memory: a batch of 50 goes through its layers five images at a time, which takes 0.75 of the time
-(`jaxfed.training.local.microbatching`).
+(`jaxfed.training.local.losses`).
 
 All peers can be installed together on Python 3.11, with `--no-deps` where they require older packages. FedLab
 and fluke import torchvision, which must be built for the same PyTorch, CPU or CUDA.

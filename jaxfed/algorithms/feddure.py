@@ -58,7 +58,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
-from jaxfed.training.local.batches import plan_of
+from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
 from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import (
     Batch,
@@ -67,7 +67,6 @@ from jaxfed.training.local.losses import (
     labeled_mean,
     unlabeled_mean,
 )
-from jaxfed.training.local.plan import BatchPlan, Step, after_steps
 from jaxfed.training.round.client_round import ClientRound, at_rate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import DrawnClients

@@ -41,10 +41,10 @@ from jaxfed.learners.learner import (
 from jaxfed.learners.public_loss import PUBLIC_LOSSES, public_rows, taught_loss
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, OneOf, hinted
+from jaxfed.training.local.batches import BatchPlan
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import Trained, train
 from jaxfed.training.local.losses import Loss, weighted_loss
-from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.round.client_round import at_rate
 from jaxfed.training.server.client_rows import (
     CohortRows,

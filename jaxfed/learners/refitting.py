@@ -36,8 +36,7 @@ from jaxfed.estimators.client_model import (
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort
-from jaxfed.federation.execution.result_cache import digest_of
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution, digest_of
 from jaxfed.federation.ragged import own_examples
 from jaxfed.host.parallel.workers import Mapped, worker_processes
 from jaxfed.host.row_table import RowTable

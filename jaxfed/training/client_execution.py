@@ -14,10 +14,10 @@ import jax
 from jaxfed.federation.execution.client_map import (
     MapClients,
     client_map,
+    fastest_apart,
     fastest_strategy,
     is_one_cpu,
 )
-from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.settings import Count, Described, check
 

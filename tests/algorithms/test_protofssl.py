@@ -20,8 +20,7 @@ from jaxfed.algorithms.protofssl import protofssl
 from jaxfed.algorithms.protofssl.method import prototype_loss
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.models.model import from_module
-from jaxfed.training.local.batches import Batches
-from jaxfed.training.local.episodes import Episodes
+from jaxfed.training.local.batches import Batches, Episodes
 from jaxfed.training.local.losses import Batch
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, completed

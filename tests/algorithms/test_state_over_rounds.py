@@ -18,7 +18,7 @@ from jaxfed.algorithms.fedsem import fedsem
 from jaxfed.algorithms.scaffold import scaffold
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_optimizers import adaptive
+from jaxfed.training.server.aggregate import adaptive
 
 SIZES = [5, 9, 7]
 COHORTS = [[0, 1], [1, 2], [0, 2], [1, 0]]

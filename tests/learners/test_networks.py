@@ -12,7 +12,7 @@ from float64_training import cross_entropy, gradient, weights_of
 from small_training import KEY, RATE, assert_close, federation_of, training_of
 
 from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.execution.per_core_map import core_each
+from jaxfed.federation.execution.client_map import core_each
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners.learner import Taught
 from jaxfed.learners.networks import network

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from dense_xclp import clustered_clients
 
-from jaxfed.federation.execution.result_cache import ResultCache
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
 from jaxfed.kernels import knn
 from jaxfed.kernels.devices.spread import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation

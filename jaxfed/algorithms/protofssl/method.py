@@ -1,6 +1,6 @@
 """ProtoFSSL: clients share prototypes and pseudo-label by them.
 
-In each of E local epochs a client draws an episode (`jaxfed.training.local.episodes`) and takes one step on
+In each of E local epochs a client draws an episode (`jaxfed.training.local.batches`) and takes one step on
 
     c_k = mean of f(x) over its labeled support S_k                                                  (2)
     p(z; c)_k = exp(-d(f(z), c_k)) / sum_k' exp(-d(f(z), c_k'))                                   (3, 6)
@@ -108,9 +108,8 @@ from jaxfed.federation.method import method
 from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
-from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.batches import Batches, Episodes
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (

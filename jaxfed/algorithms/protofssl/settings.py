@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from jaxfed.algorithms.protofssl.prototype_sharing import SUMS, HelperChoice
 from jaxfed.errors import UsageError
 from jaxfed.settings import Count, CountOrZero, NotNegative, OneOf, Positive, Probability, check
-from jaxfed.training.local.episodes import Episodes
+from jaxfed.training.local.batches import Episodes
 from jaxfed.training.pseudo_labels.prototypes import Distance
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
     client_map,
     even_devices,
+    fastest_apart,
     fastest_strategy,
     is_one_cpu,
 )
 from jaxfed.federation.execution.memory import require
-from jaxfed.federation.execution.per_core_map import fastest_apart
 from jaxfed.federation.execution.settings import HERE, Execution, ReportProgress
 from jaxfed.federation.method import Method
 from jaxfed.federation.sampling import participation
@@ -51,7 +51,7 @@ from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
 from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
-from jaxfed.training.server.server_optimizers import adaptive
+from jaxfed.training.server.aggregate import adaptive
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.training.specification import Training
 from jaxfed.xclp.one_shot.cross_validation import cross_validated

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,77 @@ import jax.numpy as jnp
 from jaxfed.federation.ragged import Ragged, by_extent
 from jaxfed.settings import Count, Ge, Note, check, check_value, when
 from jaxfed.training.local.client_data import ClientData, extent, usable
-from jaxfed.training.local.episodes import Episodes, draw
-from jaxfed.training.local.plan import BatchPlan
+
+Carry = Any
+Step = Callable[[jax.Array, Carry], Carry]
+Rows = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def _nothing(step: jax.Array, key: jax.Array) -> tuple[()]:
+    del step, key
+    return ()
+
+
+class BatchPlan(NamedTuple):
+    """The rows, and further draws, of each step.
+
+    Fields:
+        num_steps: int32 scalar.
+        rows: step -> (index int32 [B], used bool [B]), of a client's examples.
+        beside: step and its key -> a pytree, `Batch.beside`; the loss defines its meaning.
+        ahead: number of steps drawn at once; draws beyond the last step are wasted. (Hashing the 64 rows of
+            one step takes as many small operations as hashing the 2048 rows of 32, and nothing else of a
+            step can begin before that.)
+    """
+
+    num_steps: jax.Array
+    rows: Rows
+    beside: Callable[[jax.Array, jax.Array], Any] = _nothing
+    ahead: int = 1
+
+
+def drawn(plan: BatchPlan, first: jax.Array, key: jax.Array) -> BatchPlan:
+    """The same plan with the draws of steps first..first + ahead - 1 done, and no others.
+
+    Args:
+        plan: of `ahead` steps at once.
+        first: int32 scalar.
+        key: typed; a step's own is folded in from it.
+    """
+    steps = first + jnp.arange(plan.ahead, dtype=jnp.int32)
+    rows = jax.vmap(plan.rows)(steps)
+    beside = jax.vmap(lambda step: plan.beside(step, jax.random.fold_in(key, step)))(steps)
+
+    def at(table: Any, step: jax.Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf[step - first], table)
+
+    return plan._replace(
+        rows=lambda step: at(rows, step), beside=lambda step, key: at(beside, step)
+    )
+
+
+def after_steps(
+    plan: BatchPlan, key: jax.Array, step_of: Callable[[BatchPlan], Step], carry: Carry
+) -> Carry:
+    """Run all steps of a plan, and return the final carry.
+
+    Args:
+        plan: the steps.
+        key: typed, as in `drawn`.
+        step_of: plan with the draws of these steps -> step function, number and carry -> carry.
+        carry: the value before the first step.
+    """
+    if plan.ahead == 1:
+        return jax.lax.fori_loop(0, plan.num_steps, step_of(plan), carry)
+
+    def some(turn: jax.Array, carry: Carry) -> Carry:
+        first = turn * plan.ahead
+        end = jnp.minimum(first + plan.ahead, plan.num_steps)
+        return jax.lax.fori_loop(first, end, step_of(drawn(plan, first, key)), carry)
+
+    turns = (plan.num_steps + plan.ahead - 1) // plan.ahead
+    return jax.lax.fori_loop(0, turns, some, carry)
+
 
 BatchScheme = Literal["joint", "paired"]  # in a config; methods build the others themselves
 OwnScheme = Literal["episodes", "beside_all"]
@@ -241,3 +310,91 @@ _PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], BatchPlan]] = {
     "episodes": _episodes,
     "beside_all": _beside_all,
 }
+
+
+Rows = TypeVar("Rows")
+
+
+class Episodes(NamedTuple):
+    """Sizes of an episode: a batch drawn anew in every step (prototypical networks: Snell et al., NIPS 2017).
+
+        support S_k, query Q_k   n_S and n_Q of the client's labeled examples of class k
+        unlabeled query Q_U      n_U of its unlabeled examples, all drawn without replacement
+
+    A step's rows stand in this order, class after class: S_1 .. S_C, Q_1 .. Q_C, Q_U. A loss knows a row's
+    role by its position. If a client has fewer examples, the spare rows hold other examples of it and are not
+    used.
+
+    Fields:
+        num_classes: C.
+        support: n_S, of each class.
+        query: n_Q, of each class.
+        unlabeled: n_U.
+    """
+
+    num_classes: int
+    support: int = 1
+    query: int = 2
+    unlabeled: int = 100
+
+    @property
+    def capacity(self) -> int:
+        """Rows of a step."""
+        return self.num_classes * (self.support + self.query) + self.unlabeled
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Row numbers at which the support ends, and the labeled query."""
+        first = self.num_classes * self.support
+        return first, first + self.num_classes * self.query
+
+
+def draw(
+    key: jax.Array,
+    label: jax.Array,
+    is_labeled: jax.Array,
+    is_unlabeled: jax.Array,
+    sizes: Episodes,
+) -> tuple[jax.Array, jax.Array]:
+    """Draw one episode of one client.
+
+    Args:
+        key: of the step.
+        label: int32 [N], classes; used only where `is_labeled`.
+        is_labeled: bool [N], examples that support and labeled query are drawn from.
+        is_unlabeled: bool [N], examples that the unlabeled query is drawn from.
+        sizes: of the episode.
+
+    Returns:
+        index int32 [B] into the client's examples, and used bool [B].
+
+    Cost: two sorts of N numbers.
+    """
+    labeled_key, unlabeled_key = jax.random.split(key)
+    # Class by class, within a class in random order; others behind them.
+    place = jnp.where(is_labeled, label, sizes.num_classes)
+    order = jnp.lexsort((jax.random.uniform(labeled_key, label.shape), place)).astype(jnp.int32)
+    counts = jax.nn.one_hot(place, sizes.num_classes, dtype=jnp.int32).sum(axis=0)
+    starts, num_labeled = jnp.cumsum(counts) - counts, jnp.sum(counts)
+
+    def of_each_class(first: int, number: int) -> tuple[jax.Array, jax.Array]:
+        rank = first + jnp.arange(number)[None]
+        position = starts[:, None] + jnp.minimum(rank, jnp.maximum(counts[:, None] - 1, 0))
+        used = rank < counts[:, None]
+        return order[jnp.minimum(position, jnp.maximum(num_labeled - 1, 0))].ravel(), used.ravel()
+
+    shuffled = jnp.where(is_unlabeled, jax.random.uniform(unlabeled_key, label.shape), jnp.inf)
+    rank = jnp.arange(sizes.unlabeled)
+    num_unlabeled = jnp.sum(is_unlabeled, dtype=jnp.int32)
+    unlabeled = jnp.where(
+        num_unlabeled > 0,
+        jnp.argsort(shuffled).astype(jnp.int32)[rank % jnp.maximum(num_unlabeled, 1)],
+        order[rank % jnp.maximum(num_labeled, 1)],
+    )
+    parts = (
+        of_each_class(0, sizes.support),
+        of_each_class(sizes.support, sizes.query),
+        (unlabeled, rank < num_unlabeled),
+    )
+    index, used = (jnp.concatenate(column) for column in zip(*parts, strict=True))
+    return index, used

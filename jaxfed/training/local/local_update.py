@@ -18,11 +18,10 @@ import optax
 from flax import nnx
 
 from jaxfed.training.local.batches import Batches as Batches
-from jaxfed.training.local.batches import plan_of
+from jaxfed.training.local.batches import BatchPlan, after_steps, plan_of
 from jaxfed.training.local.client_data import ClientData as ClientData
 from jaxfed.training.local.client_data import usable as usable
 from jaxfed.training.local.losses import Batch, Loss, taken
-from jaxfed.training.local.plan import BatchPlan, after_steps
 
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate
 # parameters, step (from 0) and number of steps of the round -> parameters

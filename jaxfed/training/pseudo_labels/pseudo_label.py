@@ -105,10 +105,11 @@ def network_labels(
     divides logits by their sum instead. If one of these "probabilities" is negative, the entropy is NaN
     and the weight 0. That is the case nearly everywhere, so training uses given labels only.
     """
-    from jaxfed.xclp.steps.prediction import predict
 
     @jax.jit
     def predicted(state: nnx.State, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from jaxfed.xclp.steps.prediction import predict
+
         logits = jax.lax.map(lambda rows: model.head(state, rows), features)
         logits = logits.astype(jnp.float32)
         if confidence == "softmax":

@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 
 from jaxfed.random_streams import Stream
-from jaxfed.training.local.batches import Batches
+from jaxfed.training.local.batches import Batches, BatchPlan
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
 from jaxfed.training.local.local_update import (
@@ -23,7 +23,6 @@ from jaxfed.training.local.local_update import (
     train,
 )
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.server.server_state import with_statistics
 from jaxfed.training.specification import Training
 

@@ -14,7 +14,7 @@ from jaxfed.learners import LEARNERS
 from jaxfed.settings import NotNegative, check_each, is_allowed, settings_of
 from jaxfed.training.local.augmentation import compose
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
-from jaxfed.training.server.server_optimizers import adaptive
+from jaxfed.training.server.aggregate import adaptive
 from jaxfed.xclp import propagate_labels
 
 INF, ZERO = "becomes inf in float32", "becomes 0 in float32"

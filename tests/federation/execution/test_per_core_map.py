@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.federation.execution.client_map import client_map
-from jaxfed.federation.execution.per_core_map import core_each, fastest_apart
+from jaxfed.federation.execution.client_map import client_map, core_each, fastest_apart
 from tests.federation.execution.test_client_map import step
 
 RNG = np.random.default_rng(0)
@@ -47,7 +46,7 @@ def test_clients_go_round_the_cores(monkeypatch):
 def test_only_where_cores_are_devices(monkeypatch):
     """Devices that a flag forces, as here, are none."""
     assert fastest_apart() is None
-    monkeypatch.setattr("jaxfed.federation.execution.per_core_map.cores_are_devices", lambda: True)
+    monkeypatch.setattr("jaxfed.federation.execution.client_map.cores_are_devices", lambda: True)
     assert fastest_apart() is core_each
     monkeypatch.setattr(jax, "process_count", lambda: 2)  # each would have some of the clients
     assert fastest_apart() is None

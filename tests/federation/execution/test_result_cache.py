@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.federation.execution.result_cache import ResultCache
-from jaxfed.federation.execution.settings import HERE, Execution
+from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
 
 
 @pytest.fixture

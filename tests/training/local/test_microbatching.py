@@ -9,10 +9,15 @@ from on_demand import on_demand
 from jaxfed.models import Model
 from jaxfed.models.cnn import cnn
 from jaxfed.models.wrapping import in_precision, normalized
-from jaxfed.training.local import microbatching as module
+from jaxfed.training.local import losses as module
 from jaxfed.training.local.augmentation import compose
-from jaxfed.training.local.losses import Batch, proximal, weighted_loss
-from jaxfed.training.local.microbatching import examples_at_once, few_at_a_time
+from jaxfed.training.local.losses import (
+    Batch,
+    examples_at_once,
+    few_at_a_time,
+    proximal,
+    weighted_loss,
+)
 
 KEY = jax.random.key(0)
 IMAGE = (8, 8, 2)

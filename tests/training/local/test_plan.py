@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.training.local.plan import BatchPlan, after_steps
+from jaxfed.training.local.batches import BatchPlan, after_steps
 
 KEY = jax.random.key(0)
 MOST = 12

@@ -10,9 +10,8 @@ from jaxfed import xclp
 from jaxfed.algorithms.semifl import labeled
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.training.local.batches import Batches, plan_of
+from jaxfed.training.local.batches import Batches, Episodes, plan_of
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.episodes import Episodes
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.round.client_round import plain_update
 from jaxfed.training.round.labels_at_server import plain_part
