@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -310,9 +310,6 @@ _PLANS: dict[str, Callable[[ClientData, Batches, jax.Array], BatchPlan]] = {
     "episodes": _episodes,
     "beside_all": _beside_all,
 }
-
-
-Rows = TypeVar("Rows")
 
 
 class Episodes(NamedTuple):
