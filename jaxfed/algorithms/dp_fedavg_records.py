@@ -53,6 +53,7 @@ from jaxfed.privacy.sampled_gaussian import (
 )
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
+from jaxfed.training.local.batches import BatchPlan
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import (
     ClientUpdate,
@@ -62,7 +63,6 @@ from jaxfed.training.local.local_update import (
     rebuilt,
 )
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.local.plan import BatchPlan
 from jaxfed.training.privacy_budget import Budget, check_budget, check_private
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
