@@ -83,9 +83,6 @@ def cbafed(
         rare_share: an unsure example is labeled with its second class c if s_c is below this; 0: never.
         residual_rounds: number of rounds from one mean with v to the next; 0: never.
 
-    Raises:
-        UsageError: a number out of range, or labels at the server.
-
     Cost: FedAvg's, plus one forward pass over a client's data in each round; the server keeps two models.
     """
     aggregate = training.server.aggregate

@@ -94,8 +94,7 @@ def distributed_distillation(
         sums: how the server adds answers.
 
     Raises:
-        UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
-            at the server.
+        UsageError: in `init`, no public examples, new points at clients, labels at the server.
     """
     learner = network(public_loss="squared_distance", pseudo_weight=rho)
     check_answers(learner, "predict_proba")

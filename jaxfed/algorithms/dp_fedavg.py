@@ -98,7 +98,7 @@ def dp_fedavg(
     `sampling_rate` is K / M, and `epsilon_sampled` is added.
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
+        UsageError: z and a target, BatchNorm, a cohort that trains only in part;
             in a run, cohorts or rounds that are not those of `participation`.
 
     Cost: that of FedAvg; epsilon is next to nothing.

@@ -109,7 +109,7 @@ def dp_fedavg_records(
     A round's metrics, with noise: `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (s).
 
     Raises:
-        UsageError: a value that is not allowed, z and a target, BatchNorm, a cohort that trains only in part;
+        UsageError: z and a target, BatchNorm, a cohort that trains only in part;
             with noise, dp-accounting is not installed; in a run, cohorts or rounds that are not those of
             `participation`.
 

@@ -24,7 +24,6 @@ An upload is |d| C numbers in float32; as many come back, and which examples the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -99,62 +98,38 @@ def dsfl(
         sums: how the server adds probabilities.
 
     Raises:
-        UsageError: a value that is not allowed, networks without probabilities; in `init`, no public
-            examples, new points at clients, labels at the server.
+        UsageError: networks without probabilities; in `init`, no public examples, new points at clients,
+            labels at the server.
     """
     learner = network(public_loss="soft_cross_entropy")
     check_answers(learner, "predict_proba")
     size = min(subset or len(public), len(public))
-    parts = _DSFL(learner, public, num_classes, size, steps, distill_steps, temperature, sums)
-    judged = judged_by_clients(learner, num_classes)
-    return FederatedAlgorithm(parts.init, parts.round, **judged._asdict())
+    no_labels = np.full(len(public), ABSTAINED, np.int32)  # clients learn from z alone
 
-
-@dataclass(frozen=True, eq=False)
-class _DSFL:
-    """The parts of a round; attributes as the keywords of `dsfl`, `size` is |d|."""
-
-    learner: Learner
-    public: np.ndarray
-    num_classes: int
-    size: int
-    steps: int
-    distill_steps: int
-    temperature: float
-    sums: ConsensusSums
-
-    @property
-    def no_labels(self) -> np.ndarray:
-        """int32 [U] of -1: clients learn from z alone."""
-        return np.full(len(self.public), ABSTAINED, np.int32)
-
-    def init(self, key: jax.Array, federation: Federation) -> DSFLState:
-        """Return the state before the first round."""
-        check_clients(federation, self.num_classes, self.public)
+    def init(key: jax.Array, federation: Federation) -> DSFLState:
+        check_clients(federation, num_classes, public)
         return DSFLState(
-            learner=self.learner.init(key, federation),
-            soft=np.zeros((len(self.public), self.num_classes), np.float32),
-            weight=np.zeros(len(self.public), np.float32),
+            learner=learner.init(key, federation),
+            soft=np.zeros((len(public), num_classes), np.float32),
+            weight=np.zeros(len(public), np.float32),
             turns=first_turns(federation),
             round=count(0),
         )
 
-    def round(self, state: DSFLState, cohort: Cohort, key: jax.Array) -> tuple[DSFLState, Metrics]:
-        """Update, predict, aggregate, distill."""
+    def round(state: DSFLState, cohort: Cohort, key: jax.Array) -> tuple[DSFLState, Metrics]:
         update_key, draw_key, distill_key = jax.random.split(key, 3)
         cohort, communication = arranged(cohort), Communication()
-        updated = take_turn(self.learner, state.learner, cohort, None, update_key, self.steps)
+        updated = take_turn(learner, state.learner, cohort, None, update_key, steps)
         told = public_mean(
-            *(updated, self.learner, "predict_proba", self.public, self.size, self.num_classes),
-            *(self.sums, communication),
+            *(updated, learner, "predict_proba", public, size, num_classes, sums, communication),
             draw_key=draw_key,
             key=update_key,
         )
-        soft = sharpened_by_softmax(told.mean, self.temperature)
+        soft = sharpened_by_softmax(told.mean, temperature)
         cohort = without_labels(cohort._replace(client_id=told.turn.client_id))
-        taught = Taught(self.public, self.no_labels, told.weight, soft)
+        taught = Taught(public, no_labels, told.weight, soft)
         distilled = take_turn(
-            self.learner, told.turn.state, cohort, taught, distill_key, self.distill_steps
+            learner, told.turn.state, cohort, taught, distill_key, distill_steps
         )
         metrics: Metrics = {
             **updated.metrics,
@@ -167,6 +142,8 @@ class _DSFL:
         turns = with_turns(state.turns, told.voters)
         after = DSFLState(distilled.state, soft, told.weight, turns, count(int(state.round) + 1))
         return after, metrics
+
+    return FederatedAlgorithm(init, round, **judged_by_clients(learner, num_classes)._asdict())
 
 
 def sharpened_by_softmax(mean: np.ndarray, temperature: float) -> np.ndarray:

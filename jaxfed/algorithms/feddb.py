@@ -72,9 +72,6 @@ def feddb(
         threshold: tau in [0, 1]: an example counts if its debiased confidence is at least tau.
         unlabeled_weight: weight of the pseudo-labels' term.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: FixMatch's, plus one forward pass over the weak view, and two over a client's data in each round.
     """
     training = training.with_server(aggregate=debiased_mean(training.server.aggregate))

@@ -147,9 +147,6 @@ def feddure(
         regulator_rate: eta_c, in units of the round's learning rate.
         weigher_rate: Adam's rate for F-reg; 0 leaves its weights near 1/2, as drawn.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: FixMatch's, and five passes over the weak view, two of them with gradients. A client in training
     has two models.
     """

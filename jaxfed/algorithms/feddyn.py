@@ -46,9 +46,6 @@ def feddyn(
         training: the training specification.
         alpha: weight of the dynamic regularizer; the paper has 0.1 to 0.001.
         pseudo_label: name of the pseudo-labeler; "none": given labels alone.
-
-    Raises:
-        UsageError: alpha that is not positive.
     """
 
     def local_update(client: ClientRound) -> ClientUpdate:

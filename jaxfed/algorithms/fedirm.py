@@ -120,7 +120,7 @@ def fedirm(
         passes: T, the number of passes with dropout.
 
     Raises:
-        UsageError: a number out of range, or clients that keep their optimizers.
+        UsageError: clients that keep their optimizers.
 
     Cost: a step has one forward and backward pass and 1 + T forward passes; a round, one forward pass over
     a client's data. The state has one more model for each client.

@@ -50,9 +50,6 @@ def fedlabel(
         unlabeled_weight: weight of the pseudo-labels' term.
         agreement_weight: lambda, weight of the second prediction where both models agree.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: FixMatch's, plus one forward pass over the weak view.
     """
     term = surer(threshold, agreement_weight, training.local.pointwise)

@@ -74,7 +74,7 @@ def fedloke(
         rampup_rounds: T_u; 0: full weight from the first round on.
 
     Raises:
-        UsageError: a number out of range, no strong augmentation, or clients that keep their optimizers.
+        UsageError: clients that keep their optimizers.
 
     Cost: twice FixMatch's; the state has one more model for each client.
     """

@@ -106,8 +106,8 @@ def fedmd(
         sums: how the server adds scores.
 
     Raises:
-        UsageError: a value that is not allowed, networks without scores; in `init`, no public examples or
-            labels of other classes, new points at clients, labels at the server.
+        UsageError: networks without scores; in `init`, no public examples or labels of other classes, new
+            points at clients, labels at the server.
     """
     parts = FedMD(
         *(network, public, public_labels, num_classes, subset),
@@ -172,7 +172,6 @@ class FedMD:
         in_round = int(np.sum(np.asarray(cohort.client_id) >= 0))
         communication = Communication()
         told, cohort = self.communicated(state, cohort, key, communication)
-
         taught = Taught(self.public, self.no_labels, told.weight, told.mean)
         cohort = cohort._replace(client_id=told.turn.client_id)
         digested = take_turn(
@@ -183,17 +182,16 @@ class FedMD:
         revisited = take_turn(
             self.learner, digested.state, left, None, revisit_key, self.revisit_steps
         )
-        turns = with_turns(state.turns, told.voters)
-        failed = in_round - int(np.sum(revisited.client_id >= 0))
         metrics: Metrics = {
             **revisited.metrics,
             "voters": told.num_voters,
-            "failed_clients": failed,
+            "failed_clients": in_round - int(np.sum(revisited.client_id >= 0)),
+            "communication": communication.metrics(),
         }
         if "train_loss" in digested.metrics:
             metrics["digest_loss"] = digested.metrics["train_loss"]
-        after = FedMDState(revisited.state, turns, count(int(state.round) + 1))
-        return after, {**metrics, "communication": communication.metrics()}
+        turns = with_turns(state.turns, told.voters)
+        return FedMDState(revisited.state, turns, count(int(state.round) + 1)), metrics
 
     def communicated(
         self, state: FedMDState, cohort: Cohort, key: jax.Array, communication: Communication

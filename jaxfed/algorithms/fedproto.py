@@ -137,7 +137,7 @@ def fedproto(
         pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a weight out of range, a network without a head, or labels by the server's network.
+        UsageError: a network without a head, or labels by the server's network.
 
     Cost: FedAvg's, and in each round one forward pass over a client's data. The state has a network for
     each client.

@@ -44,7 +44,7 @@ def fedrep(
         pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a number out of range, a network without a head, or labels by the server's network.
+        UsageError: a network without a head, or labels by the server's network.
     """
     paths = head_paths(training.model, "fedrep")
     head_alone, body_alone = (

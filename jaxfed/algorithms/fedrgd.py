@@ -76,9 +76,6 @@ def fedrgd(
         num_groups: S, number of groups whose models are averaged.
         threshold: tau, confidence from which an unlabeled example counts.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: the server keeps S models, and a round makes one for each client of its group's.
     """
     term = confident(threshold, pointwise=training.local.pointwise)

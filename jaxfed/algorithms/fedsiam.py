@@ -118,9 +118,6 @@ def fedsiam(
         upload_quantile: tau in [0, 1]: layers below this quantile of divergence are not sent; 0 sends all.
         upload_rounds: phi >= 1, rounds whose measurements make the quantile.
         evaluated: which network is evaluated and embeds.
-
-    Raises:
-        UsageError: a value that is not allowed.
     """
     plain, optimizer = training.model, training.local.optimizer
     training = training.with_states(siamese(plain, evaluated), twins)

@@ -83,7 +83,7 @@ def fedtgp(
         pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a number out of range, a network without a head, or labels by the server's network.
+        UsageError: a network without a head, or labels by the server's network.
 
     Cost: FedProto's. The server computes `server_epochs` passes through F for C vectors a mini-batch.
     """

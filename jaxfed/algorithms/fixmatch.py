@@ -64,9 +64,6 @@ def fixmatch(
         pseudo_label: source of labels where no network has the confidence `threshold`. "xclp" weighs labels
             by its confidence; "unlabeled": such examples do not count.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: "received" takes one more forward pass over each batch; thresholds by class take one over a
     client's data in each round.
     """

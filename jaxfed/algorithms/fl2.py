@@ -77,9 +77,6 @@ def fl2(
         sure_threshold: confidence in [0, 1] from which an example is in B+.
         rho: size of the perturbation of the model.
 
-    Raises:
-        UsageError: a number out of range, labels at clients, or no strong augmentation.
-
     Cost: three passes over a batch in each step, one forward pass over a client's data in each round.
     """
     loss = sharpness_aware(training, rho)

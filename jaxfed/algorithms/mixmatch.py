@@ -62,9 +62,6 @@ def mixmatch(
         unlabeled_weight: lambda_U, weight of the unlabeled examples' term.
         rampup_rounds: R, rounds until this weight is full; 0 is no ramp-up.
 
-    Raises:
-        UsageError: a number out of range.
-
     Cost: two passes over K views of a batch, one of them back. (Second and later views of labeled rows have
     no part: shapes are the same whatever a batch holds.)
     """

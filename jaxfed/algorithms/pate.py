@@ -20,7 +20,6 @@ An upload is |U| labels of ceil(log2 C) bits. Nothing comes back: the student is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -106,112 +105,83 @@ def pate(
     `test_accuracy` is the student's; `train_accuracy` on all clients' labels, which it never saw.
 
     Raises:
-        UsageError: a value that is not allowed; in `init`, no public examples, new points at clients, labels
-            at the server.
+        UsageError: in `init`, no public examples, new points at clients, labels at the server.
     """
-    parts = _Pate(
-        learner,
-        server_learner._replace(alone="the student"),
-        public,
-        num_classes,
-        teacher_rounds,
-        steps,
-        student_steps,
-        gamma,
-        delta,
-    )
-    judged = judged_by_clients(parts.student, num_classes, has_consensus=True)
+    student = server_learner._replace(alone="the student")
 
-    def evaluate(state: PateState, federation: Federation) -> Metrics:
-        return judged.evaluate(state, federation.pooled())
-
-    return FederatedAlgorithm(
-        parts.init,
-        parts.round,
-        evaluate=evaluate,
-        validate=judged.validate,
-        predict=judged.predict,
-        outputs=judged.outputs._replace(clients=None),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Pate:
-    """The parts of a round; attributes as the keywords of `pate`."""
-
-    teachers: Learner
-    student: Learner
-    public: np.ndarray
-    num_classes: int
-    teacher_rounds: int
-    steps: int
-    student_steps: int
-    gamma: float
-    delta: float
-
-    def init(self, key: jax.Array, federation: Federation) -> PateState:
-        """Return the state before the first round."""
-        check_clients(federation, self.num_classes, self.public)
+    def init(key: jax.Array, federation: Federation) -> PateState:
+        check_clients(federation, num_classes, public)
         teacher_key, student_key = jax.random.split(key)
         return PateState(
-            teachers=self.teachers.init(teacher_key, federation),
-            learner=self.student.init(student_key, _without_examples(federation)),
-            label=np.full(len(self.public), ABSTAINED, np.int32),
-            weight=np.zeros(len(self.public), np.float32),
+            teachers=learner.init(teacher_key, federation),
+            learner=student.init(student_key, _without_examples(federation)),
+            label=np.full(len(public), ABSTAINED, np.int32),
+            weight=np.zeros(len(public), np.float32),
             teacher_turns=first_turns(federation),
             turns=np.zeros(1, np.int32),
             round=count(0),
         )
 
-    def round(self, state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
-        """Teachers train; in the last of their rounds they vote; from then on the student trains."""
+    def round(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
         number, metrics, communication = int(state.round) + 1, Metrics(), Communication()
-        if number <= self.teacher_rounds:
-            state, told = self.teach(state, cohort, key, communication)
+        if number <= teacher_rounds:
+            state, told = teach(state, cohort, key, communication)
             metrics |= told
-        if number >= self.teacher_rounds:
-            state, told = self.study(state, cohort, key)
+        if number >= teacher_rounds:
+            state, told = study(state, cohort, key)
             metrics |= told
         metrics["communication"] = communication.metrics()
         return state._replace(round=count(number)), metrics
 
     def teach(
-        self, state: PateState, cohort: Cohort, key: jax.Array, communication: Communication
+        state: PateState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> tuple[PateState, Metrics]:
-        """A round of the teachers, with their vote if it is the last."""
         teacher_key, noise_key, _ = jax.random.split(key, 3)
-        turn = take_turn(self.teachers, state.teachers, cohort, None, teacher_key, self.steps)
-        if int(state.round) + 1 == self.teacher_rounds:
+        turn = take_turn(learner, state.teachers, cohort, None, teacher_key, steps)
+        if int(state.round) + 1 == teacher_rounds:
             turn, votes = asked(
-                turn, self.teachers, "predict", self.public, self.num_classes, teacher_key
+                turn, learner, "predict", public, num_classes, teacher_key
             )
             label, weight = noisy_vote(
                 votes,
                 speaking(turn.client_id, votes),
                 noise_key,
                 communication,
-                num_classes=self.num_classes,
-                gamma=self.gamma,
+                num_classes=num_classes,
+                gamma=gamma,
             )
             state = state._replace(label=label, weight=weight)
         teacher_turns = with_turns(state.teacher_turns, turn.client_id)
         return state._replace(teachers=turn.state, teacher_turns=teacher_turns), turn.metrics
 
-    def study(self, state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
-        """A round of the student, on the labels of the vote."""
+    def study(state: PateState, cohort: Cohort, key: jax.Array) -> tuple[PateState, Metrics]:
         *_, student_key = jax.random.split(key, 3)
-        taught = Taught(self.public, state.label, state.weight)
+        taught = Taught(public, state.label, state.weight)
         turn = take_turn(
-            *(self.student, state.learner, _nobody(cohort), taught),
-            *(student_key, self.student_steps),
+            *(student, state.learner, _nobody(cohort), taught),
+            *(student_key, student_steps),
         )
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
-        if self.gamma:
-            of_query, queries = 2 * self.gamma, len(self.public)
+        if gamma:
+            of_query, queries = 2 * gamma, len(public)
             metrics["epsilon"] = basic(of_query, queries)
-            metrics["epsilon_approximate"] = approximate(of_query, queries, self.delta)
+            metrics["epsilon_approximate"] = approximate(of_query, queries, delta)
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
+
+    judged = judged_by_clients(student, num_classes, has_consensus=True)
+
+    def evaluate(state: PateState, federation: Federation) -> Metrics:
+        return judged.evaluate(state, federation.pooled())
+
+    return FederatedAlgorithm(
+        init,
+        round,
+        evaluate=evaluate,
+        validate=judged.validate,
+        predict=judged.predict,
+        outputs=judged.outputs._replace(clients=None),
+    )
 
 
 def noisy_vote(
@@ -223,18 +193,10 @@ def noisy_vote(
     num_classes: int,
     gamma: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels L by a noisy vote of the teachers.
+    """Labels L, int32 [U], by a noisy vote of the teachers, and their weights.
 
-    Args:
-        votes: int32 [K, U].
-        voters: int32 [K], -1 of a row without a teacher.
-        key: typed, of the noise.
-        communication: what is sent is counted here.
-        num_classes: C.
-        gamma: 0 is no noise.
-
-    Returns:
-        int32 [U], the smallest of equal classes, -1 where nobody votes; float32 [U], 1 where there is one.
+    `votes` are int32 [K, U], `voters` int32 [K], -1 for a row without a teacher. L is the smallest of equal
+    classes, and -1 with weight 0 where nobody votes.
     """
     sent = votes[voters >= 0]
     num_values = num_classes + (sent < 0).any(axis=1).astype(int)

@@ -112,7 +112,7 @@ def proxyfl(
         tuning_rate: eta, learning rate of these steps.
 
     Raises:
-        UsageError: a number out of range, no strong augmentation, or a network with another head.
+        UsageError: a network with another head.
 
     Cost: FixMatch's, plus a forward pass over each weak view and, each round, one over a client's data. The
     server computes Q C^2 D per client.

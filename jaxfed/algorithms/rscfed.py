@@ -103,9 +103,6 @@ def rscfed(
         temperature: T of sharpening; below 1 sharpens the teacher's probabilities.
         average: largest weight alpha in [0, 1] that the teacher keeps in a step.
 
-    Raises:
-        UsageError: a number out of range.
-
     Cost: one more forward pass in each step; each client keeps a model.
     """
     aggregate = sub_consensus(training.server.aggregate, draws, draw_size, beta)

@@ -69,9 +69,6 @@ def sage(
         pseudo_label: source of labels where neither model is sure. "xclp" weighs labels by its confidence;
             "unlabeled": such examples do not count.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: FixMatch's, plus one forward pass over the weak view.
     """
     term = with_source(corrected(threshold, kappa), pseudo_label, threshold, training)

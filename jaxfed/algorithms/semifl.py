@@ -91,9 +91,6 @@ def semifl(
         mix_alpha: a, parameter of the Beta distribution of mixing weights.
         max_norm: largest norm of a gradient; longer ones are cut to it.
 
-    Raises:
-        UsageError: a number out of range, labels at clients, or no strong augmentation.
-
     Cost: a step is two passes over B examples; a round one forward pass over a client's data.
     """
     plain = training.local.optimizer

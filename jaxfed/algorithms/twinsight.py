@@ -95,7 +95,7 @@ def twinsight(
         temperature: T of SimCLR's loss.
 
     Raises:
-        UsageError: a number out of range, no strong augmentation, or a network with another head.
+        UsageError: a network with another head.
 
     Cost: twice FixMatch's, in computation and in bytes; thresholds take one forward pass over a client's
     data in each round.
