@@ -128,9 +128,7 @@ def dsfl(
         soft = sharpened_by_softmax(told.mean, temperature)
         cohort = without_labels(cohort._replace(client_id=told.turn.client_id))
         taught = Taught(public, no_labels, told.weight, soft)
-        distilled = take_turn(
-            learner, told.turn.state, cohort, taught, distill_key, distill_steps
-        )
+        distilled = take_turn(learner, told.turn.state, cohort, taught, distill_key, distill_steps)
         metrics: Metrics = {
             **updated.metrics,
             "voters": told.num_voters,
