@@ -69,7 +69,6 @@ class Registry(UserDict[str, Factory]):
         *,
         reserved: Collection[str] = (),
         num_given: int = 0,
-        check: Callable[[str, Factory], None] = lambda name, factory: None,
     ) -> None:
         """A registry with jaxfed's own entries.
 
@@ -78,11 +77,9 @@ class Registry(UserDict[str, Factory]):
             own: name -> factory, or the module that defines it.
             reserved: names that cannot be registered, besides those of `own`.
             num_given: number of positional arguments of a factory; the others are keys of a config.
-            check: called with name and factory before they are registered; raises a UsageError to refuse.
         """
         super().__init__(own)  # type: ignore[arg-type]
         self._kind, self._reserved, self._num_given = kind, frozenset([*own, *reserved]), num_given
-        self._check = check
 
     def __getitem__(self, name: str) -> Factory:
         """The factory of this name, imported if it has not been yet."""
@@ -116,7 +113,6 @@ class Registry(UserDict[str, Factory]):
                         f"{self._kind} {name!r}: its setting {parameter.name!r} must be a keyword, behind a "
                         "* in the signature, so that configs can have it"
                     )
-            self._check(name, factory)
             self[name] = factory
             if hasattr(factory, "__dict__"):
                 # A declaration that comes too late says so.

@@ -4,12 +4,12 @@ import re
 import textwrap
 
 import pytest
-from jaxfed.config.checks.fingerprint import seen_by
 
 from docs.generate import reference
 from jaxfed.api.run import run
 from jaxfed.config import file, methods
 from jaxfed.config.checks import check
+from jaxfed.config.checks.reading import seen_by
 from jaxfed.config.reference import help_text
 from jaxfed.data.loading import READERS
 from jaxfed.errors import UsageError

@@ -17,7 +17,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxfed.federation.method import Method, check_ingredients, declared
+from jaxfed.federation.method import Method, declared
 from jaxfed.registry import Place, Registry
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ _OWN |= {
     name: _OWN[method]._replace(keywords=keywords)
     for name, (method, _, keywords) in PRESETS.items()
 }
-ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry(
-    "method", _OWN, check=check_ingredients
-)
+ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)
 
 
 def declaration_of(name: str) -> Method:

@@ -33,7 +33,6 @@ Each client receives the model.
 from __future__ import annotations
 
 from functools import wraps
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -45,15 +44,13 @@ from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
-    MOST_NOISE,
     WithoutReplacement,
     check_installed,
     epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.privacy_budget import Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import over_cohort
@@ -66,32 +63,20 @@ from jaxfed.training.specification import Training
     title="DP-FedAvg, of clients",
     cites="Geyer, Klein, Nabi, 2017, arXiv 1712.07557",
     leaves="its model's change",
-    takes=("training", "participation"),
-    together=check_budget,
-    pseudo_label="none",
-    private=True,
-    unread=("weighting",),
+    **PRIVATE,
 )
 def dp_fedavg(
     *,
     training: Training,
     participation: Participation | None = None,
-    clip: Positive = 1.0,
-    noise_multiplier: Annotated[float, Ge(0), Le(MOST_NOISE)] | None = None,
-    target_epsilon: NotNegative = 0.0,
-    delta: Probability = 1e-5,
+    guarantee: Guarantee,
 ) -> FederatedAlgorithm:
     """DP-FedAvg of clients, on their given labels.
 
     Args:
         training: the training specification, without a weighting: all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        clip: S, largest norm of a client's change; longer ones are scaled down to it.
-        noise_multiplier: z, the noise's standard deviation in units of S. None: 1, or the value that
-            `target_epsilon` needs. 0: no noise and no epsilon.
-        target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
-            often; 0: z is given.
-        delta: delta of the guarantee; every epsilon is at it.
+        guarantee: in a call, its fields as keywords; `clip` is S.
 
     A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
     noise also `epsilon`, `noise_multiplier`, `delta`, `clip` and `sampling_rate`. Where clients are drawn,
@@ -103,19 +88,16 @@ def dp_fedavg(
 
     Cost: that of FedAvg; epsilon is next to nothing.
     """
-    check_private(training, "dp_fedavg")
+    check_private(training, participation, "dp_fedavg")
     drawn, rate = None, 1.0
     if participation is not None and participation.is_drawn:
         drawn = WithoutReplacement(participation.cohort_size, participation.num_clients)
         rate = participation.cohort_size / participation.num_clients
-    budget = Budget(
-        *(clip, noise_multiplier, target_epsilon, delta, EVERYTHING, participation),
-        sampling_rate=rate,
-    )
+    budget = Budget(guarantee, EVERYTHING, participation, sampling_rate=rate)
     noise = budget.noise
     if noise and drawn is not None:
         check_installed(drawn)
-    mean = clipped_mean(training.server.aggregate, clip=clip, noise_multiplier=noise)
+    mean = clipped_mean(training.server.aggregate, clip=guarantee.clip, noise_multiplier=noise)
     training = training.with_server(aggregate=mean, weighting=over_cohort)
 
     def local_update(client: ClientRound) -> ClientUpdate:
@@ -139,7 +121,7 @@ def dp_fedavg(
         after, metrics = accounted.round(state, cohort, key)
         added: Metrics = {"update_norm": after.optimizer.norm, "clipped": after.optimizer.clipped}
         if noise and drawn is not None:
-            added["epsilon_sampled"] = epsilon_of(delta, noise, int(after.round), drawn)
+            added["epsilon_sampled"] = epsilon_of(guarantee.delta, noise, int(after.round), drawn)
         return after, {**metrics, **added}
 
     return accounted._replace(init=init, round=round)

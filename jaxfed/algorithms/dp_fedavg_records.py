@@ -46,13 +46,12 @@ from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
 from jaxfed.privacy.sampled_gaussian import (
     EVERYTHING,
-    MOST_NOISE,
     Poisson,
     Subsampling,
     check_installed,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.settings import Ge, Le, NotNegative, Positive, Probability
+from jaxfed.settings import Ge, Le
 from jaxfed.training.local.batches import BatchPlan
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import (
@@ -63,7 +62,7 @@ from jaxfed.training.local.local_update import (
     rebuilt,
 )
 from jaxfed.training.local.losses import Loss
-from jaxfed.training.privacy_budget import Budget, check_budget, check_private
+from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly, weighted_sum
@@ -77,34 +76,22 @@ _CHUNK = 16  # examples whose gradients are in memory at once; it changes roundi
     title="DP-FedAvg, of records",
     cites="Noble, Bellet, Dieuleveut, AISTATS 2022, arXiv 2111.09278",
     leaves="its model's change",
-    takes=("training", "participation"),
-    together=check_budget,
-    pseudo_label="none",
-    private=True,
-    unread=("weighting",),
+    **PRIVATE,
 )
 def dp_fedavg_records(
     *,
     training: Training,
     participation: Participation | None = None,
-    clip: Positive = 1.0,
     share: Annotated[float, Ge(1e-4), Le(1)] = 0.2,
-    noise_multiplier: Annotated[float, Ge(0), Le(MOST_NOISE)] | None = None,
-    target_epsilon: NotNegative = 0.0,
-    delta: Probability = 1e-5,
+    guarantee: Guarantee,
 ) -> FederatedAlgorithm:
     """DP-FedAvg of records, on clients' given labels.
 
     Args:
         training: the training specification.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        clip: C, largest norm of an example's gradient; longer ones are scaled down to it.
         share: s, probability with which a step draws an example.
-        noise_multiplier: z, the noise's standard deviation in units of C. None: 1, or the value that
-            `target_epsilon` needs. 0: no noise and no epsilon.
-        target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
-            often; 0: z is given.
-        delta: delta of the guarantee; epsilon is at it.
+        guarantee: in a call, its fields as keywords; `clip` is C.
 
     A round's metrics, with noise: `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (s).
 
@@ -116,12 +103,14 @@ def dp_fedavg_records(
     Cost: a step takes a gradient for each example that is drawn, 16 of them in memory; epsilon 0.1 s
     once, and 0.02 s a round.
     """
-    check_private(training, "dp_fedavg_records")
+    check_private(training, participation, "dp_fedavg_records")
     batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)
     budget = Budget(
-        *(clip, noise_multiplier, target_epsilon, delta, draw, participation),
+        guarantee,
+        draw,
+        participation,
         releases=steps,
         sampling_rate=share,
     )
@@ -129,7 +118,7 @@ def dp_fedavg_records(
     if noise:
         check_installed(draw)
     training = training.with_server(weighting=uniformly)
-    gradient = private_gradient(clip=clip, noise_multiplier=noise, share=share)
+    gradient = private_gradient(clip=guarantee.clip, noise_multiplier=noise, share=share)
 
     def local_update(client: ClientRound) -> ClientUpdate:
         draw_key = jax.random.fold_in(client.key, Stream.RECORDS)

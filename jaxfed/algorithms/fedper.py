@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
@@ -39,6 +38,7 @@ from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.local_update import ClientUpdate, Trained
+from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
@@ -46,8 +46,6 @@ from jaxfed.training.server.aggregate import weighted_mean
 from jaxfed.training.server.client_rows import whole
 from jaxfed.training.server.server_state import ServerState, cohort_statistics, with_statistics
 from jaxfed.training.specification import Training
-
-_BY_SERVER = ("network", "teacher")  # sources that label by the server's head
 
 Steps = Callable[[ClientRound, nnx.State], Trained]  # from a start model
 
@@ -63,6 +61,7 @@ class Own(NamedTuple):
     title="FedPer",
     cites="Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818",
     leaves="the change of its model's body",
+    together=not_by_server,
 )
 def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
     """FedPer on the labels that a pseudo-labeler finds.
@@ -89,14 +88,6 @@ def with_own_heads(
     Raises:
         UsageError: a network without a head, or labels by the server's network.
     """
-    if pseudo_label in _BY_SERVER:
-        raise UsageError(
-            "the server has no trained head to label with",
-            key="pseudo_label",
-            owner=name,
-            value=pseudo_label,
-            allowed="use 'xclp', or another source of labels",
-        )
     split = partial(split_head, paths=head_paths(training.model, name))
 
     def body_bytes(parameters: nnx.State) -> int:

@@ -45,7 +45,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
@@ -62,6 +61,7 @@ from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, view
+from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
     embedding_size,
@@ -79,7 +79,6 @@ from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
 
 UNREAD = ("aggregate", "batch_statistics")  # clients' changes are 0, and move nothing
-_BY_SERVER = ("network", "teacher")  # sources that label by the server's network
 
 
 class Own(NamedTuple):
@@ -124,6 +123,7 @@ class PrototypeServer(NamedTuple):
         "the mean features of each class that it has examples of, their number, and C bits for "
         "which classes these are"
     ),
+    together=not_by_server,
     unread=UNREAD,
 )
 def fedproto(
@@ -166,14 +166,6 @@ def prototype_training(
     pseudo_label: str,
 ) -> FederatedAlgorithm:
     """Build a method whose clients keep their networks and share prototypes."""
-    if pseudo_label in _BY_SERVER:
-        raise UsageError(
-            "the server has no trained network to label with",
-            key="pseudo_label",
-            owner=name,
-            value=pseudo_label,
-            allowed="use 'none', or another source of labels",
-        )
     head_paths(training.model, name)
 
     def local_update(client: ClientRound) -> ClientUpdate:

@@ -23,6 +23,7 @@ from jaxfed.federation.method import method
 from jaxfed.models.head import Path, head_paths, split_head
 from jaxfed.settings import Count
 from jaxfed.training.local.local_update import Optimizer, Trained
+from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.specification import Training
 
@@ -31,6 +32,7 @@ from jaxfed.training.specification import Training
     title="FedRep",
     cites="Collins, Hassani, Mokhtari, Shakkottai, ICML 2021",
     leaves="the change of its model's body",
+    together=not_by_server,
     weighting="uniform",
 )
 def fedrep(

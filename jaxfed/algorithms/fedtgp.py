@@ -42,6 +42,7 @@ from jaxfed.federation.method import method
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative
+from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, euclidean, joint_means
 from jaxfed.training.specification import Training
 
@@ -59,6 +60,7 @@ class Maker(NamedTuple):
     leaves=(
         "the mean features of each class that it has examples of, and C bits for which these are"
     ),
+    together=not_by_server,
     unread=UNREAD,
 )
 def fedtgp(

@@ -23,7 +23,6 @@ from jaxfed.xclp.selection.choice import mean_metrics
     title="Per-client LP",
     leaves="nothing",
     one_shot=True,
-    takes=("execution", "num_classes"),
     fields={"p": Propagation},
 )
 def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:

@@ -32,7 +32,6 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
     leaves="everything",
     pooled=True,
     one_shot=True,
-    takes=("execution", "num_classes"),
     fields={"p": Propagation},
 )
 def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:

@@ -43,7 +43,6 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
     leaves="the codes of its points, and its part of the label sums",
     on_network=True,
     one_shot=True,
-    takes=("execution", "num_classes"),
     fields={"parameters": Parameters},
     without=("seed",),
 )

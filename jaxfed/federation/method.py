@@ -10,20 +10,21 @@
 
 Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
 keys of the method's section in a config. A config is checked by declarations before any data are read.
-`jaxfed.config.build.assembly` calls the factory with both. A factory without a declaration takes `training`,
-and its settings are checked by their hints alone.
+`jaxfed.config.build.assembly` calls the factory with both. Settings of a factory without a declaration are
+checked by their hints alone.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
+from jaxfed.settings import REQUIRED, Setting, check, check_each, settings_of, unwrapped
 
 R = TypeVar("R")
 Place = Literal["clients", "server"]
@@ -56,7 +57,8 @@ class Method:
         on_network: True if it also runs between processes (`FederatedAlgorithm.sides`).
         one_shot: True if one round labels all points of its cohort and trains no model.
         pooled: True if all clients' data are in one place: a bound, not a federated method.
-        takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
+        takes: its ingredients; not declared, but the keywords of the factory that are in `INGREDIENTS`, also
+            those of `fields`.
         fields: factory's parameter -> dataclass; the fields of the dataclass are settings, in place of the
             parameter.
         without: fields of these dataclasses that are no settings, because the method sets them.
@@ -80,7 +82,7 @@ class Method:
     on_network: bool = False
     one_shot: bool = False
     pooled: bool = False
-    takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
+    takes: tuple[str, ...] = ()
     fields: Mapping[str, type] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     together: Check | None = None
@@ -115,23 +117,21 @@ class Method:
         return replace(self, pseudo_label=source, weighting=weighting)
 
 
-_UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
-
-
 def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Decorate a factory: declare its method, and check its keywords in each call.
 
     Arguments are the attributes of `jaxfed.federation.method.Method`.
     """
-    known = [each.name for each in fields(Method)]
+    known = [each.name for each in fields(Method) if each.name != "takes"]
     for key in declaration.keys() - {*known}:
         raise UsageError(f"unknown{suggestion(key, known)}", key=key, owner="method")
-    own = Method(**declaration)
-    if "training" in own.takes and not own.two_views:
-        own = replace(own, unread=(*own.unread, "strong_augment"))
+    checked_once = Method(**declaration)
 
     def declare(factory: Callable[..., R]) -> Callable[..., R]:
-        name = factory.__name__
+        taken = _taken(factory, checked_once.fields.values())
+        name, own = factory.__name__, replace(checked_once, takes=taken)
+        if "training" in own.takes and not own.two_views:
+            own = replace(own, unread=(*own.unread, "strong_augment"))
         if hasattr(factory, "registered_as"):
             raise UsageError(
                 f"method {factory.registered_as!r} was registered without its declaration; write "
@@ -170,28 +170,28 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
 
 def declared(factory: Callable[..., Any]) -> Method:
     """Return the declaration of a factory, or of the one inside a partial."""
-    found: Method = getattr(plain(factory), "declaration", _UNDECLARED)
-    return found
+    function = plain(factory)
+    found: Method | None = getattr(function, "declaration", None)
+    return found or _undeclared(function)
+
+
+@functools.cache
+def _undeclared(function: Callable[..., Any]) -> Method:
+    return Method(takes=_taken(function), labels_at=EVERYWHERE, two_views=None)
+
+
+def _taken(factory: Callable[..., Any], kinds: Iterable[type] = ()) -> tuple[str, ...]:
+    """Return the ingredients among a factory's keywords, and among the fields of these dataclasses."""
+    of_kinds = [each.name for kind in kinds for each in fields(kind)]
+    return tuple(k for k in (*inspect.signature(factory).parameters, *of_kinds) if k in INGREDIENTS)
 
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
     """Return a factory's declaration for a call with these keywords; its defaults complete them."""
     own = declared(factory)
-    return own if own is _UNDECLARED else own.of(completed(factory, keywords))
-
-
-def check_ingredients(name: str, factory: Callable[..., Any]) -> None:
-    """Check that a factory without a declaration takes `training` and no other ingredient.
-
-    Raises:
-        UsageError: it takes others; the line has the declaration to write.
-    """
-    taken = tuple(each for each in settings_of(factory) if each in INGREDIENTS)
-    if declared(factory) is _UNDECLARED and taken != ("training",):
-        raise UsageError(
-            f"method {name!r} takes {', '.join(taken) or 'no training'}, and does not declare it; write "
-            f"@method(takes={taken}) of jaxfed.federation.method between @ALGORITHMS.register and def"
-        )
+    if own.two_views is None:  # undeclared: it may label by other sources than its keyword says
+        return own
+    return own.of(completed(factory, keywords))
 
 
 @functools.cache

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from types import SimpleNamespace
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -15,8 +14,23 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.sampling import Participation
-from jaxfed.privacy.sampled_gaussian import Subsampling, epsilon_of, noise_multiplier_of
-from jaxfed.settings import Allowed, advice, check_value
+from jaxfed.privacy.sampled_gaussian import (
+    MOST_NOISE,
+    Subsampling,
+    epsilon_of,
+    noise_multiplier_of,
+)
+from jaxfed.settings import (
+    Allowed,
+    Ge,
+    Le,
+    NotNegative,
+    Positive,
+    Probability,
+    advice,
+    check,
+    check_value,
+)
 from jaxfed.training.server.client_rows import gather, leaves, took_part
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
@@ -30,13 +44,14 @@ _OfTheRun = Annotated[
 ]
 
 
-def check_private(training: Training, method: str) -> None:
+def check_private(training: Training, participation: Participation | None, method: str) -> None:
     """Check that noise covers all that a client sends, and that all clients of a cohort train.
 
     Raises:
-        UsageError: the model has running statistics, which would leave a client without noise, or clients
-            of a cohort do not train, although the guarantee counts them.
+        UsageError: `participation` is of another type; the model has running statistics, which would leave a
+            client without noise; or clients of a cohort do not train, although the guarantee counts them.
     """
+    check_value("participation", participation, _OfTheRun | None)
     if training.training_cohort_size:
         raise UsageError(
             "the privacy of this method counts the clients of a cohort, of which all train",
@@ -53,20 +68,42 @@ def check_private(training: Training, method: str) -> None:
         )
 
 
-def check_budget(given: SimpleNamespace) -> None:
-    """Check that a method's keywords give noise directly or by an epsilon, not both.
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """Settings of a private method: its clip, and its noise, given directly or by an epsilon.
 
-    Raises:
-        UsageError: both are given, or `participation` is of another type.
+    Attributes:
+        clip: largest norm, of a client's change or an example's gradient; longer ones are scaled down to it.
+        noise_multiplier: z, the noise's standard deviation in units of `clip`. None: 1, or the value that
+            `target_epsilon` needs. 0: no noise and no epsilon.
+        target_epsilon: in place of z, `epsilon` after the last round, of the client that takes part most
+            often; 0: z is given.
+        delta: delta of the guarantee; every epsilon is at it.
     """
-    check_value("participation", vars(given).get("participation"), _OfTheRun | None)
-    if given.noise_multiplier and given.target_epsilon:
-        raise UsageError(
-            f"target_epsilon={given.target_epsilon} chooses it",
-            key="noise_multiplier",
-            value=given.noise_multiplier,
-            allowed="leave one of them out",
-        )
+
+    clip: Positive = 1.0
+    noise_multiplier: Annotated[float, Ge(0), Le(MOST_NOISE)] | None = None
+    target_epsilon: NotNegative = 0.0
+    delta: Probability = 1e-5
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they do not give noise twice."""
+        check(self)
+        if self.noise_multiplier and self.target_epsilon:
+            raise UsageError(
+                f"target_epsilon={self.target_epsilon} chooses it",
+                key="noise_multiplier",
+                value=self.noise_multiplier,
+                allowed="leave one of them out",
+            )
+
+
+PRIVATE: dict[str, Any] = {  # arguments of `@method` that private methods share
+    "fields": {"guarantee": Guarantee},
+    "pseudo_label": "none",
+    "private": True,
+    "unread": ("weighting",),
+}
 
 
 @dataclass(frozen=True)
@@ -74,20 +111,14 @@ class Budget:
     """Noise of a private method, what it spends, and the cohorts that its guarantee counts on.
 
     Attributes:
-        clip: largest norm that noise covers.
-        noise_multiplier: z. None: 1, or the value that `target_epsilon` needs. 0: no noise and no epsilon.
-        target_epsilon: at the end of a run; 0: z is given.
-        delta: of the guarantee.
+        guarantee: clip, noise, epsilon and delta.
         draw: the sampling behind one release.
-        releases: releases of a client in a round.
         participation: of clients in a run; None: unknown.
+        releases: releases of a client in a round.
         sampling_rate: the share that each release, or each round, draws.
     """
 
-    clip: float
-    noise_multiplier: float | None
-    target_epsilon: float
-    delta: float
+    guarantee: Guarantee
     draw: Subsampling
     participation: Participation | None
     releases: int = 1
@@ -104,7 +135,7 @@ class Budget:
             raise UsageError(
                 "it is not known how often a client takes part",
                 key="target_epsilon",
-                value=self.target_epsilon,
+                value=self.guarantee.target_epsilon,
                 allowed="give participation=...",
             )
         return self.participation.most_rounds()
@@ -112,10 +143,11 @@ class Budget:
     @cached_property
     def noise(self) -> float:
         """The given z, or the least one that keeps a run within `target_epsilon`."""
-        if not self.target_epsilon:
-            return 1.0 if self.noise_multiplier is None else self.noise_multiplier
+        wanted = self.guarantee
+        if not wanted.target_epsilon:
+            return 1.0 if wanted.noise_multiplier is None else wanted.noise_multiplier
         releases = self.most_rounds * self.releases
-        return noise_multiplier_of(self.target_epsilon, self.delta, releases, self.draw)
+        return noise_multiplier_of(wanted.target_epsilon, wanted.delta, releases, self.draw)
 
     def accounted(self, plain: FederatedAlgorithm) -> FederatedAlgorithm:
         """Return the method with epsilon and its parameters among each round's metrics.
@@ -136,15 +168,17 @@ class Budget:
             after, metrics = plain.round(state, cohort, key)
             rounds = np.asarray(gather(after.clients, took_part(after.clients)))
             most = int(rounds.max(initial=0))
-            if self.target_epsilon:
+            wanted = self.guarantee
+            if wanted.target_epsilon:
                 self._check_rounds(most)
             if self.noise:
+                spent = epsilon_of(wanted.delta, self.noise, self.releases * most, self.draw)
                 metrics = {
                     **metrics,
-                    "epsilon": epsilon_of(self.delta, self.noise, self.releases * most, self.draw),
+                    "epsilon": spent,
                     "noise_multiplier": self.noise,
-                    "delta": self.delta,
-                    "clip": self.clip,
+                    "delta": wanted.delta,
+                    "clip": wanted.clip,
                     "sampling_rate": self.sampling_rate,
                 }
             return after, metrics
@@ -169,15 +203,15 @@ class Budget:
             wanted, actual = getattr(assumed, name), getattr(played, name)
             if wanted != actual:
                 raise _mismatch(f"it has {name}={wanted!r}, but the run has {name}={actual!r}")
-        if self.target_epsilon:
+        if self.guarantee.target_epsilon:
             self._check_rounds(played.most_rounds())
 
     def _check_rounds(self, most: int) -> None:
         if most <= self.most_rounds:
             return
         raise _mismatch(
-            f"target_epsilon={self.target_epsilon} allows {self.most_rounds} rounds of a client, but one "
-            f"takes part in {most}"
+            f"target_epsilon={self.guarantee.target_epsilon} allows {self.most_rounds} rounds of a "
+            f"client, but one takes part in {most}"
         )
 
 

@@ -101,9 +101,6 @@ TOGETHER = {
     "noise_multiplier=1.0: target_epsilon=1.0 chooses it; leave one of them out": together(
         "dp_fedavg", target_epsilon=1.0, noise_multiplier=1.0
     ),
-    "participation=Sampling...: use participation(": together(
-        "dp_fedavg", participation=Sampling(2)
-    ),
     "helper_choice='newest': ...; set prototype_sums='none'": together("protofssl", **NEWEST),
     "rows=3: sensitivity='estimated' has its own number; use 0": together(
         "fedct", **NOISE, sensitivity="estimated", rows=3
@@ -164,14 +161,17 @@ TRAININGS = {
     "LocalTraining.client_optimizer='kept': fedloke trains two models": trained(
         "fedloke", client_optimizer="kept"
     ),
-    "fedper.pseudo_label='network': the server has no": by("fedper", "network"),
-    "fedrep.pseudo_label='teacher': the server has no": by("fedrep", "teacher"),
-    "fedproto.pseudo_label='network': the server has no": by("fedproto", "network"),
-    "fedtgp.pseudo_label='teacher': the server has no": by("fedtgp", "teacher"),
+    "pseudo_label='network': the server has no  fedper": by("fedper", "network"),
+    "pseudo_label='teacher': the server has no  fedrep": by("fedrep", "teacher"),
+    "pseudo_label='network': the server has no  fedproto": by("fedproto", "network"),
+    "pseudo_label='teacher': the server has no  fedtgp": by("fedtgp", "teacher"),
     "pseudo_label='xclp': choose one of": sources_of("protofssl"),
     "model: fedper needs a network of a body and a head": trained("fedper", model=HEADLESS),
     "model: fedproto needs a network of a body and a head": trained("fedproto", model=HEADLESS),
     "model: proxyfl needs ... below its head": trained("proxyfl", model=mlp((4,), 3, hidden=())),
+    "participation=Sampling...: use participation(": trained(
+        "dp_fedavg", settings={"participation": Sampling(2)}
+    ),
     "target_epsilon=1.0: ... give participation": trained(
         "dp_fedavg", settings={"target_epsilon": 1.0}
     ),

@@ -9,7 +9,6 @@ import pytest
 from jaxfed.errors import UsageError
 from jaxfed.federation.method import (
     EVERYWHERE,
-    check_ingredients,
     checked,
     completed,
     declared,
@@ -45,7 +44,6 @@ def not_both(given):
 
 
 @method(
-    takes=("learner", "num_classes"),
     fields={"noise": Noise},
     without=("seed",),
     together=not_both,
@@ -112,7 +110,7 @@ def test_needs_depend_on_keywords():
 @pytest.mark.parametrize(
     ("declaration", "line"),
     [
-        ({"takes": ("trainin",)}, "Method.takes=.*'trainin' is unknown, did you mean 'training'?"),
+        ({"takes": ("training",)}, r"method\.takes: unknown"),
         ({"labels_at": ("client",)}, "Method.labels_at=.*did you mean 'clients'?"),
         ({"lables_at": ("clients",)}, r"method\.lables_at: unknown, did you mean 'labels_at'\?"),
     ],
@@ -122,19 +120,15 @@ def test_declarations_are_checked(declaration, line):
         method(**declaration)
 
 
-def test_what_is_not_declared_takes_a_training_alone():
-    registry = Registry("method", {}, check=check_ingredients)
+def test_ingredients_are_keywords_of_these_names():
+    def trains(*, training, mu=0.1, pseudo_label="xclp"): ...
 
-    def trains(*, training, mu=0.1): ...
+    def learns(*, steps=3, learner, public, num_classes): ...
 
-    def learns(*, learner, public, num_classes): ...
-
-    registry.register("trains")(trains)
-    assert method_settings(trains).keys() == {"mu"}
-    line = r"method 'learns' takes .*@method\(takes=\('learner', 'public', 'num_classes'\)\)"
-    with pytest.raises(UsageError, match=line):
-        registry.register("learns")(learns)
-    registry.register("learns")(method(takes=("learner", "public", "num_classes"))(learns))
+    assert method_settings(trains).keys() == {"mu", "pseudo_label"}
+    for factory in (learns, method()(learns), partial(learns, steps=2)):
+        assert declared(factory).takes == ("learner", "public", "num_classes")
+        assert method_settings(factory).keys() == {"steps"}
 
 
 def test_a_declaration_after_the_registration_is_refused():

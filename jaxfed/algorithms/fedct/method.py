@@ -103,7 +103,6 @@ def _check_together(given: SimpleNamespace) -> None:
     cites="Abourayya et al., AAAI 2025",
     leaves="its labels of the public examples",
     on_network=True,
-    takes=("learner", "public", "num_classes"),
     fields={"voting": Voting, "privacy": LabelPrivacy},
     together=_check_together,
 )

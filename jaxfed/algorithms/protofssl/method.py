@@ -147,7 +147,6 @@ def _check_together(given: SimpleNamespace) -> None:
     cites="Kim, Park, Sohn, Shu, Kim, arXiv 2205.13921",
     leaves="its network's change, and a prototype of each class",
     on_network=True,
-    takes=("training", "task"),
     fields={
         "episode": Episode,
         "unlabeled": Unlabeled,

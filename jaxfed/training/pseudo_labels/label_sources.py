@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxfed.errors import UsageError
@@ -109,6 +110,21 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
     if isinstance(known, Mapping) and isinstance(known[name], _Refused):
         raise known[name].error
+
+
+def not_by_server(given: SimpleNamespace) -> None:
+    """Check a method whose clients keep their networks, as `@method(together=)`.
+
+    Raises:
+        UsageError: its `pseudo_label` labels by the server's network.
+    """
+    if given.pseudo_label in ("network", "teacher"):
+        raise UsageError(
+            "the server has no trained network to label with",
+            key="pseudo_label",
+            value=given.pseudo_label,
+            allowed="use 'none', or another source of labels",
+        )
 
 
 class _Refused(NamedTuple):
