@@ -97,7 +97,7 @@ def _buffered(
 
 
 class Start(NamedTuple):
-    """Where one client's work began, or that of a round's clients [K].
+    """Beginning of one client's work, or of that of a round's clients [K].
 
     Fields:
         model: the model of that round.
