@@ -20,7 +20,6 @@ from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.clock.clients import availability_of
 from jaxfed.federation.clock.schedule import Schedule, schedule_of
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.sampling import Sampling, cohort_sizes, num_groups
@@ -90,14 +89,6 @@ def _check_partners(config: ConfigDict, name: str, num_clients: Collection[int])
             check_partners(number, size)
 
 
-def check_clock(config: ConfigDict) -> None:
-    """Check simulated time against the sampling of cohorts, and read the availability table."""
-    clock, num_clients = section_of(config, "clock"), config.federation.num_clients
-    with section("config", _keys(config)):
-        clock.check_sampling(_sampling(config), num_clients)
-        availability_of(clock, num_clients, config.seed)
-
-
 def in_time(
     config: ConfigDict,
     name: str,
@@ -127,12 +118,14 @@ def in_time(
         batch = np.minimum(held, training.batch_size) if training.batch_size else held
         return training.local_steps * batch if training.local_steps else training.epochs * held
 
-    with methods.naming(config, name), section("config", _keys(config)):
+    keys = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
+    keys |= {key: key for key in ("clock", *Sampling._fields)}
+    with methods.naming(config, name), section("config", keys):
         algorithm, schedule = schedule_of(
             section_of(config, "clock"),
             algorithm._replace(name=algorithm.name or name),
             federation,
-            _sampling(config),
+            Sampling(*(config[key] for key in Sampling._fields)),
             seed,
             config.rounds,
             processed=processed,
@@ -143,13 +136,3 @@ def in_time(
         if needed.pseudo_label in _BY_XCLP:
             _check_partners(config, "xclp", {*sizes[training.labeled_only_rounds :]})
     return algorithm, schedule
-
-
-def _sampling(config: ConfigDict) -> Sampling:
-    return Sampling(*(config[name] for name in Sampling._fields))
-
-
-def _keys(config: ConfigDict) -> dict[str, str]:
-    """Return the config's names of keys in errors."""
-    own = {f"Clock.{key}": f"clock.{key}" for key in config.clock}
-    return own | {"sampling": "sampling", "clock": "clock"}

@@ -9,6 +9,7 @@ from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import section_of
 from jaxfed.errors import UsageError
+from jaxfed.experiment.run.loop import first_repeat
 from jaxfed.federation.clock.settings import Clock
 
 CONFIG = "ml_collections_configs/federated_optimization.py"
@@ -63,6 +64,32 @@ def test_asynchronous_rounds_need_time(tmp_path):
         "simulated time; set it, such as to 0.01"
     )
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (
+            "clock.over_selection=2",
+            "config.clock.over_selection=2.0: all clients take part already",
+        ),
+        ("clock.availability=no.csv", "config.clock.availability='no.csv': No such file"),
+        ("sampling=groups", "config.sampling='groups': clients of a fixed turn may be away"),
+        (
+            "fedbuff.concurrency=4",
+            "config.fedbuff.concurrency=4: the server's step takes 20 arrivals",
+        ),
+        ("clock.deadline=9", "config.clock: the privacy guarantee of dp_fedavg counts on cohorts"),
+    ],
+)
+def test_what_does_not_go_with_time_is_refused_by_its_key(override, line):
+    name = "dp_fedavg" if "deadline" in override else "fedbuff"
+    overrides = (TIMED, f"algorithm={name}", "baselines=()", "cohort_size=0", override)
+    config = loaded(*overrides, config=f"{CONFIG}:smoke")
+    check(config)
+    with pytest.raises(UsageError) as caught:
+        first_repeat(config, Simulation(config))
+    assert str(caught.value).startswith(line)
 
 
 def test_a_table_belongs_to_the_data_of_a_run(tmp_path):

@@ -5,7 +5,7 @@ Where a condition stands:
     on one value or two of a section                in the section's class (`jaxfed.config.sections`)
     on one value of a method, learner or network    in its type hint (`jaxfed.config.overrides.settings_in`)
     on two sections, or a section and a method      here; the method by its declaration
-    on the number of clients, and simulated time    in `jaxfed.config.cohorts`
+    on the number of clients                        in `jaxfed.config.cohorts`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxfed.config import methods
 from jaxfed.config.build.assembly import label_settings, settings_to_try
 from jaxfed.config.build.networks import saved_models
 from jaxfed.config.build.views import check_views
-from jaxfed.config.cohorts import check_clock, check_number_of_clients
+from jaxfed.config.cohorts import check_number_of_clients
 from jaxfed.config.keys import flatten, refused
 from jaxfed.config.overrides import known_keys, setting_of, settings_in, unknown_key
 from jaxfed.config.sections import OTHER_PUBLIC, SECTIONS, section_of, shared_settings
@@ -58,7 +58,6 @@ def check(config: ConfigDict) -> None:
         _check_method(config, name)
     if config.federation.num_clients:
         check_number_of_clients(config, config.federation.num_clients)
-    check_clock(config)
 
 
 def _check_keys(config: ConfigDict) -> None:

@@ -8,11 +8,10 @@ client that leaves before it is done is lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from jaxfed.federation.clock.settings import BUILT_IN, Clock
 from jaxfed.random_streams import Stream
 
 DAY = 86400.0
-COLUMNS = ["client", "from", "to"]
+HEADER = "client,from,to"
 _ROUNDING = 1e-3  # seconds; a window that begins in less than this has begun
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -64,22 +63,6 @@ def seconds_of(clock: Clock, seed: int, clients: np.ndarray, examples: np.ndarra
     return clock.seconds_per_example * slowness[0] * examples + messages
 
 
-class Availability(Protocol):
-    """Windows of all clients."""
-
-    def until(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """Return the end of each client's window at a time, float64 [K]; -inf for an unavailable client."""
-        ...
-
-    def next_start(self, time: float) -> float:
-        """Return a later time at which some client's window begins; inf if there is none."""
-        ...
-
-    def of(self, clients: np.ndarray) -> Availability:
-        """Return the same windows, of which `next_start` considers those of some clients alone."""
-        ...
-
-
 class Diurnal:
     """A window in every day, of the length `share`, around an hour of the client's own; with 1 all the time.
 
@@ -87,12 +70,13 @@ class Diurnal:
     available at midnight, when devices idle and charge, and fewest at noon.
     """
 
-    def __init__(self, num_clients: int, share: float, seed: int) -> None:
-        self._clients, self._seed = np.arange(num_clients), seed
+    def __init__(self, share: float, seed: int, clients: np.ndarray) -> None:
+        """Store the settings; `clients` are those whose windows `next_start` considers."""
         self._half, self._is_always = share * DAY / 2, share >= 1
+        self._seed, self._clients = seed, clients
 
     def until(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """See `Availability`."""
+        """Return the end of each client's window at a time, float64 [K]; -inf for an unavailable client."""
         if self._is_always:
             return np.full(len(clients), np.inf)
         since = (time - self._centers(clients) + DAY / 2) % DAY - DAY / 2
@@ -100,43 +84,52 @@ class Diurnal:
         return np.where(is_there, time + self._half - since, -np.inf)
 
     def next_start(self, time: float) -> float:
-        """See `Availability`; O(M)."""
+        """Return a later time at which some client's window begins; inf if there is none."""
         if self._is_always:
             return np.inf
         starts = self._centers(self._clients) - self._half
         return float(time + np.maximum((starts - time) % DAY, _ROUNDING).min(initial=np.inf))
-
-    def of(self, clients: np.ndarray) -> Diurnal:
-        """See `Availability`."""
-        own = copy(self)
-        own._clients = clients
-        return own
 
     def _centers(self, clients: np.ndarray) -> np.ndarray:
         draws = [uniform(clients, self._seed, Stream.CLOCK_WINDOWS, i) for i in range(2)]
         return DAY * ((draws[0] + draws[1] + 1) / 2 % 1)
 
 
+class Windows(NamedTuple):
+    """Windows of a table, sorted by client and start, with time between those of one client.
+
+    Fields:
+        client: int64 [n].
+        start, end: float64 [n], seconds.
+    """
+
+    client: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
 class Trace:
     """Windows from a table, which repeats after its last end. A client without a row is never available."""
 
-    def __init__(self, client: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Store windows sorted by client and start, with time between them: int64 [n], float64 [n] seconds.
+    def __init__(self, windows: Windows, clients: np.ndarray) -> None:
+        """Store the windows; `clients` are those whose windows `next_start` considers.
 
         A window at the end of the table continues in the client's window at second 0, if it has one.
         """
-        self._client, self._start, self._period = client, start, float(end.max())
+        client, start, end = windows
+        self._client, self._period = client, float(end.max())
         first = np.searchsorted(client, client)  # each client's first row
         goes_on = (end == self._period) & (start[first] == 0)
         is_always = goes_on & (first == np.arange(len(client)))
         whole = np.where(goes_on, self._period + end[first], end)
         self._end = np.where(is_always, np.inf, whole)
-        self._starts = self._begins = np.unique(start)
+        self._starts = np.unique(start)
         # Client and start as one ascending number.
         self._rows = client * len(self._starts) + np.searchsorted(self._starts, start)
+        self._begins = np.unique(start[np.isin(client, clients)])
 
     def until(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """See `Availability`; O(K log n)."""
+        """See `Diurnal`; O(K log n)."""
         now = time % self._period
         now = 0.0 if self._period - now < _ROUNDING else now
         begun = np.searchsorted(self._starts, now + _ROUNDING, side="right")
@@ -145,7 +138,7 @@ class Trace:
         return np.where(is_there, time + self._end[row] - now, -np.inf)
 
     def next_start(self, time: float) -> float:
-        """See `Availability`; O(log n)."""
+        """See `Diurnal`; O(log n)."""
         if not len(self._begins):
             return np.inf
         now = time % self._period
@@ -154,30 +147,28 @@ class Trace:
         start = self._period + self._begins[0] if is_over else self._begins[place]
         return float(time - now + start)
 
-    def of(self, clients: np.ndarray) -> Trace:
-        """See `Availability`."""
-        own = copy(self)
-        own._begins = np.unique(self._start[np.isin(self._client, clients)])
-        return own
+
+Availability = Diurnal | Trace
 
 
-def availability_of(clock: Clock, num_clients: int, seed: int) -> Availability:
-    """Return the availability that a clock specifies.
+def availability_of(
+    clock: Clock, num_clients: int, seed: int
+) -> Callable[[np.ndarray], Availability]:
+    """Return the availability that a clock specifies: clients whose next window counts -> their windows.
 
     Raises:
         UsageError: the table is missing, or has an invalid line.
     """
     if clock.availability not in BUILT_IN:
-        return read_trace(clock.availability, num_clients)
+        return partial(Trace, read_windows(clock.availability, num_clients))
     share = clock.online_share if clock.availability == "diurnal" else 1.0
-    return Diurnal(num_clients, share, seed)
+    return partial(Diurnal, share, seed)
 
 
-def read_trace(path: str, num_clients: int = 0) -> Trace:
+def read_windows(path: str, num_clients: int) -> Windows:
     """Read a table of windows, CSV with the header client,from,to; rows may be in any order.
 
-    Rows of a client are one window where one begins as another ends. `num_clients` checks clients' numbers; 0
-    if unknown.
+    Rows of a client are one window where one begins as another ends.
 
     Raises:
         UsageError: the file is missing or empty, or has an invalid line, whose number is given.
@@ -191,38 +182,31 @@ def read_trace(path: str, num_clients: int = 0) -> Trace:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, RuntimeError, ValueError) as error:
         wrong = getattr(error, "strerror", None) or "no text in UTF-8"
-        raise refused(f"{wrong}; use 'always', 'diurnal' or a CSV file of client,from,to") from None
-    lines = [line.split(",") for line in text.splitlines()]
-    if not lines or lines[0] != COLUMNS:
-        raise refused(f"the first line of a table is {','.join(COLUMNS)}")
-    rows = [
-        (*_row(texts, num_clients, refused, number), number)
-        for number, texts in enumerate(lines[1:], 2)
-        if texts != [""]
-    ]
+        raise refused(f"{wrong}; use 'always', 'diurnal' or a CSV file of {HEADER}") from None
+    header, *lines = text.splitlines() or [""]
+    if header != HEADER:
+        raise refused(f"the first line of a table is {HEADER}")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if not line:
+            continue
+        try:
+            name, start, end = line.split(",")
+            row = int(name), float(start), float(end), number
+        except ValueError:
+            raise refused(f"{line!r}; use a client's number and two numbers", number) from None
+        if not 0 <= row[0] < num_clients:
+            raise refused(f"client {row[0]} is unknown; use 0 to {num_clients - 1}", number)
+        if not 0 <= row[1] < row[2] < np.inf:
+            raise refused(f"from={start}, to={end}; use 0 or more, and to above from", number)
+        rows.append(row)
     if not rows:
         raise refused("no window, so no client is ever available")
     rows.sort()
-    for (client, _, end, _), (other, start, _, line) in pairwise(rows):
-        if client == other and start < end:
-            raise refused(f"client {client} has a window until {end:g} already", line)
-    clients, starts, ends = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
+    for (client, _, last, _), (other, first, _, number) in pairwise(rows):
+        if client == other and first < last:
+            raise refused(f"client {client} has a window until {last:g} already", number)
+    clients, starts, ends, _ = (np.array(column) for column in zip(*rows, strict=True))
     goes_on = (clients[1:] == clients[:-1]) & (starts[1:] == ends[:-1])
     begins, is_last = np.append(True, ~goes_on), np.append(~goes_on, True)
-    return Trace(clients[begins].astype(np.int64), starts[begins], ends[is_last])
-
-
-def _row(
-    texts: list[str], num_clients: int, refused: Callable[[str, int], UsageError], line: int
-) -> tuple[int, float, float]:
-    try:
-        text, start, end = texts
-        client, window = int(text), (float(start), float(end))
-    except ValueError:
-        raise refused(f"{','.join(texts)!r}; use a client's number and two numbers", line) from None
-    if client < 0 or 0 < num_clients <= client:
-        last = f" to {num_clients - 1}" if num_clients else " on"
-        raise refused(f"client {client} is unknown; use 0{last}", line)
-    if not 0 <= window[0] < window[1] < np.inf:
-        raise refused(f"from={start}, to={end}; use 0 or more, and to above from", line)
-    return client, *window
+    return Windows(clients[begins], starts[begins], ends[is_last])

@@ -126,13 +126,27 @@ def schedule_of(
                 allowed="set it, such as to 0.01",
             )
         return algorithm, None
-    clock.check_sampling(sampling, federation.num_clients)
     if algorithm.check_participation is not None and clock.changes_cohorts:
         raise UsageError(
             f"the privacy guarantee of {algorithm.name or 'this method'} counts on cohorts that are drawn "
             "from all clients",
             key="clock",
             allowed="use availability='always', over_selection=1 and deadline=0",
+        )
+    if sampling.sampling == "groups":
+        raise UsageError(
+            "clients of a fixed turn may be away",
+            key="sampling",
+            value="groups",
+            allowed="use 'uniform'",
+        )
+    if clock.over_selection > 1 and sampling.cohort_size in (0, federation.num_clients):
+        raise UsageError(
+            "all clients take part already",
+            key="over_selection",
+            owner="Clock",
+            value=clock.over_selection,
+            allowed="set a smaller cohort_size",
         )
     plan = _Plan(clock, algorithm, federation, sampling, seed, processed)
     if algorithm.asynchronous is None:
@@ -181,9 +195,7 @@ class _Plan:
         for needs_labels, examples in ((True, labeled), (False, np.sum(sizes, axis=0))):
             numbers = np.flatnonzero(examples)
             seconds = seconds_of(clock, seed, np.array(everybody), processed(examples))
-            self._workers[needs_labels] = _Workers(
-                examples > 0, numbers, seconds, windows.of(numbers)
-            )
+            self._workers[needs_labels] = _Workers(examples > 0, numbers, seconds, windows(numbers))
 
     def workers(self, number: int) -> _Workers:
         """Return the clients of a round, and which of them have work."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from jaxfed.errors import UsageError
-from jaxfed.federation.sampling import Sampling
 from jaxfed.settings import Allowed, Ge, Gt, Le, NotNegative, check, when
 
 BUILT_IN = ("always", "diurnal")  # availability without a table
@@ -62,25 +61,3 @@ class Clock:
     def changes_cohorts(self) -> bool:
         """True if the clients that count may be others than those that are drawn from all clients."""
         return self.availability != "always" or self.over_selection > 1 or self.deadline > 0
-
-    def check_sampling(self, sampling: Sampling, num_clients: int) -> None:
-        """Check that cohorts can be drawn in simulated time; `num_clients` is 0 if unknown.
-
-        Raises:
-            UsageError: groups of fixed clients, or over-selection out of all clients.
-        """
-        if self.is_on and sampling.sampling == "groups":
-            raise UsageError(
-                "clients of a fixed turn may be away",
-                key="sampling",
-                value=sampling.sampling,
-                allowed="use 'uniform'",
-            )
-        if self.over_selection > 1 and sampling.cohort_size in (0, num_clients):
-            raise UsageError(
-                "all clients take part already",
-                key="over_selection",
-                owner="Clock",
-                value=self.over_selection,
-                allowed="set a smaller cohort_size",
-            )
