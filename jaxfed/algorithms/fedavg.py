@@ -9,7 +9,7 @@ p_k is by default the number of examples, and with pseudo-labels 1, as in XCLP's
   * `fedavg_xclp`: pseudo-labels by XCLP over the round's cohort (FedAvg+XCLP: Scott, Yeo, Lampert, TMLR 2023,
     Algorithm 2).
   * `fedavg_xclp_prototypes`: the same, with each client's class prototypes in place of its labeled points
-    (`jaxfed.training.pseudo_labels.graph_points`).
+    (`jaxfed.training.pseudo_labels.propagated_labels`).
   * `fedavg_per_client_lp`: label propagation inside each client (FedAvg+perclientLP).
   * `fedavg_network`: the current network's labels (FedAvg+network); `jaxfed.algorithms.fedsem` has those of a
     frozen network.

@@ -34,9 +34,10 @@ from jaxfed.testing.method_checks import SEED, arranged
 from jaxfed.training.consensus.consensus_bound import change_probability, rounds_needed
 from jaxfed.training.local import augmentation, losses
 from jaxfed.training.local.client_data import usable
-from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
-from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.pseudo_labels import propagated_labels
+from jaxfed.training.pseudo_labels.embedding import embedding
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS
+from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels, completed
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.client_rows import rows_for
@@ -243,7 +244,7 @@ def trains_by(source):
 
 
 def noisy_labels_at_the_server():
-    embed = pseudo_label.embedding(AT_SERVER.model, AT_SERVER.execution.map_clients)
+    embed = embedding(AT_SERVER.model, AT_SERVER.execution.map_clients)
     noisy = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3, bit_epsilon=1.0)
     source = propagated_labels.XclpLabels(all_examples(embed), noisy)
     method = fedavg(training=with_sources(AT_SERVER, xclp=source), pseudo_label="xclp")

@@ -31,6 +31,7 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.client_map import (
+    MapClients,
     client_map,
     even_devices,
     fastest_apart,
@@ -49,7 +50,6 @@ from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.local_training import LocalTraining
 from jaxfed.training.pseudo_labels.label_sources import PSEUDO_LABELS, LabelSources
-from jaxfed.training.pseudo_labels.pseudo_label import MapClients
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.aggregate import adaptive
 from jaxfed.training.server.server_training import ServerTraining

@@ -10,42 +10,30 @@ This repository has its own, and others can be registered:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.execution.client_map import MapClients
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.registry import Registry
 from jaxfed.settings import check, check_value, choose_one_of
 from jaxfed.training.client_execution import ClientExecution
 from jaxfed.training.local.losses import Augment
 from jaxfed.training.pseudo_labels import pseudo_label
-from jaxfed.training.pseudo_labels.pseudo_label import (
-    Confidence,
-    Embed,
-    MapClients,
-    PseudoLabel,
-    PseudoLabels,
-)
+from jaxfed.training.pseudo_labels.embedding import Embed, embedding
+from jaxfed.training.pseudo_labels.pseudo_label import Confidence, PseudoLabel
 
 if TYPE_CHECKING:
-    import jax
-
     from jaxfed import xclp
-    from jaxfed.federation.cohort import Cohort
-    from jaxfed.federation.communication import Communication
     from jaxfed.models import Model
-    from jaxfed.training.server.server_state import ServerState
     from jaxfed.xclp import Parameters as _Parameters
     from jaxfed.xclp import Propagation as _Propagation
 else:
     _Parameters = _Propagation = Any  # imported where some are given, and checked there
-
-
-class UnknownClasses(UsageError):
-    """The number of classes is not known to a source of labels that needs it."""
 
 
 class LabelParts(NamedTuple):
@@ -70,10 +58,10 @@ class LabelParts(NamedTuple):
         """C.
 
         Raises:
-            UnknownClasses: it is not known: without a config, and without parameters of own sources.
+            UsageError: it is not known: without a config, and without parameters of own sources.
         """
         if not self.known_classes:
-            raise UnknownClasses(
+            raise UsageError(
                 "a source of labels needs the number of classes",
                 key="num_classes",
                 owner="LabelSources",
@@ -108,8 +96,8 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
     names = source_names() if known is None else known
     if name not in names:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
-    if isinstance(known, Mapping) and isinstance(known[name], _Refused):
-        raise known[name].error
+    if isinstance(known, Mapping):
+        _ = known[name]
 
 
 def not_by_server(given: SimpleNamespace) -> None:
@@ -127,16 +115,22 @@ def not_by_server(given: SimpleNamespace) -> None:
         )
 
 
-class _Refused(NamedTuple):
-    """A source that cannot be made; an error only for a method that uses it."""
+class _Sources(Mapping[str, PseudoLabel]):
+    """Sources by name, each of which is made when it is first looked up."""
 
-    error: UnknownClasses
+    def __init__(self, names: Sequence[str], make: Callable[[str], PseudoLabel]) -> None:
+        self._names, self._make = names, cache(make)
 
-    def __call__(
-        self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
-    ) -> PseudoLabels:
-        """Raise the error."""
-        raise self.error
+    def __getitem__(self, name: str) -> PseudoLabel:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -182,56 +176,52 @@ class LabelSources:
                 "own_parameters", self.own_parameters, xclp.Propagation | None, owner="LabelSources"
             )
 
-    def __call__(self, model: Model, execution: ClientExecution) -> dict[str, PseudoLabel]:
+    def __call__(self, model: Model, execution: ClientExecution) -> Mapping[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""
-        map_clients, host = execution.map_labeling, execution.host
-        embed = pseudo_label.embedding(model, map_clients, augment=self.augment)
-        network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
-        sources = {
-            "none": pseudo_label.labeled_only(),
-            "unlabeled": pseudo_label.with_unlabeled(),
-            "network": network,
-            "teacher": pseudo_label.from_teacher(network),
-        }
-        propagated = self._propagated(embed, map_clients, host)
-        for name, (source, parameters) in propagated.items():
-            if self.class_weights:
-                source = pseudo_label.class_weighted(
-                    source, parameters.num_classes, within_clients=name == "per_client_lp"
-                )
-            sources[name] = source
-        of_parameters = max((p.num_classes for _, p in propagated.values()), default=0)
-        num_classes = self.num_classes or of_parameters
-        parts = LabelParts(model, embed, map_clients, num_classes, host)
-        for name in PSEUDO_LABELS.from_outside():
-            try:
-                source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
-            except UnknownClasses as error:
-                sources[name] = _Refused(error)
-                continue
-            sources[name] = pseudo_label.checked(source, name, num_classes)
-        return sources
+        by_xclp = () if self.xclp_parameters is None else ("xclp", "xclp_prototypes")
+        within_clients = () if self.own_parameters is None else ("per_client_lp",)
+        names = ("none", "unlabeled", "network", "teacher", *by_xclp, *within_clients)
+        return _Sources(
+            (*names, *PSEUDO_LABELS.from_outside()),
+            lambda name: self._source(name, model, execution),
+        )
 
-    def _propagated(
-        self, embed: Embed, map_clients: MapClients, host: Execution
-    ) -> dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]]:
-        """Return the sources by propagation that have parameters, with these."""
-        found: dict[str, tuple[PseudoLabel, xclp.Parameters | xclp.Propagation]] = {}
-        if self.xclp_parameters is not None or self.own_parameters is not None:
-            from jaxfed.training.pseudo_labels import graph_points, propagated_labels
-        if self.xclp_parameters is not None:
-            for name, points in (
-                ("xclp", graph_points.all_examples(embed)),
-                (
-                    "xclp_prototypes",
-                    graph_points.with_prototypes(embed, self.xclp_parameters.num_classes),
-                ),
-            ):
-                found[name] = (
-                    propagated_labels.XclpLabels(points, self.xclp_parameters, host),
-                    self.xclp_parameters,
-                )
-        if self.own_parameters is not None:
-            source = propagated_labels.per_client_lp_labels(embed, self.own_parameters, map_clients)
-            found["per_client_lp"] = source, self.own_parameters
-        return found
+    def _source(self, name: str, model: Model, execution: ClientExecution) -> PseudoLabel:
+        if name == "none":
+            return pseudo_label.labeled_only()
+        if name == "unlabeled":
+            return pseudo_label.with_unlabeled()
+        embed = embedding(model, execution.map_labeling, augment=self.augment)
+        if name in ("network", "teacher"):
+            network = pseudo_label.network_labels(model, embed, confidence=self.confidence)
+            return network if name == "network" else pseudo_label.from_teacher(network)
+        if name in OWN:
+            return self._propagated(name, embed, execution)
+        given = (self.xclp_parameters, self.own_parameters)
+        num_classes = self.num_classes or max((p.num_classes for p in given if p), default=0)
+        parts = LabelParts(model, embed, execution.map_labeling, num_classes, execution.host)
+        source = PSEUDO_LABELS[name](parts, **(self.others or {}).get(name, {}))
+        return pseudo_label.checked(source, name, num_classes)
+
+    def _propagated(self, name: str, embed: Embed, execution: ClientExecution) -> PseudoLabel:
+        from jaxfed.training.pseudo_labels import propagated_labels as by
+
+        source: PseudoLabel
+        parameters: xclp.Parameters | xclp.Propagation
+        if name == "per_client_lp":
+            assert self.own_parameters is not None
+            parameters = self.own_parameters
+            source = by.per_client_lp_labels(embed, parameters, execution.map_labeling)
+        else:
+            assert self.xclp_parameters is not None
+            parameters = self.xclp_parameters
+            points = by.all_examples(embed)
+            if name == "xclp_prototypes":
+                points = by.with_prototypes(embed, parameters.num_classes)
+            source = by.XclpLabels(points, parameters, execution.host)
+        if not self.class_weights:
+            return source
+        within_clients = name == "per_client_lp"
+        return pseudo_label.class_weighted(
+            source, parameters.num_classes, within_clients=within_clients
+        )

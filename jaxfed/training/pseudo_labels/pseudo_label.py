@@ -11,7 +11,6 @@ experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -25,10 +24,7 @@ from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.federation.execution.client_map import MapClients as MapClients
-from jaxfed.training.pseudo_labels.embedding import Embed as Embed
-from jaxfed.training.pseudo_labels.embedding import embedding as embedding
-from jaxfed.training.pseudo_labels.embedding import of_examples
+from jaxfed.training.pseudo_labels.embedding import Embed, of_examples
 from jaxfed.training.server.server_state import ServerState
 
 if TYPE_CHECKING:
@@ -39,7 +35,6 @@ WITHIN_CLIENTS = frozenset({"none", "per_client_lp"})
 LABELING_NOTHING = frozenset({"none", "unlabeled"})
 
 Confidence = Literal["softmax", "logits"]
-Points = Callable[[ServerState, Cohort, jax.Array], Cohort]  # -> points of the graph, x [K, N, D]
 
 
 class PseudoLabels(NamedTuple):

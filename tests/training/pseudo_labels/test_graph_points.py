@@ -12,9 +12,12 @@ from jaxfed import xclp
 from jaxfed.algorithms.fedavg import fedavg
 from jaxfed.federation.cohort import Cohort
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels.graph_points import all_examples, with_prototypes
 from jaxfed.training.pseudo_labels.label_sources import LabelSources
-from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
+from jaxfed.training.pseudo_labels.propagated_labels import (
+    XclpLabels,
+    all_examples,
+    with_prototypes,
+)
 
 PARAMETERS = xclp.Parameters(num_classes=3, num_bits=512, num_neighbors=3)
 

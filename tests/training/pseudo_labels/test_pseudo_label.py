@@ -20,7 +20,8 @@ from jaxfed.federation.ragged import stacked
 from jaxfed.kernels.devices.spread import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
-from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.pseudo_labels.embedding import embedding
+from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING, NEIGHBORS
 from jaxfed.xclp.steps.hamming import plaintext_hamming
@@ -88,7 +89,7 @@ def expected_xclp(features, cohort, parameters):
 @pytest.mark.sample(1)
 def test_xclp_on_a_padded_cohort_is_algorithm_1(model, cohort, settings, monkeypatch):
     parameters = dataclasses.replace(PARAMETERS, **settings)
-    embed = pseudo_label.embedding(model, map_clients)
+    embed = embedding(model, map_clients)
     state = state_of(model)
     communication = Communication()
     labels = propagated_labels.XclpLabels(all_examples(embed), parameters)(
@@ -142,7 +143,7 @@ def test_what_is_computed_on_the_host(settings):
 @pytest.mark.sample(1)
 def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, settings):
     """One that its last step has solved is not."""
-    points, state = all_examples(pseudo_label.embedding(model, map_clients)), state_of(model)
+    points, state = all_examples(embedding(model, map_clients)), state_of(model)
 
     def label(max_steps):
         p = dataclasses.replace(PARAMETERS, max_steps=max_steps, tolerance=1e-4, **settings)
@@ -155,7 +156,7 @@ def test_systems_that_are_given_up_in_a_round_are_told_of(model, cohort, setting
 
 
 def test_a_round_says_what_leave_one_out_has_chosen(model, cohort):
-    points = all_examples(pseudo_label.embedding(model, map_clients))
+    points = all_examples(embedding(model, map_clients))
     p = dataclasses.replace(PARAMETERS, select=("alpha:0.5",))
     labels = propagated_labels.XclpLabels(points, p)(state_of(model), cohort, KEY, Communication())
     assert labels.metrics["leave_one_out"]["settings"] == 2
@@ -184,7 +185,7 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
         own = [x[mask] for x, mask in zip(odd.x, odd.mask, strict=True)]
         odd = odd._replace(x=stacked(own, 256, 15))
     parameters = dataclasses.replace(PARAMETERS, **settings)
-    points = all_examples(pseudo_label.embedding(model, map_clients))
+    points = all_examples(embedding(model, map_clients))
     said, seen, search = [], [], NEIGHBORS["exact"]
 
     def watched(codes, *arguments, **keywords):
@@ -219,7 +220,7 @@ def test_a_graph_over_two_devices_labels_as_on_one(model, cohort, settings, is_r
 )
 @pytest.mark.sample(1)
 def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switches):
-    embed = pseudo_label.embedding(model, map_clients)
+    embed = embedding(model, map_clients)
     state = state_of(model)
     parameters = dataclasses.replace(PARAMETERS, **switches)
     labels = propagated_labels.per_client_lp_labels(embed, parameters, map_clients)(
@@ -242,7 +243,7 @@ def test_per_client_lp_is_the_one_shot_method_on_features(model, cohort, switche
 
 
 def test_network_labels_by_hand(model, cohort):
-    embed = pseudo_label.embedding(model, map_clients)
+    embed = embedding(model, map_clients)
     state = state_of(model)
     labels = pseudo_label.network_labels(model, embed)(state, cohort, KEY, Communication())
     check_given(labels, cohort)
@@ -264,7 +265,7 @@ def test_network_labels_by_hand(model, cohort):
 
 
 def test_the_teacher_labels_instead_of_the_model(model, cohort):
-    embed = pseudo_label.embedding(model, map_clients)
+    embed = embedding(model, map_clients)
     network = pseudo_label.network_labels(model, embed)
     teacher = Teacher(model.init(jax.random.key(9)), jax.random.key(10), np.zeros(8, bool))
     state = state_of(model)._replace(teacher=teacher)
@@ -280,7 +281,7 @@ def test_a_clients_labels_of_the_teacher_never_change(model, cohort):
     def shift(key, x):
         return x + jax.random.normal(key, x.shape)
 
-    embed = pseudo_label.embedding(model, map_clients, augment=shift)
+    embed = embedding(model, map_clients, augment=shift)
     source = pseudo_label.from_teacher(pseudo_label.network_labels(model, embed))
     teacher = Teacher(model.init(KEY), jax.random.key(10), np.zeros(8, bool))
     state = state_of(model)._replace(teacher=teacher)
@@ -315,12 +316,12 @@ def test_features_plain_and_augmented(model, cohort):
     def shift(key, x):
         return x + jax.random.normal(key, x.shape)
 
-    embed = pseudo_label.embedding(model, map_clients, augment=shift)
+    embed = embedding(model, map_clients, augment=shift)
     state = state_of(model)
     first, second = embed(state, cohort, KEY), embed(state, cohort, jax.random.key(1))
     np.testing.assert_array_equal(first, embed(state, cohort, KEY))
     assert not np.array_equal(first, second)
-    plain = pseudo_label.embedding(model, map_clients)(state, cohort, KEY)
+    plain = embedding(model, map_clients)(state, cohort, KEY)
     np.testing.assert_allclose(
         plain[1], model.features(state.model, cohort.x[1]), rtol=1e-5, atol=1e-5
     )

@@ -31,8 +31,9 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.sampling import Sampling, sample_clients
 from jaxfed.training.local import losses
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
-from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.pseudo_labels import propagated_labels
+from jaxfed.training.pseudo_labels.embedding import embedding
+from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.round import labels_at_server
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.server_state import client_keys, cohort_statistics
@@ -158,7 +159,7 @@ def test_stage_1_is_the_servers_and_the_teacher_is_what_stage_2_hands_out():
 
 def xclp_training(federation, **changes):
     training = training_at(federation, **changes)
-    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
+    embed = embedding(training.model, training.execution.map_clients)
     p = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=3)
     source = propagated_labels.XclpLabels(all_examples(embed), p)
     return with_sources(training, xclp=source)

@@ -30,8 +30,9 @@ from jaxfed.data import Partition
 from jaxfed.models.model import from_module
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
-from jaxfed.training.pseudo_labels.graph_points import all_examples
+from jaxfed.training.pseudo_labels import propagated_labels
+from jaxfed.training.pseudo_labels.embedding import embedding
+from jaxfed.training.pseudo_labels.propagated_labels import all_examples
 from jaxfed.training.server import aggregate
 from jaxfed.training.server.client_rows import gather, scatter
 
@@ -245,7 +246,7 @@ def test_very_unequal_cohorts_share_their_programs():
     """A client of 200 beside clients of 1, 3 and none: nothing is compiled after the first rounds."""
     federation = federation_of([200, 3, 1, 0, 40, 7], 2)
     training = training_of(SMALL, labeled_only_rounds=1)
-    embed = pseudo_label.embedding(training.model, training.execution.map_clients)
+    embed = embedding(training.model, training.execution.map_clients)
     settings = xclp.Parameters(num_classes=3, num_bits=64, num_neighbors=2)
     source = propagated_labels.XclpLabels(all_examples(embed), settings)
     algorithm = fedavg(training=with_sources(training, xclp=source), pseudo_label="xclp")
