@@ -600,15 +600,10 @@ SECTIONS: dict[str, type] = {
 }
 """Section -> class; the section "" has the keys outside of sections."""
 
-
-def reader_of(section: str) -> str:
-    """Return the only command that reads a section; "" if there is no single one."""
-    found: str = getattr(SECTIONS.get(section), "reader", "")
-    return found
-
-
-OF_COMMANDS = tuple(filter(reader_of, SECTIONS))
-"""Sections that a single command reads."""
+OF_COMMANDS: dict[str, str] = {
+    name: reader for name, kind in SECTIONS.items() if (reader := getattr(kind, "reader", ""))
+}
+"""Section that a single command reads -> this command."""
 
 
 @cache

@@ -23,7 +23,7 @@ from jaxfed.config.build.assembly import settings_to_try
 from jaxfed.config.checks.check import check
 from jaxfed.config.keys import flatten, parents
 from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
-from jaxfed.config.sections import reader_of
+from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
 from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
@@ -237,7 +237,7 @@ class Run:
         names, section = ", ".join(self._seen), key.partition(".")[0]
         if key in _OF_THE_RUN or section in _WAYS_TO_RUN:
             return ""
-        if reader := reader_of(section):
+        if reader := OF_COMMANDS.get(section):
             return "" if reader == self._command else f"{reader} alone reads it; leave it out"
         reasons = [self._unmet(seen, key) for seen in self._seen.values() if key in seen]
         if reasons:
