@@ -14,8 +14,8 @@ from typing import Any
 from jaxfed.data import packed
 from jaxfed.data.dataset import Dataset
 from jaxfed.data.readers import (
-    fed_isic2019,
     image_folder,
+    image_sets,
     leaf,
     npz,
     table_files,
@@ -25,7 +25,6 @@ from jaxfed.data.readers import (
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
-from jaxfed.data.readers.scans import isic2018
 from jaxfed.data.readers.table_files import Splits, is_pattern, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location, path_text
@@ -147,10 +146,10 @@ def _load(
         named = NAMED.get(name_or_path)
         if named is not None and named.read is not None:
             return named.read(folder, *only(*(["image_size"] if named.has_image_size else [])))
-        if fed_isic2019.recognizes(folder):
-            return fed_isic2019.read(folder, *only("image_size"))
-        if isic2018.recognizes(folder):
-            return isic2018.read(folder, *only("image_size"))
+        if image_sets.is_fed_isic2019(folder):
+            return image_sets.fed_isic2019(folder, *only("image_size"))
+        if image_sets.is_isic2018(folder):
+            return image_sets.isic2018(folder, *only("image_size"))
         if leaf.recognizes(folder):
             only()
             return leaf.read(folder)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxfed.data.dataset import Dataset
-from jaxfed.data.readers import cinic10, fed_isic2019
-from jaxfed.data.readers.scans import brain_mri, isic2018, pneumonia, pneumonia_mnist
-from jaxfed.data.readers.uci import adult, covertype, mushroom, wine_quality
+from jaxfed.data.readers import image_sets as images
+from jaxfed.data.readers import uci
 
 
 class Named(NamedTuple):
@@ -31,21 +30,20 @@ NAMED: dict[str, Named] = {
         "the train/ and test/ that LEAF's ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes "
         "in data/femnist/data"
     ),
-    "fed_isic2019": Named(
-        f"FLamby's {fed_isic2019.IMAGES}/ and its repository's train_test_split",
-    ),
-    "cinic10": Named(cinic10.ORIGIN, cinic10.read),
-    "isic2018": Named(isic2018.ORIGIN, isic2018.read, has_image_size=True),
+    "fed_isic2019": Named(images.FED_ISIC2019),
+    "cinic10": Named(images.CINIC10, images.cinic10),
+    "isic2018": Named(images.ISIC2018, images.isic2018, has_image_size=True),
     "mini_imagenet": Named(
         "images/ and the few-shot train.csv, val.csv and test.csv, or a folder a class"
     ),
     "wine_quality": Named(
-        f"winequality-red.csv and winequality-white.csv of {wine_quality.ORIGIN}", wine_quality.read
+        f"winequality-red.csv and winequality-white.csv of {uci.ORIGINS['wine_quality']}",
+        uci.wine_quality,
     ),
-    "adult": Named(f"adult.data and adult.test of {adult.ORIGIN}", adult.read),
-    "mushroom": Named(f"agaricus-lepiota.data of {mushroom.ORIGIN}", mushroom.read),
-    "covertype": Named(f"covtype.data.gz of {covertype.ORIGIN}", covertype.read),
-    "brain_mri": Named(brain_mri.ORIGIN, brain_mri.read, has_image_size=True),
-    "pneumonia": Named(pneumonia.ORIGIN, pneumonia.read, has_image_size=True),
-    "pneumonia_mnist": Named(pneumonia_mnist.ORIGIN, pneumonia_mnist.read),
+    "adult": Named(f"adult.data and adult.test of {uci.ORIGINS['adult']}", uci.adult),
+    "mushroom": Named(f"agaricus-lepiota.data of {uci.ORIGINS['mushroom']}", uci.mushroom),
+    "covertype": Named(f"covtype.data.gz of {uci.ORIGINS['covertype']}", uci.covertype),
+    "brain_mri": Named(images.BRAIN_MRI, images.brain_mri, has_image_size=True),
+    "pneumonia": Named(images.PNEUMONIA, images.pneumonia, has_image_size=True),
+    "pneumonia_mnist": Named(images.PNEUMONIA_MNIST, images.pneumonia_mnist),
 }

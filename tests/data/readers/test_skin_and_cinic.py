@@ -6,8 +6,8 @@ from absl import logging
 from PIL import Image
 
 from jaxfed.data import load
-from jaxfed.data.readers import cinic10
-from jaxfed.data.readers.scans.isic2018 import CLASSES
+from jaxfed.data.readers.image_sets import CINIC_CLASSES
+from jaxfed.data.readers.image_sets import LESIONS as CLASSES
 from jaxfed.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def save(file, level, size, mode="RGB"):
 def write_cinic(root):
     """Two images a class and split, levels 0, 1, ... in order; the second of each class is grey."""
     for first, split in ((0, "train"), (100, "valid"), (200, "test")):
-        for c, name in enumerate(cinic10.CLASSES):
+        for c, name in enumerate(CINIC_CLASSES):
             for i, mode in enumerate(("RGB", "L")):
                 file = root / "cinic10" / split / name / f"cifar10-{split}-{i}.png"
                 save(file, first + 2 * c + i, (32, 32), mode)
@@ -47,7 +47,7 @@ def test_cinic10_has_train_and_test(tmp_path, said):
     np.testing.assert_array_equal(data.x_test[:, 0, 0, 0], 200 + np.arange(20))
     np.testing.assert_array_equal(data.y, np.arange(20) // 2)
     np.testing.assert_array_equal(data.y_test, data.y)
-    assert (data.name, data.class_names) == ("cinic10", cinic10.CLASSES)
+    assert (data.name, data.class_names) == ("cinic10", CINIC_CLASSES)
     assert [line.split(": ")[1] for line in said] == [
         "20 images, where the publishers have 90000"
     ] * 2

@@ -8,17 +8,17 @@ from absl import logging
 from data_roots import needs_data, root_of
 
 from jaxfed.data import load
-from jaxfed.data.readers.uci import original
+from jaxfed.data.readers import uci
 from jaxfed.errors import UsageError
 
-PUBLISHED = original.PUBLISHED
+PUBLISHED = uci.PUBLISHED
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch, request):
     """Files of a few rows count as whole, but for the real ones."""
     if "real" not in request.node.name:
-        monkeypatch.setattr(original, "PUBLISHED", {})
+        monkeypatch.setattr(uci, "PUBLISHED", {})
 
 
 WINES = (
@@ -159,11 +159,11 @@ def test_what_is_missing_and_where_it_is_to_be_had(tmp_path, name):
 
 
 BAD = {
-    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: .*'x'.*use numbers"),
+    "wine: text": (write_wines, {"red": (1, "x")}, r"red\.csv: .*'x'; give a finite number"),
     "adult: code": (
         write_adult,
         {"train": [{"sex": "male"}]},
-        r"column 'sex' has 'male'; choose one of 'Female', 'Male'",
+        r"adult\.data: row 0: column 'sex' has 'male', which is not",
     ),
     "adult: width": (
         write_adult,
@@ -206,7 +206,7 @@ def test_wines_in_another_order_are_refused(tmp_path):
 def test_a_file_that_was_cut_at_a_lines_end_is_refused(
     write, name, published, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(original, "PUBLISHED", PUBLISHED)
+    monkeypatch.setattr(uci, "PUBLISHED", PUBLISHED)
     monkeypatch.setenv("JAXFED_CACHE", str(tmp_path / "cache"))
     folder = write(tmp_path)
     with pytest.raises(
