@@ -14,6 +14,7 @@ r_i = |U|, and so has a client whose learner fails on a neighbor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import numpy as np
@@ -58,31 +59,34 @@ def estimated_rows(
             most = len(public)
         if len(own) < 2:
             continue
-
-        def fit_predict(
-            new_x: np.ndarray,
-            new_y: np.ndarray,
-            *,
-            client: int = client,
-            x: np.ndarray = x,
-            y: np.ndarray = y,
-            mask: np.ndarray = mask,
-            own: np.ndarray = own,
-        ) -> np.ndarray:
-            x, y = x.copy(), y.copy()
-            x[own], y[own] = new_x, new_y
-            return labels_of(Cohort(np.asarray([client], np.int32), x[None], y[None], mask[None]))
-
-        seed = int(
-            jax.random.randint(jax.random.fold_in(key, client), (), 0, np.iinfo(np.int32).max)
-        )
+        client_key = jax.random.fold_in(key, client)
+        seed = int(jax.random.randint(client_key, (), 0, np.iinfo(np.int32).max))
         rng = np.random.default_rng(seed)
         spare = (
             np.asarray(public)[rng.integers(len(public), size=num_neighbors)],
             rng.integers(num_classes, size=num_neighbors).astype(y.dtype),
         )
         found = estimate(
-            fit_predict, x[own], y[own], num_neighbors=num_neighbors, seed=seed, spare=spare
+            partial(_labels_with, labels_of, client, x, y, mask),
+            *(x[own], y[own]),
+            num_neighbors=num_neighbors,
+            seed=seed,
+            spare=spare,
         )
         most = max(most, found.rows, 1)
     return most
+
+
+def _labels_with(
+    labels_of: LabelsOf,
+    client: int,
+    x: np.ndarray,
+    y: np.ndarray,
+    mask: np.ndarray,
+    new_x: np.ndarray,
+    new_y: np.ndarray,
+) -> np.ndarray:
+    """The labels by a client with other examples in its labeled rows."""
+    own, x, y = y >= 0, x.copy(), y.copy()
+    x[own], y[own] = new_x, new_y
+    return labels_of(Cohort(np.asarray([client], np.int32), x[None], y[None], mask[None]))

@@ -14,7 +14,6 @@ import numpy as np
 from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.federation.sides import Unusable
 from jaxfed.privacy.xor_mechanism import one_hot
-from jaxfed.training.consensus.consensus import ABSTAINED
 
 
 def packed(privacy: LabelPrivacy, marks: np.ndarray) -> tuple[bytes, bool]:
@@ -46,8 +45,8 @@ def unpacked(
 
 
 def labels_of(marks: np.ndarray) -> np.ndarray:
-    """The labels int64 [U] of class indicators of at most one class each; -1 for none."""
-    return np.where(marks.any(axis=1), marks.argmax(axis=1), ABSTAINED)
+    """The labels int32 [U] of class indicators of at most one class each; -1 for none."""
+    return marks @ np.arange(1, marks.shape[1] + 1, dtype=np.int32) - 1
 
 
 def packed_labels(labels: np.ndarray, num_values: int) -> bytes:
@@ -67,7 +66,9 @@ def unpacked_labels(content: bytes, number: int, num_values: int) -> np.ndarray:
     if len(content) != -(-number * width // 8):
         raise Unusable(f"{len(content)} bytes of labels")
     bits = np.unpackbits(np.frombuffer(content, np.uint8), count=number * width)
-    labels = bits.reshape(number, width) @ (1 << np.arange(width - 1, -1, -1))
+    labels = np.zeros(number, np.int32)
+    for place in range(width):
+        labels = 2 * labels + bits[place::width]
     if (labels >= num_values).any():
         raise Unusable("a label that is no class")
     return labels

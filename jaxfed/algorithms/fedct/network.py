@@ -21,7 +21,6 @@ Simulations need nothing of this file. It knows no transport: `jaxfed.federation
 from __future__ import annotations
 
 import io
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ from jaxfed.learners.learner import State
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.neighborhoods import PROMISE
 from jaxfed.secure.session.network import exchanges
 from jaxfed.secure.session.network.remote_session import RemoteSession
@@ -255,7 +253,17 @@ class CoTrainingClient:
         voting = self.settings.voting
         if voting.sums == "plaintext":
             raise ProtocolError(f"a step {step!r}, and answers are not summed under masks")
-        return answered(step, own, request, voting.sums, voting.mask_partners)
+        address, number = exchanges.terms_of(request, "address", "round")
+        if not own["tally"] or own["round"] != number:
+            raise ProtocolError(f"step {step!r} of round {number} without answers of that round")
+
+        def party_of(seed: bytes) -> ReplayedParty:
+            roles, is_sparse = _roles(array(own["tally"]), voting.sums), voting.mask_partners > 0
+            return ReplayedParty(address, seed, roles, may_be_sparse=is_sparse)
+
+        kept, frames = exchanges.answered(step, own, request, party_of)
+        forgotten = NO_SUMMAND if step == exchanges.END else {}
+        return {**own, **forgotten, **kept}, {"frames": frames}
 
     def turn(self, own: Any, request: Any, cohort: Cohort) -> tuple[Any, Any]:
         """Lines 3 to 6 of Algorithm 1."""
@@ -328,33 +336,6 @@ def _data(leaf: Any) -> Any:
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def answered(
-    step: str,
-    own: Mapping[str, Any],
-    request: Mapping[str, Any],
-    sums: ConsensusSums,
-    mask_partners: int,
-    *,
-    random_bytes: RandomBytes = secrets.token_bytes,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Answer one letter of the session of a round; returns the new state and the reply.
-
-    Raises:
-        ProtocolError: a letter that does not belong to the state.
-    """
-    address, number = exchanges.terms_of(request, "address", "round")
-    if not own["tally"] or own["round"] != number:
-        raise ProtocolError(f"step {step!r} of round {number} without answers of that round")
-
-    def party_of(seed: bytes) -> ReplayedParty:
-        roles = _roles(array(own["tally"]), sums)
-        return ReplayedParty(address, seed, roles, may_be_sparse=mask_partners > 0)
-
-    kept, frames = exchanges.answered(step, own, request, party_of, random_bytes=random_bytes)
-    forgotten = NO_SUMMAND if step == exchanges.END else {}
-    return {**own, **forgotten, **kept}, {"frames": frames}
 
 
 def _tally_bytes(tally: np.ndarray) -> bytes:
