@@ -43,10 +43,10 @@ from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
+from jaxfed.training.local.client_predictions import freematch
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_update import ClientUpdate, rebuilt
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
-from jaxfed.training.local.thresholds import freematch
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training

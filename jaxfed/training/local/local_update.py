@@ -17,10 +17,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxfed.training.local.batches import Batches as Batches
-from jaxfed.training.local.batches import BatchPlan, after_steps, plan_of
-from jaxfed.training.local.client_data import ClientData as ClientData
-from jaxfed.training.local.client_data import usable as usable
+from jaxfed.training.local.batches import Batches, BatchPlan, after_steps, plan_of
+from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, Loss, taken
 
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]  # by the round's learning rate

@@ -43,24 +43,6 @@ class Shared(NamedTuple):
     round: jax.Array
 
 
-class Client(NamedTuple):
-    """One client of a round.
-
-    Fields:
-        data: its examples.
-        state: its state between rounds, defined by the method.
-        statistics: the running statistics it starts from.
-        received: the server's message to this client alone.
-        optimizer_state: the state its optimizer resumes from; None if the optimizer starts afresh.
-    """
-
-    data: ClientData
-    state: Any
-    statistics: nnx.State
-    received: Any
-    optimizer_state: Any = None
-
-
 class ClientRound(NamedTuple):
     """One client's round: the argument of a local update, which makes a `ClientUpdate` of it.
 
@@ -69,7 +51,11 @@ class ClientRound(NamedTuple):
         shared: the data that all clients receive.
         key: typed; this client's in this round.
         batches: the round's batching of examples.
-        data, state, statistics, received, optimizer_state: as in `Client`.
+        data: its examples.
+        state: its state between rounds, defined by the method.
+        statistics: the running statistics it starts from.
+        received: the server's message to this client alone.
+        optimizer_state: the state its optimizer resumes from; None if the optimizer starts afresh.
     """
 
     training: Training
@@ -151,9 +137,8 @@ class ClientRound(NamedTuple):
         )
 
 
-LocalUpdate = Callable[
-    [ClientRound], ClientUpdate
-]  # written for one client, lifted by `client_map`
+# Written for one client, lifted by `client_map`.
+LocalUpdate = Callable[[ClientRound], ClientUpdate]
 
 
 class AfterMean(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
-from jaxfed.training.round.client_round import AfterMean, Client, ClientRound, LocalUpdate, Shared
+from jaxfed.training.round.client_round import AfterMean, ClientRound, LocalUpdate, Shared
 from jaxfed.training.server.client_rows import gather, scatter
 from jaxfed.training.server.server_state import (
     ServerState,
@@ -39,29 +39,17 @@ from jaxfed.training.server.server_state import (
 from jaxfed.training.specification import Training
 
 
-class CohortData(NamedTuple):
-    """A cohort's examples and labels in the form that clients share.
-
-    Fields:
-        client_id: int32 [K].
-        examples: the array that rows of `data.x` refer to (`jaxfed.federation.ragged.apart`).
-        data: each client's data [K, ...].
-    """
-
-    client_id: Array
-    examples: Any
-    data: ClientData
-
-
 class CohortClients:
     """The clients of a round, executed by `map_clients`; all methods are jit-traceable.
 
     Attributes:
-        own: the cohort of the round (`of`).
+        client_id: int32 [K]; -1 for a row without a client.
         metrics: of labels that clients make themselves, on a network.
     """
 
-    own: CohortData
+    client_id: Array
+    _examples: Any  # the array that rows of `_data.x` refer to (`jaxfed.federation.ragged.apart`)
+    _data: ClientData  # [K, ...]
 
     def __init__(
         self,
@@ -83,10 +71,10 @@ class CohortClients:
         self._keeps_statistics = local.batch_statistics == "local"
         self._takes_all = takes_all and stage == 2
 
-        def update(received: tuple[Shared, Any], inputs: tuple[Client, jax.Array]) -> ClientUpdate:
-            (shared, examples), (client, key) = received, inputs
-            client = client._replace(data=_with(examples, client.data))
-            return local_update(ClientRound(training, shared, key, batches, *client))
+        def update(received: tuple[Shared, Any], inputs: tuple[Any, jax.Array]) -> ClientUpdate:
+            (shared, examples), ((data, *others), key) = received, inputs
+            data = _with(examples, data)
+            return local_update(ClientRound(training, shared, key, batches, data, *others))
 
         def measure(
             received: tuple[nnx.State, Any], inputs: tuple[ClientData, jax.Array]
@@ -120,21 +108,16 @@ class CohortClients:
                 label=jnp.where(is_without, 0, labels.label),
                 weight=jnp.where(is_without, 0, labels.weight),
             )
-        examples, x = apart(cohort.x if isinstance(cohort.x, Ragged) else jnp.asarray(cohort.x))
-        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
-        data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
         there = copy(self)
-        there.own = CohortData(cohort.client_id, examples, data)
+        there.client_id, x = cohort.client_id, cohort.x
+        there._examples, x = apart(x if isinstance(x, Ragged) else jnp.asarray(x))
+        y, mask = jnp.asarray(cohort.y), jnp.asarray(cohort.mask)
+        there._data = ClientData(x, labels.label, labels.weight, y >= 0, mask)
         return there
 
     def at_server(self, function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
         """Return the server's function with these first arguments: here a part of the round's program."""
         return partial(function, *fixed)
-
-    @property
-    def client_id(self) -> Array:
-        """int32 [K]; -1 for a row without a client."""
-        return self.own.client_id
 
     def updates(
         self, state: ServerState, shared: Shared, received: Any, key: jax.Array
@@ -143,34 +126,27 @@ class CohortClients:
 
         A padding client's weight is 0.
         """
-        own, ids = self.own, self.own.client_id
-        clients = Client(
-            own.data,
-            gather(state.clients, ids),
-            cohort_statistics(state, ids),
-            received,
-            gather(state.client_optimizers, ids) if self._keeps_optimizers else None,
-        )
-        updates = self._update((shared, own.examples), (clients, client_keys(key, ids)))
-        _check_client_state(clients.state, updates.client_state)
+        ids, before = self.client_id, gather(state.clients, self.client_id)
+        optimizers = gather(state.client_optimizers, ids) if self._keeps_optimizers else None
+        clients = self._data, before, cohort_statistics(state, ids), received, optimizers
+        updates = self._update((shared, self._examples), (clients, client_keys(key, ids)))
+        _check_client_state(before, updates.client_state)
         weights = jax.vmap(lambda is_one, weight: jnp.where(is_one, weight, 0))(
             jnp.asarray(ids) >= 0, updates.weight
         )
-        return updates._replace(weight=weights), jnp.any(usable(own.data), axis=1)
+        return updates._replace(weight=weights), jnp.any(usable(self._data), axis=1)
 
     def measured(self, state: ServerState, key: jax.Array) -> tuple[nnx.State, jax.Array]:
         """Return each client's statistics of the state's model, [K, ...], and its number of examples."""
-        own = self.own
-        keys = client_keys(jax.random.fold_in(key, Stream.BATCH_STATISTICS), own.client_id)
-        measured = self._measure((state.model, own.examples), (own.data, keys))
-        return measured, jnp.sum(own.data.mask, axis=1).astype(jnp.float32)
+        keys = client_keys(jax.random.fold_in(key, Stream.BATCH_STATISTICS), self.client_id)
+        measured = self._measure((state.model, self._examples), (self._data, keys))
+        return measured, jnp.sum(self._data.mask, axis=1).astype(jnp.float32)
 
     def shown(self, state: ServerState, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         """Return the clients' uploads after they received the state's model, and their bytes."""
-        own = self.own
-        keys = client_keys(jax.random.fold_in(key, Stream.AFTER_MEAN), own.client_id)
-        inputs = own.data, cohort_statistics(state, own.client_id), keys
-        return self._show((state.model, own.examples), inputs)
+        keys = client_keys(jax.random.fold_in(key, Stream.AFTER_MEAN), self.client_id)
+        inputs = self._data, cohort_statistics(state, self.client_id), keys
+        return self._show((state.model, self._examples), inputs)
 
     def stored(self, state: ServerState, before: ServerState, updates: ClientUpdate) -> ServerState:
         """Return the state with the clients' new states, after a round that began with `before`.

@@ -7,9 +7,13 @@ import pytest
 
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
+from jaxfed.training.local.client_predictions import (
+    client_logits,
+    flexmatch,
+    freematch,
+    is_unlabeled,
+)
 from jaxfed.training.local.losses import mean_where
-from jaxfed.training.local.thresholds import flexmatch, freematch
 
 TAU = 0.8
 
