@@ -1,9 +1,9 @@
-"""A method of one's own, complete: MOON (Li, He, Song, CVPR 2021), beside FedAvg in one table.
+"""A method of one's own, complete: MOON, beside FedAvg in one table.
 
     w_k <- argmin CE(f(x), y) + mu l_con,   z = features of w_k, z_s of the server's w, z_p of k's last model
     l_con = -log( exp(cos(z, z_s) / tau) / (exp(cos(z, z_s) / tau) + exp(cos(z, z_p) / tau)) )
 
-Leaves a client: its model's change, as with FedAvg; it keeps its last model.
+A client sends what it sends in FedAvg, and keeps its last model.
 
     python -m launch.run --config=examples/own_method.py --workdir=runs/moon --config.moon.mu=0.5
 """
@@ -22,7 +22,7 @@ from jaxfed.training.round.round import federated_training
 
 
 @ALGORITHMS.register("moon")
-@method()
+@method(title="MOON", cites="Li, He, Song, CVPR 2021", leaves="its model's change")
 def moon(*, training, mu: NotNegative = 1.0, tau: Positive = 0.5):
     model = training.model
 

@@ -180,7 +180,6 @@ class FederatedAlgorithm(NamedTuple):
 
     `course` says how its rounds differ, `outputs` what a run writes of its states.
 
-
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone, as a method does that is not declared `on_network`.
 

@@ -10,6 +10,7 @@ from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.experiment.store.records import Measurement
 from jaxfed.federation.communication import bytes_unit
 
+# Variants that shipped configs define; a method has its title from `@method(title=)`.
 _VARIANTS = {
     "fixmatch_fedprox": "FixMatch-FedProx",
     "protofssl_fedprox": "ProtoFSSL-FedProx",
