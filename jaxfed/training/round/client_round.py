@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -140,15 +140,9 @@ class ClientRound(NamedTuple):
 # Written for one client, lifted by `client_map`.
 LocalUpdate = Callable[[ClientRound], ClientUpdate]
 
-
-class AfterMean(Protocol):
-    """A client's upload after it received the round's mean; written for one client, as `LocalUpdate`."""
-
-    def __call__(
-        self, model: nnx.State, data: ClientData, key: jax.Array, /
-    ) -> tuple[Any, dict[str, jax.Array]]:
-        """Return the upload, and its bytes, {kind of message: int32 scalar}."""
-        ...
+# A client's upload after it received the round's mean: model, data, key -> upload, and its bytes by kind of
+# message, {kind: int32 scalar}. Written for one client, too.
+AfterMean = Callable[[nnx.State, ClientData, jax.Array], tuple[Any, dict[str, jax.Array]]]
 
 
 def plain_update(loss: Loss) -> LocalUpdate:

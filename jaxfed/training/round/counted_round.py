@@ -69,13 +69,12 @@ class CountingClients:
             if not isinstance(ones, ClientUpdate):
                 return ones
             # No other output of the clients is used, so XLA compiles nothing else.
-            known = jax.lax.map(lambda client: _by_labels(fn(shared, client)), clients)
-            metrics = {**ones.metrics, _STEPS: known.steps}
-            truths = iter(known.truths)
+            steps, sent, found = jax.lax.map(lambda own: _by_labels(fn(shared, own)), clients)
+            metrics, truths = {**ones.metrics, _STEPS: steps}, iter(found)
             upload = jax.tree.map(
                 lambda leaf: next(truths) if leaf.dtype == bool else leaf, ones.upload
             )
-            return ones._replace(metrics=metrics, sent=known.sent, upload=upload)
+            return ones._replace(metrics=metrics, sent=sent, upload=upload)
 
         return mapped
 
@@ -120,17 +119,12 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype)
 
 
-class _ByLabels(NamedTuple):
-    """The parts of an update that its data alone determine; `truths` are the upload's boolean leaves."""
-
-    steps: jax.Array
-    sent: dict[str, jax.Array]
-    truths: list[jax.Array]
-
-
-def _by_labels(update: ClientUpdate) -> _ByLabels:
+def _by_labels(
+    update: ClientUpdate,
+) -> tuple[jax.Array, dict[str, jax.Array], list[jax.Array]]:
+    """The parts of an update that its data alone determine: steps, bytes, the upload's boolean leaves."""
     sent = dict(update.sent)
     # Only training would show how much of a model changed: without this entry it counts whole.
     sent.pop(_MODEL, None)
     truths = [leaf for leaf in jax.tree.leaves(update.upload) if leaf.dtype == bool]
-    return _ByLabels(update.metrics[_STEPS], sent, truths)
+    return update.metrics[_STEPS], sent, truths

@@ -205,9 +205,9 @@ def stepped(
         deltas, weights, server_metrics = parts.server.beside_clients(
             updates, state, shared, own, key
         )
-    model, optimizer = parts.training.server.aggregate.apply(
-        state.model, deltas, weights, state.optimizer
-    )
+    # Average, by `weighted_mean`, and step.
+    aggregate = parts.training.server.aggregate
+    model, optimizer = aggregate.apply(state.model, deltas, weights, state.optimizer)
     control = state.control
     if jax.tree.leaves(control):
         anyone, number = jnp.any(weights > 0), state.num_training[stage - 1]

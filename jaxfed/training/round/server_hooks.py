@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -169,12 +169,9 @@ class Control(NamedTuple):
 NO_CONTROL = Control()
 
 
-class Send(Protocol):
-    """Further messages of the server to each client of a cohort; host code before the clients train."""
-
-    def __call__(self, state: ServerState, cohort: Cohort, communication: Communication) -> Any:
-        """Return a pytree [K, ...], one shape for all rounds, and count its bytes."""
-        ...
+# Further messages of the server to each client of a cohort, before the clients train: host code that counts
+# their bytes and returns a pytree [K, ...], of one shape for all rounds.
+Send = Callable[[ServerState, Cohort, Communication], Any]
 
 
 def nothing_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Any:

@@ -11,7 +11,7 @@ take the plain mean; with "local" and "static" they do not go through the server
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,28 +26,17 @@ from jaxfed.training.local.client_data import ClientData, usable
 Weighting = Callable[[ClientData], jax.Array]  # a client's weight in the mean, float32 scalar
 
 
-class Apply(Protocol):
-    """One server step."""
-
-    def __call__(
-        self, model: nnx.State, deltas: nnx.State, weights: jax.Array, state: Any
-    ) -> tuple[nnx.State, Any]:
-        """Return (model, state) from deltas with a leading axis [K] and weights float32 [K].
-
-        In methods with S means, weights are [K, S]: each client's weight in each of them.
-        """
-        ...
-
-
 class Aggregate(NamedTuple):
-    """`init(model) -> state` and `apply(model, deltas, weights, state) -> (model, state)`.
+    """The server's step.
 
-    `is_mean`: the step depends on the clients' changes by their weighted mean alone.
+    Fields:
+        init: model -> the step's state before the first round.
+        apply: model, deltas [K, ...], weights float32 [K], state -> model, state. In methods with S means,
+            weights are [K, S]: each client's weight in each of them.
     """
 
     init: Callable[[nnx.State], Any]
-    apply: Apply
-    is_mean: bool = False
+    apply: Callable[[nnx.State, nnx.State, jax.Array, Any], tuple[nnx.State, Any]]
 
 
 def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
@@ -72,7 +61,7 @@ def server_optimizer(optimizer: optax.GradientTransformation) -> Aggregate:
             (model, state),
         )
 
-    return Aggregate(init, apply, is_mean=True)
+    return Aggregate(init, apply)
 
 
 def weighted_mean(stacked: Any, weights: jax.Array) -> Any:
