@@ -20,7 +20,7 @@ other clients and their order change nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,58 +72,10 @@ class Fitted(NamedTuple):
     metrics: dict[str, Any]
 
 
-class Init(Protocol):
-    """Makes the models before the first round."""
-
-    def __call__(self, key: jax.Array, federation: Federation) -> State:
-        """Return the state of the M clients; `key` is a typed JAX key.
-
-        It is also called, with the same clients, before a state is read from a checkpoint.
-        """
-        ...
-
-
-class Fit(Protocol):
-    """Trains the models of a cohort."""
-
-    def __call__(
-        self, state: State, cohort: Cohort, taught: Taught | None, key: jax.Array, steps: int
-    ) -> Fitted:
-        """Return the state after `steps` local steps of each client of the cohort.
-
-        A client trains on its rows with a label (`cohort.y` of 0 or more) and on the public targets. The
-        learner defines a step: a mini-batch for a network; for an estimator without steps any number of
-        steps is one fit from scratch. `key` is the round's. Rows without a client (id -1) train nothing.
-        """
-        ...
-
-
-class Predict(Protocol):
-    """The classes of examples, by each of some clients."""
-
-    def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
-        """Return int32 [K, n] of clients int32 [K] and examples [n, ...].
-
-        A client that has no model yet, since it had nothing to learn from, has -1, no vote, and an example
-        whose scores are nan or infinite `SPOILED`. Rows without a client (id -1) are arbitrary.
-        """
-        ...
-
-
-class PredictProba(Protocol):
-    """The probabilities, or scores, of all classes."""
-
-    def __call__(self, state: State, client_id: Array, x: Array) -> np.ndarray:
-        """Return float32 [K, n, C]; rows of zeros where `predict` has no vote."""
-        ...
-
-
-class Renewed(Protocol):
-    """Resets models to their state before the first round."""
-
-    def __call__(self, state: State, client_id: Array, key: jax.Array) -> State:
-        """Return the state with new models, drawn from `key`, and no vote, for these clients, int32 [F]."""
-        ...
+Init = Callable[[jax.Array, Federation], State]  # key
+Fit = Callable[[State, Cohort, Taught | None, jax.Array, int], Fitted]  # ..., key, steps
+Predict = Callable[[State, Array, Array], np.ndarray]  # state, clients int32 [K], examples [n, ...]
+Renewed = Callable[[State, Array, jax.Array], State]  # state, clients int32 [F], key
 
 
 def unnamed(client: int) -> str:
@@ -133,16 +85,25 @@ def unnamed(client: int) -> str:
 
 
 class Learner(NamedTuple):
-    """A supervised learner of all clients: `init(key, federation)`, `fit`, `predict`.
+    """A supervised learner of all clients: `init(key, federation)`, `fit`, `predict`. Keys are typed.
 
     Fields:
-        init: before the first round.
-        fit: local steps of a cohort.
-        predict: classes.
-        predict_proba: probabilities of the classes; None: the learner gives labels alone.
-        scores: logits, of which the probabilities are the softmax (FedMD shares them); None: there are none.
-        renewed: resets models that continue from their last state, which may be spoiled; None: each fit
-            starts afresh.
+        init: key, federation -> the state of the M clients before the first round. It is also called, with
+            the same clients, before a state is read from a checkpoint.
+        fit: state, cohort, public targets, the round's key, steps -> the state after so many local steps of
+            each client of the cohort. A client trains on its rows with a label (`cohort.y` of 0 or more) and
+            on the public targets. The learner defines a step: a mini-batch for a network; for an estimator
+            without steps any number of steps is one fit from scratch. Rows without a client (id -1) train
+            nothing.
+        predict: state, clients, examples -> classes int32 [K, n]. A client that has no model yet, since it
+            had nothing to learn from, has -1, no vote, and an example whose scores are nan or infinite
+            `SPOILED`. Rows without a client (id -1) are arbitrary.
+        predict_proba: the same of probabilities, float32 [K, n, C]; zeros where `predict` has no vote. None:
+            the learner gives labels alone.
+        scores: the same of logits, of which the probabilities are the softmax (FedMD shares them); None:
+            there are none.
+        renewed: state, clients, key -> the state with new models for these clients, which have no vote. None:
+            each fit starts afresh, and no model continues from its last state, which may be spoiled.
         name_of: client -> name of its learner.
         alone: name of its only model, if that is no client's.
     """
@@ -150,8 +111,8 @@ class Learner(NamedTuple):
     init: Init
     fit: Fit
     predict: Predict
-    predict_proba: PredictProba | None = None
-    scores: PredictProba | None = None
+    predict_proba: Predict | None = None
+    scores: Predict | None = None
     renewed: Renewed | None = None
     name_of: Callable[[int], str] = unnamed
     alone: str = ""

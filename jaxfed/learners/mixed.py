@@ -16,7 +16,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, chosen
-from jaxfed.learners.learner import Fitted, Learner, LearnerError, PredictProba, Taught
+from jaxfed.learners.learner import Fitted, Learner, LearnerError, Predict, Taught
 
 
 def mixed(learners: Sequence[Learner]) -> Learner:
@@ -63,7 +63,7 @@ def mixed(learners: Sequence[Learner]) -> Learner:
             metrics.append(outcome.metrics)
         return Fitted(tuple(states), failed, _mean(metrics))
 
-    def lifted(name: str) -> PredictProba:
+    def lifted(name: str) -> Predict:
         def ask(state: tuple[Any, ...], client_id: Array, x: Array) -> np.ndarray:
             found = []
             for part, places in _places(client_id, num_parts):
