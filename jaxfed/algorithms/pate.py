@@ -159,26 +159,29 @@ def pate(
             *(student_key, student_steps),
         )
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
-        if gamma:
-            of_query, queries = 2 * gamma, len(public)
-            metrics["epsilon"] = basic(of_query, queries)
-            metrics["epsilon_approximate"] = approximate(of_query, queries, delta)
+        metrics |= epsilons(gamma, len(public), delta)
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
 
     judged = judged_by_clients(student, num_classes, has_consensus=True)
-
-    def evaluate(state: PateState, federation: Federation) -> Metrics:
-        return judged.evaluate(state, federation.pooled())
-
     return FederatedAlgorithm(
         init,
         round,
-        evaluate=evaluate,
+        evaluate=lambda state, federation: judged.evaluate(state, federation.pooled()),
         validate=judged.validate,
         predict=judged.predict,
         outputs=judged.outputs._replace(clients=None),
     )
+
+
+def epsilons(gamma: float, queries: int, delta: float) -> Metrics:
+    """Epsilon of all queries together, by both compositions; {} without noise."""
+    if not gamma:
+        return {}
+    return {
+        "epsilon": basic(2 * gamma, queries),
+        "epsilon_approximate": approximate(2 * gamma, queries, delta),
+    }
 
 
 def noisy_vote(
