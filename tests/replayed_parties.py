@@ -7,10 +7,10 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives.prg import derived_seed, replayable_bytes
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 from jaxfed.secure.session.setup import ClientSetup

@@ -23,7 +23,7 @@ from benchmarks.timing.contest import Contest, optional_peer, peak_memory_figure
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums.mask_streams import masked_rows, pair_masks
 from jaxfed.secure.row_sums.server_sums import server_sums
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.neighborhoods import neighborhood
 from jaxfed.secure.session.parties import Session
 

@@ -21,8 +21,8 @@ from jaxfed.errors import UsageError, section
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.schedule import Schedule, schedule_of
+from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.sampling import Sampling, cohort_sizes, num_groups
-from jaxfed.secure.session.departures import Departure, check_departures
 
 _BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`
 

@@ -55,7 +55,7 @@ from jaxfed.xclp.steps.propagation_matrix import SolverAccuracy, warn_of_cut_sho
 from jaxfed.xclp.steps.row_sums import summed_scores
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.departures import Presence
+    from jaxfed.secure.session.channel import Presence
 
 
 def cross_client_label_propagation(

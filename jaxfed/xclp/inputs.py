@@ -9,8 +9,8 @@ import numpy as np
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, labels_of
 from jaxfed.errors import UsageError
+from jaxfed.federation.departures import check_departures
 from jaxfed.host.parallel import processes
-from jaxfed.secure.session.departures import check_departures
 from jaxfed.xclp.settings import departures
 from jaxfed.xclp.settings.parameters import Parameters
 

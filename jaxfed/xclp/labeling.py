@@ -18,7 +18,7 @@ from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.prediction import Prediction
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.departures import Presence
+    from jaxfed.secure.session.channel import Presence
 
 _PARAMETERS = {field.name for field in fields(Parameters)}
 
@@ -75,7 +75,7 @@ def propagate_labels(
         labels: one int [n_j] array a client, -1 = unlabeled.
         execution: worker processes, progress and memory; it changes the result by rounding at most.
         presence: which clients leave, where steps are protocols: by stages, as in `Parameters`, or at any
-            message, as a `jaxfed.secure.session.departures.Presence`.
+            message, as a `jaxfed.secure.session.channel.Presence`.
         **parameters: see `Parameters`.
 
     Returns:

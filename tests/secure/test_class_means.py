@@ -14,7 +14,7 @@ from server_owned_sums import (
 
 from jaxfed.secure import class_means
 from jaxfed.secure.class_means import Shown
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
 

@@ -11,7 +11,7 @@ from jaxfed.secure.hamming.nearest_others import NearestPoints
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.ring import packed_size, unpack
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 

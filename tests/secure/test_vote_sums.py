@@ -15,7 +15,7 @@ from server_owned_sums import (
 from jaxfed.errors import ProtocolError
 from jaxfed.secure import vote_sums
 from jaxfed.secure.primitives import packed_counts
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
 

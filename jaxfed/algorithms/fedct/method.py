@@ -72,13 +72,13 @@ from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.departures import check_departures
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
-from jaxfed.secure.session.departures import check_departures
 from jaxfed.settings import Count
 from jaxfed.training.consensus.client_sums import Attendance
 from jaxfed.training.consensus.consensus import ABSTAINED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from jaxfed.errors import UsageError
-from jaxfed.secure.session.departures import Departure
+from jaxfed.federation.departures import Departure
 from jaxfed.settings import Ge, Note, Share, check
 from jaxfed.training.consensus.client_sums import ConsensusSums, departures_of
 

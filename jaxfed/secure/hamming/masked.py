@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.hamming.pair import pair_kind
 from jaxfed.secure.primitives.blocks import (
@@ -31,7 +32,7 @@ from jaxfed.secure.primitives.blocks import (
     ranges,
 )
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.departures import DroppedOut, Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 

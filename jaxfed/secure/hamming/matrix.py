@@ -18,10 +18,11 @@ import numpy as np
 from absl import logging
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels import hamming
 from jaxfed.secure.primitives.blocks import Block, SharesDisagree, checked_distances, ranges
 from jaxfed.secure.primitives.ring import pack, packed_size, ring_bits, unpack
-from jaxfed.secure.session.departures import DroppedOut, Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER, Endpoint
 from jaxfed.secure.session.key_agreement import RandomBytes
 

@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import ClassVar, TypeVar
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.primitives.blocks import Block
 from jaxfed.secure.primitives.ring import ring_bits
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.secure.session.endpoint import Endpoint
 
 First = TypeVar("First")

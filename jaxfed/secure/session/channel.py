@@ -7,14 +7,81 @@ read the header and is counted as having carried it. It therefore costs an uploa
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+
+from absl import logging
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import Action as Action
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.departures import Presence
 from jaxfed.secure.session.endpoint import SERVER
+
+
+class EndpointLeft(NamedTuple):
+    """A planned departure: before `action` with messages of a kind, after `after` such actions."""
+
+    action: Action
+    kind: str
+    after: int
+
+
+class Presence:
+    """Clients that have left, and for simulations planned departures."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        self._planned: dict[int, EndpointLeft] = {}
+
+    def lose(self, client: int) -> None:
+        """Mark the client as gone from now on."""
+        self.gone.add(client)
+
+    def lose_when(self, client: int, action: Action, kind: str, *, after: int = 0) -> None:
+        """Plan that the client leaves when it is to send or receive messages of this kind.
+
+        Args:
+            client: its address.
+            action: "send" or "receive".
+            kind: a kind, or its beginning.
+            after: number of such messages that it still sends or receives.
+        """
+        self._planned[client] = EndpointLeft(action, kind, after)
+
+    def act(self, party: int, action: Action, kind: str) -> None:
+        """Register that a party is about to act.
+
+        Raises:
+            DroppedOut: it has left.
+        """
+        plan = self._planned.get(party)
+        if plan and plan.action == action and kind.startswith(plan.kind):
+            if plan.after == 0:
+                self.lose(party)
+            self._planned[party] = plan._replace(after=plan.after - 1)
+        if party in self.gone:
+            raise DroppedOut(party)
+
+    def staying(self, clients: Iterable[int]) -> list[int]:
+        """Those of the clients that have not left."""
+        return [client for client in clients if client not in self.gone]
+
+    @contextmanager
+    def losing(self, sender: int) -> Iterator[None]:
+        """Lose the client whose message the server refuses, as if it had left.
+
+        Raises:
+            DroppedOut: instead of a `ProtocolError`.
+        """
+        try:
+            yield
+        except ProtocolError as error:
+            logging.warning("client %d is lost, its message is refused: %s", sender, error)
+            self.lose(sender)
+            raise DroppedOut(sender) from error
 
 
 class Route(NamedTuple):

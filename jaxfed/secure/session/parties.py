@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.session.channel import Channel
-from jaxfed.secure.session.departures import DroppedOut, Presence
+from jaxfed.federation.departures import DroppedOut
+from jaxfed.secure.session.channel import Channel, Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import RandomBytes
 from jaxfed.secure.session.phases import InProcess, Parties

@@ -11,7 +11,7 @@ Dropout during a masked sum is planned by
     fedct.presence = ("3@upload", "20%@survivors")
 
 in every round: client 3, if it takes part, leaves before its upload, and one in five of the participants
-leaves after its own (`jaxfed.secure.session.departures`). The stages, and the effect of leaving at each:
+leaves after its own (`jaxfed.federation.departures`). The stages, and the effect of leaving at each:
 
     setup        before it has keys: the sum is over the others
     upload       before its upload: likewise; `masked` starts another round without it
@@ -35,11 +35,12 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.session.departures import Departure, Stage, parsed, presence_of
+from jaxfed.federation.departures import Departure, Stage, parsed
+from jaxfed.secure.session.departures import presence_of
 from jaxfed.training.consensus.consensus import summed_probabilities
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.departures import Presence
+    from jaxfed.secure.session.channel import Presence
 
 ConsensusSums = Literal["plaintext", "masked", "masked_resilient"]
 R = TypeVar("R")

@@ -3,7 +3,7 @@
     ("3@hamming", "20%@row_sums")
 
 Client 3 leaves before it sends anything for SecureHamming, and one client in five before its upload for
-SecureRowSums (`jaxfed.secure.session.departures`). Shares are drawn from the run's seed. Stages are those of
+SecureRowSums (`jaxfed.federation.departures`). Shares are drawn from the run's seed. Stages are those of
 the labeling. Clients that have left do not take part in labeling later points
 (`jaxfed.xclp.later_points.out_of_sample`).
 """
@@ -11,11 +11,14 @@ the labeling. Clients that have left do not take part in labeling later points
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from jaxfed.secure.session import departures
-from jaxfed.secure.session.departures import Departure, Presence, Stage
+from jaxfed.federation import departures
+from jaxfed.federation.departures import Departure, Stage
 from jaxfed.settings import Described
+
+if TYPE_CHECKING:
+    from jaxfed.secure.session.channel import Presence
 
 Entries = Annotated[Sequence[str], Described("a tuple of 'CLIENT@STAGE' or 'SHARE%@STAGE'")]
 STAGES: dict[str, Stage] = {
@@ -47,4 +50,6 @@ def presence_of(entries: Sequence[str], clients: Sequence[int], seed: int) -> Pr
         clients: the federation's number of every client of the cohort, in the session's order.
         seed: of the draw.
     """
-    return departures.presence_of(parsed(entries), clients, seed, STAGES)
+    from jaxfed.secure.session import departures as planned  # protocols alone have a session
+
+    return planned.presence_of(parsed(entries), clients, seed, STAGES)

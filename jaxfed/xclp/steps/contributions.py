@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.kernels.devices.padding import padded_to
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.xclp.steps.propagation_matrix import Matrix, SolverAccuracy, solved
 
 if TYPE_CHECKING:

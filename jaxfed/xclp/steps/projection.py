@@ -14,7 +14,7 @@ from jaxfed.xclp.settings import departures
 from jaxfed.xclp.settings.parameters import Parameters
 
 if TYPE_CHECKING:
-    from jaxfed.secure.session.departures import Presence
+    from jaxfed.secure.session.channel import Presence
     from jaxfed.secure.session.parties import Session
 
 

@@ -12,10 +12,10 @@ from recording_network import Network
 from scipy import stats
 
 from jaxfed.errors import ProtocolError, UsageError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.hamming import masked as hamming_masked
 from jaxfed.secure.hamming import paillier_packed, protocols, transfer, transferred_sums
 from jaxfed.secure.primitives.blocks import bits_of
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 

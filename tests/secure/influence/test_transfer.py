@@ -16,7 +16,7 @@ from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.influence import transfer
 from jaxfed.secure.primitives.blocks import ranges
 from jaxfed.secure.primitives.correlation_hash import CorrelationHash
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxfed.secure.cross_steps import sums_of_rows
 from jaxfed.secure.row_sums import mask_streams, masked, resilient_client, server_sums
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
 NUM_CLIENTS = 5

@@ -15,7 +15,7 @@ from jaxfed.errors import ProtocolError
 from jaxfed.secure import class_means, cross_steps, vote_sums
 from jaxfed.secure.primitives import packed_counts
 from jaxfed.secure.row_sums import server_sums, sparse
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.neighborhoods import Promise, neighborhood
 from jaxfed.secure.session.parties import Session

@@ -25,7 +25,7 @@ from jaxfed.secure.row_sums import (
 )
 from jaxfed.secure.row_sums.sparse_client import start_message
 from jaxfed.secure.session import setup
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.neighborhoods import Neighborhood, Promise, neighborhood
 from jaxfed.secure.session.parties import Session

@@ -18,9 +18,9 @@ from session_parties import (
 )
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
 from jaxfed.secure.session.channel import Channel
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.party_endpoint import PartyEndpoint
 from jaxfed.secure.session.setup import agree

@@ -14,7 +14,7 @@ from jaxfed.secure.hamming import protocols
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.row_sums import masked
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.xclp.settings.exchangeable_steps import HAMMING
 

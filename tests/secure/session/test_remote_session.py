@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jaxfed.errors import ProtocolError
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, matrix, protocols
 from jaxfed.secure.row_sums.server_sums import row_client
-from jaxfed.secure.session.departures import DroppedOut
 from jaxfed.secure.session.network import letters
 from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.secure.session.network.remote_session import RemoteSession

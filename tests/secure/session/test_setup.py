@@ -17,9 +17,9 @@ from session_parties import (
 
 from jaxfed.errors import ProtocolError
 from jaxfed.federation.communication import Communication
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.channel import Channel, Route
-from jaxfed.secure.session.departures import DroppedOut, Presence
+from jaxfed.secure.session.channel import Channel, Presence, Route
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
 from jaxfed.secure.session.parties import Session

@@ -12,7 +12,7 @@ from jaxfed.federation.execution.settings import HERE
 from jaxfed.secure.influence import columns
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.session import framing
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.network.letters import Call, Letter
 from jaxfed.xclp import Parameters, cross_client_label_propagation

@@ -13,7 +13,7 @@ from secure_labels import digits
 from jaxfed.algorithms.xclp import xclp
 from jaxfed.federation.clients import Federation
 from jaxfed.secure.row_sums import server_sums
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.xclp import (
     Parameters,
     Propagation,

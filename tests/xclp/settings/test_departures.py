@@ -12,7 +12,7 @@ from jaxfed import xclp
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
-from jaxfed.secure.session.departures import DroppedOut
+from jaxfed.federation.departures import DroppedOut
 from jaxfed.training.pseudo_labels import propagated_labels
 from jaxfed.xclp.settings import departures
 

@@ -17,7 +17,7 @@ from jaxfed.federation.execution import HERE
 from jaxfed.kernels import knn
 from jaxfed.secure import cross_steps
 from jaxfed.secure.hamming import masked, protocols
-from jaxfed.secure.session.departures import Presence
+from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 from jaxfed.xclp.steps.compared_clients import ComparedClients, chosen_pairs, drawn_pairs
