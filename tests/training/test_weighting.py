@@ -21,7 +21,7 @@ TRAINED = [n for n, f in ALGORITHMS.items() if "training" in declared(f).takes]
 UNIFORM = {
     *("fedavg_xclp", "fedavg_xclp_prototypes", "fedavg_per_client_lp", "fedavg_network"),  # A.2
     *("fedprox", "scaffold", "feddyn", "fedrep", "fedmatch", "fedrgd", "semifl", "fedcon"),
-    *("fedsiam", "fedirm"),
+    *("fedsiam", "fedirm", "fedbuff"),
 }
 
 
