@@ -37,7 +37,7 @@ Shadows of the student are students of shadow ensembles, r = 1 ... R:
 All targets of D_r count as members, whichever teacher has them. The attacker knows U and the method with its
 settings, the noise of votes included; every ensemble draws its own noise. It does not know which client has
 an example. The m-th teachers of all ensembles are trained together, R models in one program, then the
-students: M + 1 trainings of R models.
+students one after another.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from jaxfed.audit.views import Instruction
 from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import without_labels
+from jaxfed.federation.cohort import Cohort, without_labels
 from jaxfed.learners.answers import answers_of
 from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.random_streams import Stream
@@ -186,15 +186,12 @@ def shadow_models(
         own_key = jax.random.fold_in(key, number)
         for place, one in enumerate(told):
             model = made(one.network)
-            fitted = model.fit(
-                state,
-                cohort if one.on_own else without_labels(cohort),
-                _taught(one, public_x),
-                jax.random.fold_in(own_key, place) if place else own_key,
-                one.steps,
-            )
-            state = fitted.state
-            failed |= set(fitted.failed)
+            step_key = jax.random.fold_in(own_key, place) if place else own_key
+            learns = cohort if one.on_own else without_labels(cohort)
+            for part, taught in _lessons(one, learns, public_x):
+                fitted = model.fit(state, part, taught, step_key, one.steps)
+                state = fitted.state
+                failed |= set(fitted.failed)
         if number in observed:
             yield number, Models(model, state, failed)
 
@@ -208,10 +205,18 @@ def shadow_federation(
     return replace(federation, partition=Partition(labeled, nothing, nothing))
 
 
-def _taught(one: Instruction, x: jax.Array) -> Taught | None:
+def _lessons(
+    one: Instruction, cohort: Cohort, x: jax.Array
+) -> Iterator[tuple[Cohort, Taught | None]]:
+    """Yield clients that are fitted together, and their public targets; each alone if it has its own."""
     if one.label is None or one.weight is None:
-        return None
-    return Taught(x, one.label, one.weight, one.soft)
+        yield cohort, None
+    elif one.label.ndim == 1:
+        yield cohort, Taught(x, one.label, one.weight, one.soft)
+    else:
+        for row, (label, weight) in enumerate(zip(one.label, one.weight, strict=True)):
+            alone = jax.tree.map(lambda field, row=row: field[row : row + 1], cohort)
+            yield alone, Taught(x, label, weight)
 
 
 def _answers(

@@ -131,7 +131,7 @@ def stopped_in_round_2(*args, **more):
         yield each
         if number == 2:
             signal.raise_signal(signal.SIGINT)
-import jaxfed.experiment.run.loop as loop
+import jaxfed.experiment.run.method_rounds as loop
 loop.play = stopped_in_round_2
 jaxfed.run("fedavg_xclp:smoke", workdir=PLACE, checkpoint_every=1, **settings)""",
     """loop.play = played

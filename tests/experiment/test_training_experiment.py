@@ -21,8 +21,8 @@ from jaxfed.config.checks.check import check
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.config.sections import TrainingSection
 from jaxfed.experiment.run import loop
-from jaxfed.experiment.run.best_checkpoint import Selected
 from jaxfed.experiment.run.loop import Experiment
+from jaxfed.experiment.run.method_rounds import Selected
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.store.records import Run
 from jaxfed.experiment.store.workdir import open_workdir

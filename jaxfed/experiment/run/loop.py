@@ -48,7 +48,6 @@ of an uninterrupted one, except for times.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -57,7 +56,6 @@ from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -67,7 +65,7 @@ from jaxfed.config.cohorts import in_time
 from jaxfed.config.data.preprocessing import Report
 from jaxfed.config.data.simulation import Simulation
 from jaxfed.errors import BeyondMemory, UsageError
-from jaxfed.experiment.run.best_checkpoint import Selected, validated
+from jaxfed.experiment.run.method_rounds import Plan, method_rounds
 from jaxfed.experiment.run.processes import agree
 from jaxfed.experiment.run.progress import RunProgress
 from jaxfed.experiment.run.save_outputs import save_predictions, save_states
@@ -75,15 +73,12 @@ from jaxfed.experiment.run.summary import Record, divergence, summarize
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import (
     FederatedAlgorithm,
-    Metrics,
-    ServerState,
     check_rounds,
-    has_diverged,
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.schedule import Schedule
-from jaxfed.federation.rounds import Played, cohorts_of, is_judged, play, watched
+from jaxfed.federation.rounds import Played
 from jaxfed.host.checkpoint import Checkpoint, Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
 from jaxfed.host.interruption import Interruption
@@ -305,67 +300,45 @@ class Experiment:
             if is_made
             else made(self.config, leg.name, federation, leg.repeat, self.maker(leg.name))
         )
-        rounds = config.rounds
-        seed = config.seed + leg.repeat
-        key = jax.random.key(seed)
-        state = algorithm.init(jax.random.fold_in(key, 0), federation)
-        selected = Selected.first(algorithm, state)
+        rounds, seed = config.rounds, config.seed + leg.repeat
         saved_step = saved.progress["step"] if saved else 0
-        if saved and saved_step >= leg.first_step:
-            selected = saved.state(template=selected)
-        elif algorithm.validate:
-            measure = config.dataset.validation_measure
-            metrics = validated(algorithm, state, federation, measure)
-            selected = selected.after(0, state, metrics, algorithm.outputs.evaluated, measure)
-            metrics = {**metrics, **watched(self._watched(algorithm, state, federation))}
-            if metrics:
-                start = {"repeat": leg.repeat, "algorithm": leg.name, "round": 0, **metrics}
-                self._write(start)
-
-        first_round = max(leg.first_step, saved_step + 1) - leg.first_step + 1
-        left = range(first_round, rounds + 1)
-        cohort_of = cohorts_of(algorithm, federation, config, seed, rounds)
-        if schedule is not None:
-            cohort_of = schedule.cohorts(federation)
-        del state  # or it would keep every row that changes
-        playing = play(algorithm, selected.state, left, cohort_of=cohort_of, key=key)
-        if schedule is not None:
-            playing = schedule.timed(playing)
-        with closing(playing) as rounds_played:
-            ended = time.perf_counter()
-            for round_number in left:
+        finished = max(saved_step + 1 - leg.first_step, 0)
+        outputs, whose = algorithm.outputs, (leg.repeat, leg.name, algorithm, federation)
+        measured = method_rounds(
+            algorithm,
+            federation,
+            Plan(
+                *(config, rounds, config.evaluate_every, config.evaluate_test),
+                *(config.dataset.validation_measure, schedule),
+            ),
+            seed,
+            finished=finished,
+            resumed=(lambda first: saved.state(template=first)) if saved and finished else None,
+            observe=lambda played: self.observe(Observed(*whose, played, rounds)),
+            at_end=outputs.clients,
+        )
+        with closing(measured):
+            if algorithm.validate and not finished:
+                first = next(measured).record
+                if len(first) > 1:  # there is something to validate on
+                    self._write({"repeat": leg.repeat, "algorithm": leg.name, **first})
+            for round_number in range(finished + 1, rounds + 1):
                 with self.interruption.deferred():
-                    played = next(rounds_played)
+                    selected, numbers, _ = next(measured)
                     is_last = round_number == rounds
-                    if has_diverged(played.metrics):
-                        quality: Metrics = {"diverged": True}
-                    else:
-                        whose = leg.repeat, leg.name, algorithm, federation
-                        self.observe(Observed(*whose, played, rounds))
-                        selected, quality = self._measure(
-                            config, algorithm, federation, round_number, played.after, selected
-                        )
-                    before_this, ended = ended, time.perf_counter()
-                    record = {
-                        "repeat": leg.repeat,
-                        "algorithm": leg.name,
-                        "round": round_number,
-                        **played.metrics,
-                        **quality,
-                        "seconds": ended - before_this,
-                    }
+                    record = {"repeat": leg.repeat, "algorithm": leg.name, **numbers}
                     agree(self.interruption, record)
                     self._write(record)
-                    if "diverged" in quality:
+                    if "diverged" in record:
                         self.progress.stopped(divergence(self.config, record), leg.last_step)
                         return
                     if is_last:
                         names = self.simulation.names
                         save_states(self.workdir, leg.name, leg.repeat, config, selected, names)
-                        if algorithm.outputs.predictions is not None:
+                        if outputs.predictions is not None:
                             save_predictions(
                                 self.workdir.predictions(leg.name, leg.repeat),
-                                algorithm.outputs.predictions(selected.final, federation),
+                                outputs.predictions(selected.final, federation),
                                 federation.y,
                                 self.simulation.numbers,
                             )
@@ -380,44 +353,3 @@ class Experiment:
     def _write(self, record: Record) -> None:
         self.workdir.append_metrics(record)
         self.track(record)
-
-    def _measure(
-        self,
-        config: ConfigDict,
-        algorithm: FederatedAlgorithm,
-        federation: Federation,
-        round_number: int,
-        state: ServerState,
-        selected: Selected,
-    ) -> tuple[Selected, Metrics]:
-        """Evaluate the state if due: on the validation split, and after the last round on the test set."""
-        if not is_judged(algorithm, round_number, config.rounds, config.evaluate_every):
-            return selected._replace(state=state), {}
-        is_last = round_number == config.rounds
-        if algorithm.validate is None:
-            selected, final = selected._replace(state=state), state
-            metrics = {**algorithm.evaluate(state, federation)}
-        else:
-            measure = config.dataset.validation_measure
-            validation = validated(algorithm, state, federation, measure)
-            selected = selected.after(
-                round_number, state, validation, algorithm.outputs.evaluated, measure
-            )
-            final = selected.best
-            seen = self._watched(algorithm, state, federation)
-            metrics = {**validation, **watched(seen)}
-            if is_last:
-                is_known = final is state and self.config.evaluate_test
-                quality = seen if is_known else algorithm.evaluate(final, federation)
-                metrics |= {**quality, "selected_round": selected.round}
-                if np.isfinite(selected.validation_accuracy):  # there is a validation split
-                    metrics[f"selected_validation_{measure}"] = selected.validation_accuracy
-        if is_last and algorithm.outputs.clients is not None:
-            metrics |= algorithm.outputs.clients(final, federation)
-        return selected, metrics
-
-    def _watched(
-        self, algorithm: FederatedAlgorithm, state: ServerState, federation: Federation
-    ) -> Metrics:
-        """Return the test metrics of a round's state with `evaluate_test`, else {}; for logging only."""
-        return algorithm.evaluate(state, federation) if self.config.evaluate_test else {}

@@ -4,23 +4,21 @@
     training = Training(from_flax(Net, x_test.shape[1:]))
     result = simulate(fedavg(training=training), federation, rounds=50, cohort_size=10)
 
-Rounds, cohorts and selection are those of an experiment (`jaxfed.federation.rounds`, `Selected`). The same
-seed produces bit-identical numbers to an experiment with one repeat.
+The rounds are those of an experiment (`jaxfed.experiment.run.method_rounds`). The same seed produces
+bit-identical numbers to an experiment with one repeat.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from jaxfed.errors import UsageError
-from jaxfed.experiment.run.best_checkpoint import Selected
+from jaxfed.experiment.run.method_rounds import Plan, method_rounds
 from jaxfed.federation.algorithm import (
     HAS_NO_MODEL,
     FederatedAlgorithm,
@@ -28,14 +26,13 @@ from jaxfed.federation.algorithm import (
     Predictions,
     ServerState,
     check_rounds,
-    has_diverged,
     rounds_of,
 )
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.schedule import schedule_of
 from jaxfed.federation.clock.settings import Clock
-from jaxfed.federation.rounds import cohorts_of, is_judged, play, watched
-from jaxfed.federation.sampling import SAMPLINGS, Sampling
+from jaxfed.federation.sampling import Sampling
+from jaxfed.settings import Count, CountOrZero, hinted
 
 _MOST_SHOWN = 3  # metrics of a method that is not tested
 
@@ -51,8 +48,8 @@ class Simulated:
             clients' states it has those that evaluation reads.
         last_state: after the last round.
         metrics: final metrics of `state`: `test_accuracy` and others.
-        records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and
-            validation metrics if the state was evaluated. Round 0 is the initial state.
+        records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and those
+            of the state if it was evaluated. Round 0 is the initial state. The last one has `metrics` too.
     """
 
     algorithm: FederatedAlgorithm
@@ -96,15 +93,16 @@ class Simulated:
         return self.algorithm.outputs.predictions(self.state, self.federation)
 
 
+@hinted
 def simulate(
     algorithm: FederatedAlgorithm,
     federation: Federation,
     *,
-    rounds: int = 1,
-    cohort_size: int = 0,
-    sampling: str = "uniform",
-    seed: int = 0,
-    evaluate_every: int = 0,
+    rounds: Count = 1,
+    cohort_size: CountOrZero = 0,
+    sampling: Literal["uniform", "proportional"] = "uniform",
+    seed: CountOrZero = 0,
+    evaluate_every: CountOrZero = 0,
     evaluate_test: bool = False,
     clock: Clock | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
@@ -131,107 +129,51 @@ def simulate(
             deadline, the clock changes cohorts on which a privacy guarantee counts, the loss is no longer
             finite, or no client has a model in the end.
     """
-    _check(algorithm, federation, rounds, cohort_size, sampling, seed, evaluate_every, clock)
-    if on_round is not None and not callable(on_round):
-        raise UsageError(f"simulate: on_round={on_round!r}; use a function of a round's record")
+    _check(algorithm, federation, cohort_size)
     check_rounds(
         algorithm.course.labeled_only_rounds, rounds, "rounds", "Training.labeled_only_rounds"
     )
     chosen = Sampling(cohort_size, sampling)
     rounds = rounds_of(algorithm, rounds, cohort_size, federation.num_clients)
-    numbers = range(1, rounds + 1)
     algorithm, schedule = schedule_of(clock or Clock(), algorithm, federation, chosen, seed, rounds)
-    cohort_of = cohorts_of(algorithm, federation, chosen, seed, rounds)
-    if schedule is not None:
-        cohort_of = schedule.cohorts(federation)
-    key = jax.random.key(seed)
-    state = algorithm.init(jax.random.fold_in(key, 0), federation)
-    selected = Selected.first(algorithm, state)
+    plan = Plan(chosen, rounds, evaluate_every, evaluate_test, schedule=schedule)
     records: list[dict[str, Any]] = []
-
-    def tell(record: dict[str, Any]) -> None:
-        records.append(record)
-        if on_round is not None:
-            on_round(record)
-
-    def seen(state: ServerState) -> Metrics:
-        return watched(algorithm.evaluate(state, federation)) if evaluate_test else {}
-
-    if algorithm.validate:
-        quality = algorithm.validate(state, federation)
-        selected = selected.after(0, state, quality, algorithm.outputs.evaluated)
-        quality = {**quality, **seen(state)}
-        _check_curve(federation, evaluate_every, evaluate_test, quality)
-        if quality:
-            tell({"round": 0, **quality})
-    playing = play(algorithm, state, numbers, cohort_of=cohort_of, key=key)
-    if schedule is not None:
-        playing = schedule.timed(playing)
-    with closing(playing) as played:
-        ended = time.perf_counter()
-        for number, _, state, metrics, *_ in played:
-            if has_diverged(metrics):
+    with closing(method_rounds(algorithm, federation, plan, seed)) as measured:
+        for selected, record, tested in measured:  # noqa: B007, the last one counts
+            if record.get("diverged"):
                 raise UsageError(
-                    f"simulate: diverged in round {number}, its loss is not finite; lower the learning "
-                    "rate, or scale the features"
+                    f"simulate: diverged in round {record['round']}, its loss is not finite; lower the "
+                    "learning rate, or scale the features"
                 )
-            quality = {}
-            if algorithm.validate and is_judged(algorithm, number, rounds, evaluate_every):
-                quality = algorithm.validate(state, federation)
-                selected = selected.after(number, state, quality, algorithm.outputs.evaluated)
-                quality = {**quality, **seen(state)}
-            else:
-                selected = selected._replace(state=state)
-            before_this, ended = ended, time.perf_counter()
-            tell({"round": number, **metrics, **quality, "seconds": ended - before_this})
-    final = algorithm.evaluate(selected.final, federation)
-    if final.get(HAS_NO_MODEL):
+            if record["round"] == 0:
+                start = {name: value for name, value in record.items() if name != "round"}
+                _check_curve(federation, evaluate_every, evaluate_test, start)
+                if not start:
+                    continue
+            records.append(record)
+            if on_round is not None:
+                on_round(record)
+    if tested.get(HAS_NO_MODEL):
         raise UsageError(
             f"simulate: no client has a model after round {rounds}; the warnings say why"
         )
-    return Simulated(algorithm, federation, selected.final, selected.state, final, records)
+    return Simulated(algorithm, federation, selected.final, selected.state, tested, records)
 
 
-def _check(
-    algorithm: FederatedAlgorithm,
-    federation: Federation,
-    rounds: int,
-    cohort_size: int,
-    sampling: str,
-    seed: int,
-    evaluate_every: int,
-    clock: Clock | None,
-) -> None:
+def _check(algorithm: FederatedAlgorithm, federation: Federation, cohort_size: int) -> None:
     for name, value, kind in (
         ("algorithm", algorithm, FederatedAlgorithm),
         ("federation", federation, Federation),
-        ("clock", clock or Clock(), Clock),
     ):
         if not isinstance(value, kind):
             raise UsageError(f"simulate: {name} is a {type(value).__name__}; use a {kind.__name__}")
-    if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise UsageError(f"simulate: rounds={rounds!r}; use integers from 1 on")
-    if not isinstance(cohort_size, int | np.integer) or not (
-        0 <= cohort_size <= federation.num_clients
-    ):
-        raise UsageError(
-            f"simulate: cohort_size={cohort_size}; use 1 to {federation.num_clients}, and 0 for all"
-        )
-    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
-        raise UsageError(f"simulate: seed={seed!r}; use integers from 0 to {2**31 - 1}")
-    if not isinstance(evaluate_every, int | np.integer) or evaluate_every < 0:
-        raise UsageError(
-            f"simulate: evaluate_every={evaluate_every!r}; use integers from 1 on, and 0 for the last round"
-        )
+    if cohort_size > federation.num_clients:
+        allowed = f"use 1 to {federation.num_clients}, and 0 for all"
+        raise UsageError(key="cohort_size", owner="simulate", value=cohort_size, allowed=allowed)
     if not any(map(len, federation.partition.labeled)) and not len(federation.server):
         raise UsageError(
             "simulate: nobody has a label, neither clients nor the server: give the federation labels from 0 "
             "on beside -1, or server=(x, y)"
-        )
-    allowed = [name for name in SAMPLINGS if name != "groups"]  # their number is a config's
-    if sampling not in allowed:
-        raise UsageError(
-            f"simulate: sampling={sampling!r}; choose one of {', '.join(map(repr, allowed))}"
         )
 
 
