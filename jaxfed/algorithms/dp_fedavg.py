@@ -38,7 +38,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
@@ -53,6 +52,7 @@ from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
+from jaxfed.training.round.server_hooks import AggregateKey
 from jaxfed.training.server.aggregate import over_cohort
 from jaxfed.training.server.clipped_mean import clipped_mean
 from jaxfed.training.server.server_state import ServerState
@@ -108,13 +108,9 @@ def dp_fedavg(
         local_update,
         pseudo_label="none",
         init_client=lambda model, federation: jnp.int32(0),
+        hooks=(AggregateKey(Stream.NOISE),),
     )
     accounted = budget.accounted(plain)
-
-    def init(key: jax.Array, federation: Federation) -> ServerState:
-        state = plain.init(key, federation)
-        own = state.optimizer._replace(key=jax.random.fold_in(key, Stream.NOISE))
-        return state._replace(optimizer=own)
 
     @wraps(accounted.round)
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
@@ -124,4 +120,4 @@ def dp_fedavg(
             added["epsilon_sampled"] = epsilon_of(guarantee.delta, noise, int(after.round), drawn)
         return after, {**metrics, **added}
 
-    return accounted._replace(init=init, round=round)
+    return accounted._replace(round=round)

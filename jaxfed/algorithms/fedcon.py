@@ -62,9 +62,9 @@ from jaxfed.training.local.losses import (
     ValueAndState,
     fixed_softmax,
     mean_where,
+    unit,
     views,
 )
-from jaxfed.training.local.similarity import unit
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
 from jaxfed.training.round.client_round import ClientRound, LocalUpdate
 from jaxfed.training.round.labels_at_server import ServerPart

@@ -159,10 +159,8 @@ def feddure(
 
     def local_update(client: ClientRound) -> ClientUpdate:
         received, rate = client.model, client.shared.learning_rate
-        optimizer, rates = (
-            local_training.optimizer(rate),
-            Rates(regulator_rate * rate, weigher_rate),
-        )
+        optimizer = local_training.optimizer(rate)
+        rates = Rates(regulator_rate * rate, weigher_rate)
         plan_key, step_key = jax.random.split(client.key)
 
         def step_of(plan: BatchPlan) -> Step:

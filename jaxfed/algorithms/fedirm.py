@@ -43,13 +43,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
@@ -75,8 +72,8 @@ from jaxfed.training.pseudo_labels.prototypes import (
 )
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages, UploadStore
-from jaxfed.training.server.server_state import ServerState, stacked_for, together
+from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
+from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
 
@@ -155,7 +152,7 @@ def fedirm(
         local_update,
         pseudo_label="unlabeled",
         init_client=lambda start, federation: Teacher(start, jnp.int32(0)),
-        messages=Messages(_relations_sent),
+        messages=Messages(sent_to_all("relations", lambda memory: memory, message_bytes)),
         hooks=(UploadStore(_no_relations, _with_relations),),
     )
 
@@ -237,10 +234,3 @@ def _renewed(kept: Prototypes, client_id: jax.Array, sent: Prototypes) -> Protot
     mean = joint_means(sent._replace(is_there=there))
     center = jnp.where(mean.is_there[:, None], mean.center, kept.center)
     return Prototypes(center, mean.is_there | kept.is_there)
-
-
-def _relations_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
-    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
-    communication.down("relations", num_clients * int(message_bytes(state.memory)))
-    sent: Prototypes = stacked_for(len(cohort.client_id), state.memory)
-    return sent

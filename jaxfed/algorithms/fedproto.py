@@ -72,7 +72,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook, Messages
+from jaxfed.training.round.server_hooks import Hook, Messages, sent_to_all
 from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
@@ -102,18 +102,8 @@ class Memory(NamedTuple):
     maker: Any
 
 
-class PrototypeServer(NamedTuple):
-    """The server's part, in which methods differ.
-
-    Fields:
-        first: number of classes C, size of features D, key -> `Memory.maker`.
-        renewed: memory, client_id int32 [K] (-1 is padding), `Sent` [K, ...], key -> memory; jit-traceable.
-        needs_counts: True if clients send n_kc.
-    """
-
-    first: Callable[[int, int, jax.Array], Any]
-    renewed: Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
-    needs_counts: bool
+# Memory, client_id int32 [K] (-1 is padding), `Sent` [K, ...], key -> memory; jit-traceable.
+Renew = Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
 
 
 @method(
@@ -142,8 +132,9 @@ def fedproto(
     Cost: FedAvg's, and in each round one forward pass over a client's data. The state has a network for
     each client.
     """
-    server = PrototypeServer(lambda classes, size, key: (), with_means, needs_counts=True)
-    return prototype_training(training, "fedproto", server, prototype_weight, pseudo_label)
+    return prototype_training(
+        training, "fedproto", prototype_weight, pseudo_label, with_means, needs_counts=True
+    )
 
 
 def with_means(memory: Memory, client_id: jax.Array, sent: Sent, key: jax.Array) -> Memory:
@@ -161,12 +152,26 @@ def with_means(memory: Memory, client_id: jax.Array, sent: Sent, key: jax.Array)
 def prototype_training(
     training: Training,
     name: str,
-    server: PrototypeServer,
     prototype_weight: float,
     pseudo_label: str,
+    renewed: Renew,
+    first: Callable[[int, int, jax.Array], Any] = lambda num_classes, size, key: (),
+    *,
+    needs_counts: bool,
 ) -> FederatedAlgorithm:
-    """Build a method whose clients keep their networks and share prototypes."""
+    """Build a method whose clients keep their networks and share prototypes.
+
+    Args:
+        training: the training specification.
+        name: the method's.
+        prototype_weight: weight of the distance to the global prototypes in the clients' loss.
+        pseudo_label: name of the pseudo-labeler.
+        renewed: the server's memory after a round.
+        first: number of classes C, size of features D, key -> the first `Memory.maker`.
+        needs_counts: True if clients send n_kc.
+    """
     head_paths(training.model, name)
+    send = sent_to_all("prototypes", lambda memory: memory.prototypes, message_bytes)
 
     def local_update(client: ClientRound) -> ClientUpdate:
         loss = prototype_loss(training, client.received, prototype_weight)
@@ -174,7 +179,7 @@ def prototype_training(
         num_classes = len(client.received.is_there)
         sent = own_prototypes(training.model, trained.state, client.data, client.key, num_classes)
         num_bytes = message_bytes(sent.prototypes)
-        if server.needs_counts:
+        if needs_counts:
             num_bytes += 4 * jnp.sum(sent.prototypes.is_there, dtype=jnp.int32)
         return client.update(
             trained._replace(state=client.shared.model),
@@ -188,11 +193,10 @@ def prototype_training(
         local_update,
         pseudo_label=pseudo_label,
         init_client=lambda model, federation: Own(model, jnp.bool_(False)),
-        messages=Messages(_prototypes_sent, shares_model=False),
-        hooks=(_Store(training.model, server, jax.jit(server.renewed)),),
+        messages=Messages(send, shares_model=False),
+        hooks=(_Store(training.model, first, jax.jit(renewed)),),
     )
-    judged = _judged_by_prototypes(training)._asdict()
-    return algorithm._replace(**judged)
+    return algorithm._replace(**_judged_by_prototypes(training)._asdict())
 
 
 def prototype_loss(training: Training, prototypes: Prototypes, prototype_weight: float) -> Loss:
@@ -229,17 +233,17 @@ def own_prototypes(
 
 @dataclass(frozen=True)
 class _Store(Hook):
-    """The server's memory; `renewed` is that of the server, compiled."""
+    """The server's memory."""
 
     model: Model
-    server: PrototypeServer
-    renewed: Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
+    first: Callable[[int, int, jax.Array], Any]
+    renewed: Renew
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state without prototypes."""
         sizes = federation.num_classes, embedding_size(self.model, state.model, federation)
         nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, *sizes))
-        maker = self.server.first(*sizes, jax.random.fold_in(key, Stream.UPLOAD_STORE))
+        maker = self.first(*sizes, jax.random.fold_in(key, Stream.UPLOAD_STORE))
         return state._replace(memory=Memory(nothing, maker))
 
     def after(
@@ -255,16 +259,6 @@ class _Store(Hook):
         own_key = jax.random.fold_in(key, Stream.UPLOAD_STORE)
         ids = jnp.asarray(cohort.client_id)
         return state._replace(memory=self.renewed(state.memory, ids, uploads, own_key))
-
-
-def _prototypes_sent(
-    state: ServerState, cohort: Cohort, communication: Communication
-) -> Prototypes:
-    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
-    prototypes = state.memory.prototypes
-    communication.down("prototypes", num_clients * int(message_bytes(prototypes)))
-    sent: Prototypes = stacked_for(len(cohort.client_id), prototypes)
-    return sent
 
 
 class _Networks(NamedTuple):

@@ -38,7 +38,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import EVERYWHERE, method
@@ -49,7 +48,7 @@ from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages
+from jaxfed.training.round.server_hooks import AggregateKey, Messages
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean, weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState, client_draws, with_statistics
@@ -99,20 +98,16 @@ def fedrgd(
         local_update,
         pseudo_label="unlabeled",
         messages=Messages(group_mail),
+        hooks=(AggregateKey(Stream.MODEL_GROUPS),),
         server_part=ServerPart(server_update, joins=True),
     )
-
-    def init(key: jax.Array, federation: Federation) -> ServerState:
-        state = plain.init(key, federation)
-        groups = state.optimizer._replace(key=jax.random.fold_in(key, Stream.MODEL_GROUPS))
-        return state._replace(optimizer=groups)
 
     @wraps(plain.round)
     def round(state: ServerState, cohort: Cohort, key: jax.Array) -> tuple[ServerState, Metrics]:
         after, metrics = plain.round(state, cohort, key)
         return after, {**metrics, "gradient_diversity": after.optimizer.diversity}
 
-    return plain._replace(init=init, round=round)
+    return plain._replace(round=round)
 
 
 class Groups(NamedTuple):

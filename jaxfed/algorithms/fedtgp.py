@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxfed.algorithms.fedproto import UNREAD, Memory, PrototypeServer, Sent, prototype_training
+from jaxfed.algorithms.fedproto import UNREAD, Memory, Sent, prototype_training
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.models.mlp import mlp
@@ -106,8 +106,10 @@ def fedtgp(
         center = jnp.where(is_there[:, None], made(maker), 0)
         return Memory(Prototypes(center, is_there), maker)
 
-    server = PrototypeServer(first_maker, renewed, needs_counts=False)
-    return prototype_training(training, "fedtgp", server, prototype_weight, pseudo_label)
+    own = renewed, first_maker
+    return prototype_training(
+        training, "fedtgp", prototype_weight, pseudo_label, *own, needs_counts=False
+    )
 
 
 def first_maker(num_classes: int, size: int, key: jax.Array) -> Maker:

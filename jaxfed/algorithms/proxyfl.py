@@ -55,30 +55,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of, with_leaf
 from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import passed
 from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where
-from jaxfed.training.local.similarity import unit
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Messages, UploadStore
+from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
 from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean
-from jaxfed.training.server.client_rows import stacked_for
-from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
 
@@ -133,7 +127,7 @@ def proxyfl(
         training,
         local_update,
         pseudo_label=ALL,
-        messages=Messages(prior_sent),
+        messages=Messages(sent_to_all("class_prior", lambda prior: prior)),
         hooks=(prior_store(num_classes),),
         server_part=plain_part(training),
     )
@@ -243,14 +237,6 @@ def prior_store(num_classes: int) -> UploadStore:
         return updated(prior, client_id, shares)
 
     return UploadStore(create, update)
-
-
-def prior_sent(state: ServerState, cohort: Cohort, communication: Communication) -> jax.Array:
-    """Send the prior to each client of the cohort, [K, C]."""
-    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
-    communication.down("class_prior", 4 * state.memory.size * num_clients)
-    sent: jax.Array = stacked_for(len(cohort.client_id), state.memory)
-    return sent
 
 
 def with_tuned_proxies(aggregate: Aggregate, kernel: Path, steps: int, rate: float) -> Aggregate:

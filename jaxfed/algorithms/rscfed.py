@@ -42,7 +42,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
@@ -60,10 +59,10 @@ from jaxfed.training.mean_teacher import kept_or_first, taught_steps
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook
+from jaxfed.training.round.server_hooks import AggregateKey
 from jaxfed.training.server.aggregate import Aggregate, weighted_mean
 from jaxfed.training.server.clipped_mean import norm
-from jaxfed.training.server.server_state import ServerState, together
+from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 
 
@@ -128,7 +127,7 @@ def rscfed(
         init_client=lambda model, federation: Teacher(
             nnx.filter_state(model, nnx.Param), jnp.int32(0)
         ),
-        hooks=(_Draws(),),
+        hooks=(AggregateKey(Stream.SUB_CONSENSUS),),
         server_part=plain_part(training),
     )
 
@@ -166,15 +165,6 @@ class Drawing(NamedTuple):
     inner: Any
     key: jax.Array
     number: jax.Array
-
-
-class _Draws(Hook):
-    """Hook that sets the run's key for drawing groups."""
-
-    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with the key."""
-        own = jax.random.fold_in(key, Stream.SUB_CONSENSUS)
-        return state._replace(optimizer=state.optimizer._replace(key=own))
 
 
 def sub_consensus(inner: Aggregate, draws: int, draw_size: int, beta: float) -> Aggregate:

@@ -12,7 +12,7 @@ B = B_L u B_U, with p_i = softmax f(weak(x_i)) held fixed and y_i = argmax p_i f
 
 L_t keeps the neighborhoods of a batch's examples equal in both networks; it trains both. The server averages
 both networks and the projector as in FedAvg. The supervised network is evaluated. Losses of features are in
-`jaxfed.training.local.similarity`.
+`jaxfed.training.local.losses`.
 
 The sources are the paper's abstract and the authors' code, where the setting of clients with both labeled
 and unlabeled examples has L with these weights.
@@ -54,10 +54,11 @@ from jaxfed.training.local.losses import (
     Loss,
     ValueAndState,
     fixed_softmax,
+    instance_discrimination,
     labeled_mean,
+    neighborhood_difference,
     unlabeled_mean,
 )
-from jaxfed.training.local.similarity import instance_discrimination, neighborhood_difference
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.two_views import ALL

@@ -3,6 +3,7 @@
 Hook          host code before labeling and after the server's step, with a share of the state
 UploadStore   a hook: the server's store of the clients' uploads other than models
 DrawnClients  a hook: states of clients that are random at first
+AggregateKey  a hook: the key of an aggregate that draws
 Control       values beside the model that grow by the clients' corrections
 Messages      further messages between the server and single clients
 Classifier    how a state classifies examples
@@ -25,7 +26,7 @@ from jaxfed.federation.communication import Communication, num_bytes_of
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.local_training import BatchStatistics
 from jaxfed.training.round.client_round import AfterMean
-from jaxfed.training.server.client_rows import alike
+from jaxfed.training.server.client_rows import alike, stacked_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import Training
 
@@ -110,6 +111,22 @@ class DrawnClients(Hook):
         return state._replace(clients=alike(state.clients, one))
 
 
+@dataclass(frozen=True)
+class AggregateKey(Hook):
+    """Draw the key of an aggregate that is random, `ServerState.optimizer.key`, from the run's.
+
+    Attributes:
+        stream: its random stream.
+    """
+
+    stream: Stream
+
+    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
+        """Return the state with the key."""
+        own = jax.random.fold_in(key, self.stream)
+        return state._replace(optimizer=state.optimizer._replace(key=own))
+
+
 class Control(NamedTuple):
     """Values beside the model, `ServerState.control` (SCAFFOLD's c, FedDyn's h).
 
@@ -178,6 +195,22 @@ def nothing_sent(state: ServerState, cohort: Cohort, communication: Communicatio
     """Send the model and no more."""
     del state, cohort, communication
     return ()
+
+
+def sent_to_all(
+    kind: str, part: Callable[[Any], Any], num_bytes: Callable[[Any], Any] = num_bytes_of
+) -> Send:
+    """Send each client of a cohort the same `part` of the server's memory, [K, ...].
+
+    `kind` is that of the message; `num_bytes` are those of one.
+    """
+
+    def send(state: ServerState, cohort: Cohort, communication: Communication) -> Any:
+        sent, client_id = part(state.memory), np.asarray(cohort.client_id)
+        communication.down(kind, int(np.sum(client_id >= 0)) * int(np.sum(num_bytes(sent))))
+        return stacked_for(len(client_id), sent)
+
+    return send
 
 
 class Messages(NamedTuple):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.training.local.similarity import (
+from jaxfed.training.local.losses import (
     instance_discrimination,
     neighborhood_difference,
     unit,
