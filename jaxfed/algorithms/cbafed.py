@@ -49,9 +49,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.settings import Ge, Note, NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import mean_where
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Control, Hook
 from jaxfed.training.server.aggregate import Aggregate

@@ -48,9 +48,8 @@ from jaxfed.privacy.sampled_gaussian import (
     epsilon_of,
 )
 from jaxfed.random_streams import Stream
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import AggregateKey
 from jaxfed.training.server.aggregate import over_cohort

@@ -54,16 +54,10 @@ from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
 from jaxfed.training.local.batches import BatchPlan
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.local_update import (
-    ClientUpdate,
-    GradientOf,
-    MakeGradient,
-    batch_of,
-    rebuilt,
-)
+from jaxfed.training.local.local_update import GradientOf, MakeGradient, batch_of, rebuilt
 from jaxfed.training.local.losses import Loss
 from jaxfed.training.privacy_budget import PRIVATE, Budget, Guarantee, check_private
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.aggregate import uniformly, weighted_sum
 from jaxfed.training.server.clipped_mean import noisy, norm, scaled, shrinking

@@ -31,8 +31,7 @@ from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.settings import Count, NotNegative
-from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Hook, Messages
 from jaxfed.training.server.client_rows import stacked_for

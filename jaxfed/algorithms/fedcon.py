@@ -35,7 +35,6 @@ Differences from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -54,7 +53,6 @@ from jaxfed.models.model import Model
 from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Augment,
     Batch,
@@ -66,7 +64,7 @@ from jaxfed.training.local.losses import (
     views,
 )
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
-from jaxfed.training.round.client_round import ClientRound, LocalUpdate
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import (
@@ -152,26 +150,6 @@ def fedcon(
         return Own(predictor.init(key), start, jnp.int32(0))
 
     loss = contrast_loss(model, predictor, training.local.augment)
-    classifier = network_classifier(training)
-    return federated_training(
-        training,
-        _client_update(loss, split, body_bytes, average),
-        pseudo_label="unlabeled",
-        init_client=lambda state, federation: drawn(jax.random.key(0), state, federation),
-        messages=Messages(download_bytes=body_bytes),
-        hooks=(DrawnClients(drawn), _TrainedLast()),
-        server_part=ServerPart(server_update),
-        classifier=Classifier(lambda state: state.memory, classifier.probabilities),
-    )
-
-
-def _client_update(
-    loss: Loss,
-    split: Callable[[nnx.State], tuple[nnx.State, nnx.State]],
-    body_bytes: Callable[[nnx.State], int],
-    average: float,
-) -> LocalUpdate:
-    """A client's round; `split` returns a network's head and body."""
 
     def follow(parameters: nnx.State, *_: jax.Array) -> nnx.State:
         online = parameters["online"]
@@ -193,7 +171,17 @@ def _client_update(
             sent={"parameters": jnp.int32(body_bytes(received))},
         )
 
-    return local_update
+    classifier = network_classifier(training)
+    return federated_training(
+        training,
+        local_update,
+        pseudo_label="unlabeled",
+        init_client=lambda state, federation: drawn(jax.random.key(0), state, federation),
+        messages=Messages(download_bytes=body_bytes),
+        hooks=(DrawnClients(drawn), _TrainedLast()),
+        server_part=ServerPart(server_update),
+        classifier=Classifier(lambda state: state.memory, classifier.probabilities),
+    )
 
 
 class _TrainedLast(Hook):

@@ -43,9 +43,8 @@ from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.client_data import usable
 from jaxfed.training.local.client_predictions import is_unlabeled
 from jaxfed.training.local.consistency import Term, Views, confident
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Pointwise, mean_where
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.two_views import two_view_training, two_view_update
 from jaxfed.training.server.aggregate import Aggregate, weighted_sum
 from jaxfed.training.specification import Training

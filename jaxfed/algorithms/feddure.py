@@ -59,7 +59,7 @@ from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
-from jaxfed.training.local.local_update import ClientUpdate, Trained, batch_of, rebuilt
+from jaxfed.training.local.local_update import Trained, batch_of, rebuilt
 from jaxfed.training.local.losses import (
     Batch,
     Pointwise,
@@ -67,10 +67,9 @@ from jaxfed.training.local.losses import (
     labeled_mean,
     unlabeled_mean,
 )
-from jaxfed.training.round.client_round import ClientRound, at_rate
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, at_rate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import DrawnClients
-from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.clipped_mean import norm
 from jaxfed.training.specification import Training
 
@@ -115,19 +114,12 @@ class Seen(NamedTuple):
     key: jax.Array
 
 
-class Rates(NamedTuple):
-    """Learning rates of the regulators: eta_c, float32 scalar, and Adam's."""
-
-    coarse: jax.Array
-    fine: float
-
-
 @method(
     title="FedDure",
     cites="Bai et al., AAAI 2024",
     leaves="its local model's change",
     on_network=True,
-    pseudo_label=ALL,
+    pseudo_label="unlabeled",
     two_views=True,
 )
 def feddure(
@@ -160,7 +152,7 @@ def feddure(
     def local_update(client: ClientRound) -> ClientUpdate:
         received, rate = client.model, client.shared.learning_rate
         optimizer = local_training.optimizer(rate)
-        rates = Rates(regulator_rate * rate, weigher_rate)
+        rates = regulator_rate * rate, weigher_rate  # eta_c, and Adam's
         plan_key, step_key = jax.random.split(client.key)
 
         def step_of(plan: BatchPlan) -> Step:
@@ -199,7 +191,7 @@ def feddure(
     return federated_training(
         training,
         local_update,
-        pseudo_label=ALL,
+        pseudo_label="unlabeled",
         init_client=lambda model, federation: drawn(jax.random.key(0), model, federation),
         hooks=(DrawnClients(drawn),),
     )
@@ -227,7 +219,11 @@ def weights(net: Weigher, p: jax.Array) -> jax.Array:
 
 
 def regulated(
-    model: Model, regulators: Regulators, seen: Seen, rates: Rates, pointwise: Pointwise
+    model: Model,
+    regulators: Regulators,
+    seen: Seen,
+    rates: tuple[jax.Array, float],
+    pointwise: Pointwise,
 ) -> tuple[Regulators, jax.Array]:
     """Return both regulators after their steps (6), (7) and (4), and d, float32 scalar."""
     batch, label = seen.batch, jnp.argmax(seen.p, axis=-1).astype(jnp.int32)
@@ -238,7 +234,7 @@ def regulated(
         def taught(logits: jax.Array) -> jax.Array:
             return unlabeled_mean(weights(net, seen.p) * pointwise(logits, label), batch)
 
-        return _shifted(parameters, pull(jax.grad(taught)(logits)), -rates.coarse)
+        return _shifted(parameters, pull(jax.grad(taught)(logits)), -rates[0])
 
     def logits_at(parameters: nnx.State) -> jax.Array:
         state = nnx.merge_state(parameters, rebuilt(statistics))
@@ -254,11 +250,11 @@ def regulated(
         pointwise(logits_at(_shifted(parameters, uphill, sign * scale)), label) for sign in (1, -1)
     )
     along = length * (ahead - behind) / (2 * _STEP)  # of each l_i, by the direction `uphill`
-    slope = jax.grad(
-        lambda net: -rates.coarse * unlabeled_mean(weights(net, seen.p) * along, batch)
-    )(regulators.fine)
+    slope = jax.grad(lambda net: -rates[0] * unlabeled_mean(weights(net, seen.p) * along, batch))(
+        regulators.fine
+    )
     with jax.numpy_dtype_promotion("standard"):  # Adam raises floats to an integer power
-        change, adam = optax.adam(rates.fine).update(slope, regulators.adam)
+        change, adam = optax.adam(rates[1]).update(slope, regulators.adam)
     fine = optax.apply_updates(regulators.fine, change)
     new = stepped(fine)
     gain = labeled(logits) - labeled(logits_at(new))

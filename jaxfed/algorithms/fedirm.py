@@ -39,20 +39,18 @@ The teacher stays at the client.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -70,7 +68,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     joint_means,
     message_bytes,
 )
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
 from jaxfed.training.server.server_state import together
@@ -153,7 +151,12 @@ def fedirm(
         pseudo_label="unlabeled",
         init_client=lambda start, federation: Teacher(start, jnp.int32(0)),
         messages=Messages(sent_to_all("relations", lambda memory: memory, message_bytes)),
-        hooks=(UploadStore(_no_relations, _with_relations),),
+        hooks=(
+            UploadStore(
+                lambda model, federation, key: _no_relations(federation.num_classes),
+                lambda kept, client_id, sent, *_: _renewed(kept, client_id, sent),
+            ),
+        ),
     )
 
 
@@ -215,16 +218,8 @@ def mismatch(own: Prototypes, given: Prototypes, temperature: float) -> jax.Arra
     return mean_where(both_ways, own.is_there & given.is_there)
 
 
-def _no_relations(model: nnx.State, federation: Federation) -> Prototypes:
-    del model
-    size = federation.num_classes
+def _no_relations(size: int) -> Prototypes:
     return Prototypes(jnp.zeros((size, size)), jnp.zeros(size, bool))
-
-
-def _with_relations(
-    kept: Prototypes, client_id: jax.Array, sent: Prototypes, *_: Any
-) -> Prototypes:
-    return _renewed(kept, client_id, sent)
 
 
 @jax.jit

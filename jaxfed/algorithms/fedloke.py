@@ -33,7 +33,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.consistency import divergence
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -42,9 +41,8 @@ from jaxfed.training.local.losses import (
     labeled_mean,
     unlabeled_mean,
 )
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 from jaxfed.xclp.steps.prediction import entropy
@@ -55,7 +53,7 @@ from jaxfed.xclp.steps.prediction import entropy
     cites="Zhang et al., CIKM 2023",
     leaves="the received model's change",
     on_network=True,
-    pseudo_label=ALL,
+    pseudo_label="unlabeled",
     two_views=True,
 )
 def fedloke(
@@ -99,7 +97,7 @@ def fedloke(
     return federated_training(
         training,
         local_update,
-        pseudo_label=ALL,
+        pseudo_label="unlabeled",
         init_client=lambda model, federation: model,
     )
 

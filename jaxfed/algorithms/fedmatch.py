@@ -65,9 +65,8 @@ from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.model import compose
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.local import losses
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages

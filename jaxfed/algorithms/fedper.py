@@ -37,9 +37,9 @@ from jaxfed.federation.evaluate import over_own_points
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices.padding import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
-from jaxfed.training.local.local_update import ClientUpdate, Trained
+from jaxfed.training.local.local_update import Trained
 from jaxfed.training.pseudo_labels.label_sources import not_by_server
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
 from jaxfed.training.server.aggregate import weighted_mean

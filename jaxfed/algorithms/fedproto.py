@@ -37,7 +37,6 @@ A client receives the prototypes c^c, with C bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -47,19 +46,15 @@ from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
-from jaxfed.federation.cohort import Cohort
-from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
 from jaxfed.learners.evaluation import ClientModels, judged_by
 from jaxfed.learners.learner import SPOILED
 from jaxfed.learners.networks import answering, largest, network
 from jaxfed.models.head import head_paths
 from jaxfed.models.model import Model
-from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, view
 from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.pseudo_labels.prototypes import (
@@ -69,10 +64,10 @@ from jaxfed.training.pseudo_labels.prototypes import (
     message_bytes,
     nothing_shown,
 )
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.server_hooks import Hook, Messages, sent_to_all
+from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
 from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
@@ -172,6 +167,17 @@ def prototype_training(
     """
     head_paths(training.model, name)
     send = sent_to_all("prototypes", lambda memory: memory.prototypes, message_bytes)
+    renew = jax.jit(renewed)
+
+    def create(state: nnx.State, federation: Federation, key: jax.Array) -> Memory:
+        sizes = federation.num_classes, embedding_size(training.model, state, federation)
+        nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, *sizes))
+        return Memory(nothing, first(*sizes, key))
+
+    def update(
+        memory: Memory, client_id: jax.Array, sent: Sent, rounds: jax.Array, key: jax.Array, _: Any
+    ) -> Memory:
+        return renew(memory, client_id, sent, key)
 
     def local_update(client: ClientRound) -> ClientUpdate:
         loss = prototype_loss(training, client.received, prototype_weight)
@@ -194,7 +200,7 @@ def prototype_training(
         pseudo_label=pseudo_label,
         init_client=lambda model, federation: Own(model, jnp.bool_(False)),
         messages=Messages(send, shares_model=False),
-        hooks=(_Store(training.model, first, jax.jit(renewed)),),
+        hooks=(UploadStore(create, update),),
     )
     return algorithm._replace(**_judged_by_prototypes(training)._asdict())
 
@@ -229,36 +235,6 @@ def own_prototypes(
     is_there = count > 0
     center = weighted_sum(member.T, features) / jnp.where(is_there, count, 1)[:, None]
     return Sent(Prototypes(center, is_there), count)
-
-
-@dataclass(frozen=True)
-class _Store(Hook):
-    """The server's memory."""
-
-    model: Model
-    first: Callable[[int, int, jax.Array], Any]
-    renewed: Renew
-
-    def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state without prototypes."""
-        sizes = federation.num_classes, embedding_size(self.model, state.model, federation)
-        nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, *sizes))
-        maker = self.first(*sizes, jax.random.fold_in(key, Stream.UPLOAD_STORE))
-        return state._replace(memory=Memory(nothing, maker))
-
-    def after(
-        self,
-        state: ServerState,
-        cohort: Cohort,
-        uploads: Any,
-        key: jax.Array,
-        communication: Communication,
-    ) -> ServerState:
-        """Return the state with the prototypes of the round; clients have counted their messages."""
-        del communication
-        own_key = jax.random.fold_in(key, Stream.UPLOAD_STORE)
-        ids = jnp.asarray(cohort.client_id)
-        return state._replace(memory=self.renewed(state.memory, ids, uploads, own_key))
 
 
 class _Networks(NamedTuple):

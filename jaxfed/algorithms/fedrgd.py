@@ -44,8 +44,7 @@ from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, Share
 from jaxfed.training.local.consistency import confident, consistency
-from jaxfed.training.local.local_update import ClientUpdate
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import AggregateKey, Messages

@@ -55,10 +55,10 @@ from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Share
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.local_update import AfterStep, ClientUpdate
+from jaxfed.training.local.local_update import AfterStep
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, augmented_logits, mean_where
 from jaxfed.training.mean_teacher import Evaluated, followed, ramp_up, siamese, twins
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, Send
 from jaxfed.training.server.client_rows import gather, took_part

@@ -45,9 +45,9 @@ from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import freematch
 from jaxfed.training.local.consistency import divergence
-from jaxfed.training.local.local_update import ClientUpdate, rebuilt
+from jaxfed.training.local.local_update import rebuilt
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, fixed_softmax, mean_where, view
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.clipped_mean import norm

@@ -26,10 +26,9 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, mean_where, views
 from jaxfed.training.pseudo_labels.prototypes import sharpened
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training
 

@@ -58,20 +58,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.head import Path, dense_head, leaf_of, with_leaf
 from jaxfed.settings import CountOrZero, NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.consistency import passed
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, ValueAndState, labeled_mean, mean_where, unit
 from jaxfed.training.pseudo_labels.prototypes import euclidean
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.aggregate import Aggregate, in_all, weighted_mean
 from jaxfed.training.specification import Training
 
@@ -81,7 +78,7 @@ from jaxfed.training.specification import Training
     cites="Chen, Wang, CVPR 2026, arXiv 2602.21078",
     leaves="its model's change, and the C class shares among its labels and sure predictions",
     on_network=True,
-    pseudo_label=ALL,
+    pseudo_label="unlabeled",
     labels_at=EVERYWHERE,
     two_views=True,
 )
@@ -126,7 +123,7 @@ def proxyfl(
     return federated_training(
         training,
         local_update,
-        pseudo_label=ALL,
+        pseudo_label="unlabeled",
         messages=Messages(sent_to_all("class_prior", lambda prior: prior)),
         hooks=(prior_store(num_classes),),
         server_part=plain_part(training),
@@ -223,20 +220,16 @@ def share_bytes(shares: jax.Array) -> jax.Array:
 def prior_store(num_classes: int) -> UploadStore:
     """The server's store of the prior."""
 
-    def create(model: nnx.State, federation: Federation) -> jax.Array:
-        del model, federation
-        return jnp.full(num_classes, 1 / num_classes, jnp.float32)
-
     @jax.jit
     def updated(prior: jax.Array, client_id: jax.Array, shares: jax.Array) -> jax.Array:
         counts = (client_id >= 0) & jnp.any(shares > 0, axis=-1)
         mean = weighted_mean(shares, counts.astype(jnp.float32))
         return jnp.where(jnp.any(counts), mean, prior)
 
-    def update(prior: jax.Array, client_id: jax.Array, shares: jax.Array, *_: Any) -> jax.Array:
-        return updated(prior, client_id, shares)
-
-    return UploadStore(create, update)
+    return UploadStore(
+        lambda model, federation, key: jnp.full(num_classes, 1 / num_classes, jnp.float32),
+        lambda prior, client_id, shares, *_: updated(prior, client_id, shares),
+    )
 
 
 def with_tuned_proxies(aggregate: Aggregate, kernel: Path, steps: int, rate: float) -> Aggregate:

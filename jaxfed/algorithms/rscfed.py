@@ -45,7 +45,6 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -56,7 +55,7 @@ from jaxfed.training.local.losses import (
     view,
 )
 from jaxfed.training.mean_teacher import kept_or_first, taught_steps
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import AggregateKey

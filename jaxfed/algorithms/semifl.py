@@ -48,7 +48,6 @@ from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Positive, Share
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -57,7 +56,7 @@ from jaxfed.training.local.losses import (
     mean_where,
     view,
 )
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training

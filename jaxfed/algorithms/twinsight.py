@@ -48,7 +48,6 @@ from jaxfed.settings import NotNegative, Positive
 from jaxfed.training.local.client_predictions import freematch
 from jaxfed.training.local.consistency import Views, confident
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import (
     Batch,
     Loss,
@@ -59,9 +58,8 @@ from jaxfed.training.local.losses import (
     neighborhood_difference,
     unlabeled_mean,
 )
-from jaxfed.training.round.client_round import ClientRound
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
-from jaxfed.training.round.two_views import ALL
 from jaxfed.training.server.server_state import together
 from jaxfed.training.specification import Training
 
@@ -73,7 +71,7 @@ _PROJECTION_HIDDEN, _PROJECTION_SIZE = 512, 128  # hidden units of the projector
     cites="Zhang, Yang, Tian, Wang, Liu, Han, ICLR 2024",
     leaves="the changes of both networks and the projector",
     on_network=True,
-    pseudo_label=ALL,
+    pseudo_label="unlabeled",
     two_views=True,
 )
 def twinsight(
@@ -113,7 +111,7 @@ def twinsight(
         loss = twin_loss(twins, training.local, least, weights, temperature)
         return client.update(client.steps(loss))
 
-    return federated_training(training, local_update, pseudo_label=ALL)
+    return federated_training(training, local_update, pseudo_label="unlabeled")
 
 
 class Twins:

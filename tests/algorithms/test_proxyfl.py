@@ -179,7 +179,7 @@ def test_clients_without_weight_do_not_tune():
 
 def test_a_prior_is_of_those_who_counted():
     store = prior_store(2)
-    prior = store.create(None, None)
+    prior = store.create(None, None, None)
     ids, shares = jnp.array([0, 3, -1]), jnp.array([[1.0, 0], [0, 0], [0, 1.0]])
     np.testing.assert_allclose(store.update(prior, ids, shares, 0, KEY, None), [1.0, 0.0])
     np.testing.assert_allclose(store.update(prior, ids[1:], shares[1:], 0, KEY, None), prior)

@@ -110,7 +110,6 @@ from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
 from jaxfed.training.local.batches import Batches, Episodes
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (
     Distance,
@@ -123,7 +122,7 @@ from jaxfed.training.pseudo_labels.prototypes import (
     sharpened,
     support_means,
 )
-from jaxfed.training.round.client_round import ClientRound, Shared
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
 from jaxfed.training.specification import Training

@@ -84,7 +84,8 @@ def prototype_store(
 ) -> UploadStore:
     """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
 
-    def init(state: nnx.State, federation: Federation) -> Store:
+    def init(state: nnx.State, federation: Federation, key: jax.Array) -> Store:
+        del key
         dim, clients = embedding_size(model, state, federation), federation.num_clients
         nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, num_classes, dim))
         latest, newest = rows_for(clients, (nothing, jnp.int32(0)), host)
@@ -299,7 +300,8 @@ def mean_store(
     means_of = SUMS[sums]
     draw = jax.jit(partial(drawn, num_helpers=num_helpers))
 
-    def init(state: nnx.State, federation: Federation) -> MeanStore:
+    def init(state: nnx.State, federation: Federation, key: jax.Array) -> MeanStore:
+        del key
         dim = embedding_size(model, state, federation)
         return MeanStore(nothing_shown(1, num_classes, dim))
 

@@ -16,7 +16,6 @@ from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits, is_unlabeled
 from jaxfed.training.local.local_update import (
     AfterStep,
-    ClientUpdate,
     MakeGradient,
     Optimizer,
     Trained,
@@ -41,6 +40,32 @@ class Shared(NamedTuple):
     control: Any
     learning_rate: jax.Array
     round: jax.Array
+
+
+class ClientUpdate(NamedTuple):
+    """Result of one client's round.
+
+    Fields:
+        delta: the client's model minus the server's, parameters and statistics.
+        weight: float32 scalar, the client's weight in the server's mean; 0 leaves it out. [S] for S means.
+        metrics: name -> float32 scalar.
+        client_state: the client's state for its next round; () if it has none. It stays with the client.
+        correction: further terms of the server's mean (SCAFFOLD's change of control variate); ().
+        upload: values that the server stores per client (prototypes); ().
+        sent: {kind of message: int32 scalar}, bytes sent beside model and control. An entry "parameters" is
+            the size of the parameters of `delta` as they are sent; without it they are sent whole.
+        optimizer_state: the state that the client's optimizer resumes from in its next round; () if
+            `Training` lets it start afresh.
+    """
+
+    delta: nnx.State
+    weight: jax.Array
+    metrics: dict[str, jax.Array]
+    client_state: Any = ()
+    correction: Any = ()
+    upload: Any = ()
+    sent: Any = ()
+    optimizer_state: Any = ()
 
 
 class ClientRound(NamedTuple):

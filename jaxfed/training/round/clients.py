@@ -26,9 +26,14 @@ from jaxfed.federation.ragged import Ragged, apart, joined
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData, usable
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
-from jaxfed.training.round.client_round import AfterMean, ClientRound, LocalUpdate, Shared
+from jaxfed.training.round.client_round import (
+    AfterMean,
+    ClientRound,
+    ClientUpdate,
+    LocalUpdate,
+    Shared,
+)
 from jaxfed.training.server.client_rows import gather, scatter
 from jaxfed.training.server.server_state import (
     ServerState,

@@ -26,7 +26,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import play
 from jaxfed.kernels.devices.operations import operations
-from jaxfed.training.local.local_update import ClientUpdate
+from jaxfed.training.round.client_round import ClientUpdate
 
 _STEPS, _MODEL = "local_steps", "parameters"
 

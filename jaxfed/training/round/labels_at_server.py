@@ -25,10 +25,15 @@ from jaxfed.federation.ragged import Ragged
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batch_statistics import measured_statistics
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.label_sources import BY_OWN_LABELS
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.client_round import ClientRound, LocalUpdate, Shared, plain_update
+from jaxfed.training.round.client_round import (
+    ClientRound,
+    ClientUpdate,
+    LocalUpdate,
+    Shared,
+    plain_update,
+)
 from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState, server_ids, with_statistics
 from jaxfed.training.specification import Training

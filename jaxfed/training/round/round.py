@@ -25,9 +25,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.training.local.client_data import ClientData
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.label_sources import check_source
-from jaxfed.training.round.client_round import LocalUpdate, Shared
+from jaxfed.training.round.client_round import ClientUpdate, LocalUpdate, Shared
 from jaxfed.training.round.clients import CohortClients
 from jaxfed.training.round.evaluation import evaluation_by, network_evaluation
 from jaxfed.training.round.labels_at_server import ServerPart, server_of

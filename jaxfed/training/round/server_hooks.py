@@ -68,18 +68,19 @@ class UploadStore(Hook):
     """The server's store of the clients' uploads other than models, `ServerState.memory`.
 
     Attributes:
-        create: model, federation -> memory.
+        create: model, federation, key -> memory.
         update: memory, client_id int32 [K] (-1 is padding), uploads [K, ...], rounds done (int32, this one
             too), key, communication -> memory; host code, so that a protocol may run there. It counts its own
             messages.
     """
 
-    create: Callable[[nnx.State, Federation], Any]
+    create: Callable[[nnx.State, Federation, jax.Array], Any]
     update: Callable[..., Any]
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
         """Return the state with an empty memory."""
-        return state._replace(memory=self.create(state.model, federation))
+        own_key = jax.random.fold_in(key, Stream.UPLOAD_STORE)
+        return state._replace(memory=self.create(state.model, federation, own_key))
 
     def after(
         self,

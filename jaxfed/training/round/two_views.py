@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.training.local.consistency import Term, consistency, graph_where_unsure
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.local.losses import proximal
-from jaxfed.training.round.client_round import ClientRound, LocalUpdate
+from jaxfed.training.round.client_round import ClientRound, ClientUpdate, LocalUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.specification import Training

@@ -89,7 +89,7 @@ def test_a_memory_receives_each_clients_upload():
         seen.append((ids.tolist(), uploads.tolist(), int(done)))
         return memory + 1
 
-    memory = UploadStore(lambda model, federation: np.int32(federation.num_clients), store)
+    memory = UploadStore(lambda model, federation, key: np.int32(federation.num_clients), store)
     algorithm = federated_training(training, update, pseudo_label="none", hooks=(memory,))
     state = algorithm.init(KEY, FEDERATION)
     after, _ = algorithm.round(state, FEDERATION.cohort(), KEY)

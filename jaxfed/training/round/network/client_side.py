@@ -28,9 +28,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.client_round import Shared
+from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.parts import Parts
 from jaxfed.training.round.server_hooks import nothing_sent
 from jaxfed.training.server.server_state import ServerState

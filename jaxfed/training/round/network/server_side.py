@@ -23,9 +23,8 @@ from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Ask, Check, ClientSide, Unusable
 from jaxfed.settings import choose_one_of
-from jaxfed.training.local.local_update import ClientUpdate
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
-from jaxfed.training.round.client_round import Shared
+from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.network.client_side import (
     AFTER_MEAN,
     MEASURE,
