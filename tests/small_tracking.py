@@ -58,7 +58,7 @@ class SmallExperiment:
         rng = np.random.default_rng(0)
         np.savez(folder / "set.npz", x=rng.random((40, 3), np.float32), y=np.arange(40) % 2)
         self.folder, self._stops = folder, set()
-        drift = method()(self._drift)
+        drift = method(takes=("num_classes",))(self._drift)
         monkeypatch.setitem(ALGORITHMS, "drift", drift)
         monkeypatch.setenv("JAXFED_CACHE", str(folder / "cache"))
         self.settings = {

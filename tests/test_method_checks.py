@@ -42,7 +42,7 @@ def test_a_difference_names_its_place():
         assert_equal({"bias": jnp.zeros(2)}, {"bias": np.ones(2)})
 
 
-@method()
+@method(takes=("num_classes",))
 def summing(*, num_classes, fault=""):
     """Nearest class means over several rounds, without the keyword `training`."""
 
@@ -83,7 +83,7 @@ def test_a_method_without_training_has_rounds_like_others(monkeypatch, tmp_path)
     checks.test_strategies_agree_and_padding_is_inert()
     checks.test_resumed_equals_uninterrupted(tmp_path)
 
-    @method(one_shot=True)
+    @method(takes=("num_classes",), one_shot=True)
     def one_shot(*, num_classes):
         return ALGORITHMS["client_knn"](num_classes=num_classes)
 

@@ -28,6 +28,7 @@ from jaxfed.settings import Count
     title="All labels in one place",
     leaves="everything",
     pooled=True,
+    takes=("server_learner", "num_classes"),
 )
 def centralized(
     *, server_learner: Learner, num_classes: int, steps: Count = 50

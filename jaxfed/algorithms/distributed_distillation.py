@@ -72,6 +72,7 @@ class DistillationState(NamedTuple):
     title="Distributed distillation",
     cites="Bistritz, Mann, Bambos, NeurIPS 2020",
     leaves="its probabilities of public examples, or their masked sum",
+    takes=("network", "public", "num_classes"),
 )
 def distributed_distillation(
     *,

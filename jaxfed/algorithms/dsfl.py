@@ -72,6 +72,7 @@ class DSFLState(NamedTuple):
     title="DS-FL",
     cites="Itahara, Nishio, Koda, Morikura, Yamamoto, IEEE TMC 2023",
     leaves="its probabilities of public examples, or their masked sum",
+    takes=("network", "public", "num_classes"),
 )
 def dsfl(
     *,

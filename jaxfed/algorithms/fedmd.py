@@ -75,6 +75,7 @@ class FedMDState(NamedTuple):
     title="FedMD",
     cites="Li, Wang, arXiv 1910.03581",
     leaves="its scores of public examples, or their masked sum",
+    takes=("network", "public", "public_labels", "num_classes"),
 )
 def fedmd(
     *,

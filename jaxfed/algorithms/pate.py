@@ -74,6 +74,7 @@ class PateState(NamedTuple):
     title="PATE",
     cites="Papernot, Abadi, Erlingsson, Goodfellow, Talwar, ICLR 2017",
     leaves="its labels of the public examples, once",
+    takes=("learner", "server_learner", "public", "num_classes"),
 )
 def pate(
     *,

@@ -24,6 +24,7 @@ from jaxfed.xclp.selection.choice import mean_metrics
     leaves="nothing",
     one_shot=True,
     fields={"p": Propagation},
+    takes=("execution", "num_classes"),
 )
 def per_client_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation, one client after another.

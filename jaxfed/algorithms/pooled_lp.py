@@ -33,6 +33,7 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
     pooled=True,
     one_shot=True,
     fields={"p": Propagation},
+    takes=("execution", "num_classes"),
 )
 def pooled_lp(*, execution: Execution = HERE, p: Propagation) -> FederatedAlgorithm:
     """Label propagation over one graph.

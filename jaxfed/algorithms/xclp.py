@@ -45,6 +45,7 @@ from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductiv
     one_shot=True,
     fields={"parameters": Parameters},
     without=("seed",),
+    takes=("execution", "num_classes"),
 )
 def xclp(
     *, late_fraction: Share = 0.0, execution: Execution = HERE, parameters: Parameters

@@ -10,21 +10,20 @@
 
 Ingredients are keywords that a run makes for the method, such as `training`. All other keywords are settings:
 keys of the method's section in a config. A config is checked by declarations before any data are read.
-`jaxfed.config.build.assembly` calls the factory with both. Settings of a factory without a declaration are
-checked by their hints alone.
+`jaxfed.config.build.assembly` calls the factory with both. A factory without a declaration takes `training`,
+and its settings are checked by their hints alone.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from jaxfed.errors import UsageError, suggestion
-from jaxfed.settings import REQUIRED, Setting, check, check_each, settings_of, unwrapped
+from jaxfed.settings import REQUIRED, OneOf, Setting, check, check_each, settings_of, unwrapped
 
 R = TypeVar("R")
 Place = Literal["clients", "server"]
@@ -57,8 +56,7 @@ class Method:
         on_network: True if it also runs between processes (`FederatedAlgorithm.sides`).
         one_shot: True if one round labels all points of its cohort and trains no model.
         pooled: True if all clients' data are in one place: a bound, not a federated method.
-        takes: its ingredients; not declared, but the keywords of the factory that are in `INGREDIENTS`, also
-            those of `fields`.
+        takes: its ingredients, out of `INGREDIENTS`; its other keywords are settings.
         fields: factory's parameter -> dataclass; the fields of the dataclass are settings, in place of the
             parameter.
         without: fields of these dataclasses that are no settings, because the method sets them.
@@ -82,7 +80,7 @@ class Method:
     on_network: bool = False
     one_shot: bool = False
     pooled: bool = False
-    takes: tuple[str, ...] = ()
+    takes: tuple[Annotated[str, OneOf(INGREDIENTS)], ...] = ("training",)
     fields: Mapping[str, type] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     together: Check | None = None
@@ -122,16 +120,16 @@ def method(**declaration: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
 
     Arguments are the attributes of `jaxfed.federation.method.Method`.
     """
-    known = [each.name for each in fields(Method) if each.name != "takes"]
+    known = [each.name for each in fields(Method)]
     for key in declaration.keys() - {*known}:
         raise UsageError(f"unknown{suggestion(key, known)}", key=key, owner="method")
-    checked_once = Method(**declaration)
+    own = Method(**declaration)
+    if "training" in own.takes and not own.two_views:
+        own = replace(own, unread=(*own.unread, "strong_augment"))
 
     def declare(factory: Callable[..., R]) -> Callable[..., R]:
-        taken = _taken(factory, checked_once.fields.values())
-        name, own = factory.__name__, replace(checked_once, takes=taken)
-        if "training" in own.takes and not own.two_views:
-            own = replace(own, unread=(*own.unread, "strong_augment"))
+        name = factory.__name__
+        _check_takes(factory, own)
         if hasattr(factory, "registered_as"):
             raise UsageError(
                 f"method {factory.registered_as!r} was registered without its declaration; write "
@@ -172,26 +170,35 @@ def declared(factory: Callable[..., Any]) -> Method:
     """Return the declaration of a factory, or of the one inside a partial."""
     function = plain(factory)
     found: Method | None = getattr(function, "declaration", None)
-    return found or _undeclared(function)
+    if found is None:
+        _check_takes(function, _UNDECLARED)
+        return _UNDECLARED
+    return found
 
 
-@functools.cache
-def _undeclared(function: Callable[..., Any]) -> Method:
-    return Method(takes=_taken(function), labels_at=EVERYWHERE, two_views=None)
+_UNDECLARED = Method(labels_at=EVERYWHERE, two_views=None)
 
 
-def _taken(factory: Callable[..., Any], kinds: Iterable[type] = ()) -> tuple[str, ...]:
-    """Return the ingredients among a factory's keywords, and among the fields of these dataclasses."""
-    of_kinds = [each.name for kind in kinds for each in fields(kind)]
-    return tuple(k for k in (*inspect.signature(factory).parameters, *of_kinds) if k in INGREDIENTS)
+def _check_takes(factory: Callable[..., Any], own: Method) -> None:
+    """Check that a factory has the ingredients that its declaration says, and no other.
+
+    Raises:
+        UsageError: it has others; the line has the declaration to write.
+    """
+    kinds = [settings_of(kind) for kind in own.fields.values()]
+    names = {*settings_of(factory), *(key for kind in kinds for key in kind)}
+    taken = tuple(key for key in INGREDIENTS if key in names)
+    if set(taken) != set(own.takes):
+        raise UsageError(
+            f"method {factory.__name__!r} takes {', '.join(taken) or 'no training'}, and does not declare "
+            f"it; write @method(takes={taken}) of jaxfed.federation.method above its def"
+        )
 
 
 def needs_of(factory: Callable[..., Any], keywords: Mapping[str, Any]) -> Method:
     """Return a factory's declaration for a call with these keywords; its defaults complete them."""
     own = declared(factory)
-    if own.two_views is None:  # undeclared: it may label by other sources than its keyword says
-        return own
-    return own.of(completed(factory, keywords))
+    return own if own is _UNDECLARED else own.of(completed(factory, keywords))
 
 
 @functools.cache

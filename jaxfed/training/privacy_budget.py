@@ -99,6 +99,7 @@ class Guarantee:
 
 
 PRIVATE: dict[str, Any] = {  # arguments of `@method` that private methods share
+    "takes": ("training", "participation"),
     "fields": {"guarantee": Guarantee},
     "pseudo_label": "none",
     "private": True,

@@ -61,7 +61,7 @@ Checkpoints.write = stopping_write
 if how in BESIDE:  # a save is due after every round
     save_schedule._MOST_LOST, save_schedule.LARGEST_SHARE = 0.0, 1e9
 
-@method()
+@method(takes=("num_classes",))
 def drift(*, num_classes):
     def init(key, federation):
         return {"w": jax.random.normal(key, (3,)), "rounds": 0}

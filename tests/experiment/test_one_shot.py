@@ -39,7 +39,7 @@ def played(monkeypatch):
                 raise Stop
             return np.asarray(0)
 
-        @method(one_shot=one_shot)
+        @method(takes=("num_classes",), one_shot=one_shot)
         def made(*, num_classes):
             return FederatedAlgorithm(
                 init,

@@ -44,6 +44,7 @@ def not_both(given):
 
 
 @method(
+    takes=("learner", "num_classes"),
     fields={"noise": Noise},
     without=("seed",),
     together=not_both,
@@ -110,7 +111,7 @@ def test_needs_depend_on_keywords():
 @pytest.mark.parametrize(
     ("declaration", "line"),
     [
-        ({"takes": ("training",)}, r"method\.takes: unknown"),
+        ({"takes": ("trainin",)}, "Method.takes=.*'trainin' is unknown, did you mean 'training'?"),
         ({"labels_at": ("client",)}, "Method.labels_at=.*did you mean 'clients'?"),
         ({"lables_at": ("clients",)}, r"method\.lables_at: unknown, did you mean 'labels_at'\?"),
     ],
@@ -120,14 +121,18 @@ def test_declarations_are_checked(declaration, line):
         method(**declaration)
 
 
-def test_ingredients_are_keywords_of_these_names():
+def test_what_is_not_declared_takes_a_training_alone():
     def trains(*, training, mu=0.1, pseudo_label="xclp"): ...
 
     def learns(*, steps=3, learner, public, num_classes): ...
 
     assert method_settings(trains).keys() == {"mu", "pseudo_label"}
-    for factory in (learns, method()(learns), partial(learns, steps=2)):
-        assert declared(factory).takes == ("learner", "public", "num_classes")
+    line = r"method 'learns' takes .*@method\(takes=\('num_classes', 'learner', 'public'\)\)"
+    for wrong in (lambda: method_settings(learns), lambda: method(takes=("learner",))(learns)):
+        with pytest.raises(UsageError, match=line):
+            wrong()
+    made = method(takes=("learner", "public", "num_classes"))(learns)
+    for factory in (made, partial(made, steps=2)):
         assert method_settings(factory).keys() == {"steps"}
 
 

@@ -226,7 +226,7 @@ def candidates(setting, values):
 
 
 def several_rounds():
-    @method()
+    @method(takes=("num_classes",))
     def mine(*, num_classes, rate=0.1):
         return transductive(lambda *step: None)
 

@@ -105,6 +105,7 @@ def _check_together(given: SimpleNamespace) -> None:
     on_network=True,
     fields={"voting": Voting, "privacy": LabelPrivacy},
     together=_check_together,
+    takes=("learner", "public", "num_classes"),
 )
 def fedct(
     *,

@@ -157,6 +157,7 @@ def _check_together(given: SimpleNamespace) -> None:
     pseudo_label=lambda given: "unlabeled" if given.targets == "helpers" else "xclp",
     unread=("augment", "pointwise"),
     ignores=("batches", "batch_size", "local_steps", "unlabeled_ratio"),
+    takes=("training", "task"),
 )
 def protofssl(
     *,

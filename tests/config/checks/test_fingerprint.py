@@ -52,7 +52,7 @@ def test_methods_that_label_in_one_shot(override, expected):
 
 def test_a_registered_method_without_training_may_have_many_rounds(monkeypatch):
     """Only its algorithm knows; what it trains, `training` does not reach."""
-    mine = method()(lambda *, num_classes, rate=0.1: None)
+    mine = method(takes=("num_classes",))(lambda *, num_classes, rate=0.1: None)
     monkeypatch.setitem(ALGORITHMS, "mine", mine)
     config = config_file.load(DIGITS, ("algorithm=mine", "baselines=client_knn"))
     assert "rounds" in keys_seen_by(config, "mine")

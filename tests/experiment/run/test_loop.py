@@ -36,7 +36,7 @@ class Stop(Exception):
     pass
 
 
-@method()
+@method(takes=("num_classes",))
 def drift(*, num_classes: int, step: float = 1.0, stop_at: tuple[int, ...] = ()) -> Any:
     """A random walk whose state has arrays, a typed key and numbers; raises before some rounds."""
 
@@ -128,7 +128,7 @@ def test_seconds_are_all_that_passes(config, tmp_path, monkeypatch):
 
         return timed
 
-    @method()
+    @method(takes=("num_classes",))
     def timed_drift(*, num_classes: int) -> Any:
         return plain._replace(round=taking(1, plain.round), evaluate=taking(10, plain.evaluate))
 

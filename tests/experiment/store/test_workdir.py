@@ -43,7 +43,7 @@ def launch(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "set.npz", x=rng.random((40, 3), np.float32), y=np.arange(40) % 2)
     events = {}  # step -> what happens before that round
 
-    @method()
+    @method(takes=("num_classes",))
     def drift(*, num_classes):
         def init(key, federation):
             return {"w": jax.random.normal(key, (3,)), "rounds": 0}

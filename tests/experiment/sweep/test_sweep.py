@@ -286,7 +286,7 @@ from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 
-@method()
+@method(takes=("num_classes",))
 def quick(*, num_classes, accuracy=0.5, is_broken=False):
     def round(state, cohort, key):
         if is_broken:
