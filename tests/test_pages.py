@@ -123,8 +123,8 @@ def test_nothing_stays_registered():
 
 def test_readme_is_a_front_page():
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
     table = text.partition("<!-- table: methods")[2].partition("-->\n")[2].partition("\n\n")[0]
+    assert len(text.splitlines()) - len(table.splitlines()) <= 110  # a method adds its row
     assert table + "\n" == reference.methods_table()  # python -m docs.generate.reference table
 
 
