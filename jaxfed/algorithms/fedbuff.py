@@ -61,7 +61,9 @@ def fedbuff(
     concurrency / cohort_size of them. Checkpoints contain these models.
     """
     buffered = partial(_buffered, training, staleness_exponent)
-    return buffered(())._replace(asynchronous=Asynchronous(concurrency, buffered))
+    plain = buffered(())
+    course = plain.course._replace(asynchronous=Asynchronous(concurrency, buffered))
+    return plain._replace(course=course)
 
 
 def _buffered(

@@ -105,8 +105,27 @@ class Sides(NamedTuple):
     evaluate: Evaluate | None = None
 
 
+class Arrivals(NamedTuple):
+    """Clients of one asynchronous round, ascending, and the number of server steps before each began."""
+
+    clients: tuple[int, ...]
+    version: tuple[int, ...]
+
+
+class Asynchronous(NamedTuple):
+    """Asynchronous rounds of a method, whose clients train from models of earlier rounds.
+
+    Fields:
+        concurrency: number of clients that train at a time.
+        of: arrivals of all rounds, from round 1 on -> the method for them.
+    """
+
+    concurrency: int
+    of: Callable[[Sequence[Arrivals]], FederatedAlgorithm]
+
+
 class Course(NamedTuple):
-    """Differences between the rounds of a method, for the loop that plays them.
+    """Differences between the rounds of a method, and its conditions on them, for the loop that plays them.
 
     Fields:
         one_shot: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
@@ -117,12 +136,17 @@ class Course(NamedTuple):
         has_stage_2: later rounds are others, so that there has to be one (`check_rounds`).
         needs_labels: clients without labels have nothing to do in stage 2 either, so that none of them need
             take part (`jaxfed.federation.sampling`). With labels at the server that is every client.
+        asynchronous: how clients arrive whose server does not wait for all of a cohort; None: it does.
+        check_participation: for a method whose guarantee depends on how clients take part, raises a
+            `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`).
     """
 
     one_shot: bool = False
     stage_1: int = 0
     has_stage_2: bool = False
     needs_labels: bool = False
+    asynchronous: Asynchronous | None = None
+    check_participation: Callable[[Participation], None] | None = None
 
     def needs_labels_in(self, round_number: int) -> bool:
         """True if clients without labels have nothing to do in this round, from 1 on."""
@@ -150,25 +174,6 @@ class Outputs(NamedTuple):
     predictions: PredictionsOf | None = None
 
 
-class Arrivals(NamedTuple):
-    """Clients of one asynchronous round, ascending, and the number of server steps before each began."""
-
-    clients: tuple[int, ...]
-    version: tuple[int, ...]
-
-
-class Asynchronous(NamedTuple):
-    """Asynchronous rounds of a method, whose clients train from models of earlier rounds.
-
-    Fields:
-        concurrency: number of clients that train at a time.
-        of: arrivals of all rounds, from round 1 on -> the method for them.
-    """
-
-    concurrency: int
-    of: Callable[[Sequence[Arrivals]], FederatedAlgorithm]
-
-
 class FederatedAlgorithm(NamedTuple):
     """A federated method: `init(key, federation)`, `round(state, cohort, key)`, `evaluate`.
 
@@ -178,15 +183,10 @@ class FederatedAlgorithm(NamedTuple):
 
     `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
-    `course` says how its rounds differ, `outputs` what a run writes of its states.
+    `course` says how its rounds differ and what they require, `outputs` what a run writes of its states.
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone, as a method does that is not declared `on_network`.
-
-    `asynchronous`: how clients arrive whose server does not wait for all of a cohort; None: it does.
-
-    `check_participation`, for a method whose guarantee depends on how clients take part, raises a
-    `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`).
 
     `name`, for people: that of `jaxfed.algorithms`; "" if the factory was called otherwise.
     """
@@ -199,8 +199,6 @@ class FederatedAlgorithm(NamedTuple):
     course: Course = Course()
     outputs: Outputs = Outputs()
     sides: Callable[[], Sides] | None = None
-    asynchronous: Asynchronous | None = None
-    check_participation: Callable[[Participation], None] | None = None
     name: str = ""
 
 

@@ -100,8 +100,8 @@ def cohorts_of(
     Raises:
         UsageError: the method's guarantee assumes other cohorts, or fewer rounds.
     """
-    if algorithm.check_participation is not None:
-        algorithm.check_participation(participation(sampling, federation, seed, rounds))
+    if (check := algorithm.course.check_participation) is not None:
+        check(participation(sampling, federation, seed, rounds))
 
     def cohort_of(number: int) -> Cohort:
         needs_labels = algorithm.course.needs_labels_in(number)

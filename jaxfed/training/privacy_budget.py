@@ -184,7 +184,8 @@ class Budget:
                 }
             return after, metrics
 
-        return plain._replace(round=round, check_participation=self.check)
+        course = plain.course._replace(check_participation=self.check)
+        return plain._replace(round=round, course=course)
 
     def check(self, played: Participation) -> None:
         """Check that a run has the cohorts that the guarantee assumes.

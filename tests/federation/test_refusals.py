@@ -69,7 +69,8 @@ def rounds(federation=SIX, size=0, at_once=0, sampling="uniform", labels=False, 
             clock["availability"] = "t.csv"
         method = FederatedAlgorithm(*[None] * 3, course=Course(needs_labels=labels))
         if at_once:
-            method = method._replace(asynchronous=Asynchronous(at_once, len))
+            course = method.course._replace(asynchronous=Asynchronous(at_once, len))
+            method = method._replace(course=course)
         given = Clock(**{"seconds_per_example": 1.0} | clock)
         schedule_of(given, method, federation, Sampling(size, sampling), 5, 3)
 

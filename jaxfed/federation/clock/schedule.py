@@ -116,8 +116,9 @@ def schedule_of(
         UsageError: incompatible settings, an invalid table, a round in which no client
             finishes, or asynchronous rounds for which clients are too few.
     """
+    course = algorithm.course
     if not clock.is_on:
-        if algorithm.asynchronous is not None:
+        if course.asynchronous is not None:
             raise UsageError(
                 f"the rounds of {algorithm.name or 'this method'} are asynchronous, in simulated time",
                 key="seconds_per_example",
@@ -126,7 +127,7 @@ def schedule_of(
                 allowed="set it, such as to 0.01",
             )
         return algorithm, None
-    if algorithm.check_participation is not None and clock.changes_cohorts:
+    if course.check_participation is not None and clock.changes_cohorts:
         raise UsageError(
             f"the privacy guarantee of {algorithm.name or 'this method'} counts on cohorts that are drawn "
             "from all clients",
@@ -149,11 +150,11 @@ def schedule_of(
             allowed="set a smaller cohort_size",
         )
     plan = _Plan(clock, algorithm, federation, sampling, seed, processed)
-    if algorithm.asynchronous is None:
+    if course.asynchronous is None:
         return algorithm, _synchronous(plan, rounds)
-    schedule = _asynchronous(plan, algorithm.asynchronous.concurrency, sampling, rounds)
+    schedule = _asynchronous(plan, course.asynchronous.concurrency, sampling, rounds)
     arrivals = [Arrivals(one.clients, one.version) for one in schedule.rounds]
-    return algorithm.asynchronous.of(arrivals)._replace(name=algorithm.name), schedule
+    return course.asynchronous.of(arrivals)._replace(name=algorithm.name), schedule
 
 
 class _Workers(NamedTuple):

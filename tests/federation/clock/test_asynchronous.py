@@ -22,13 +22,11 @@ def scheduled(sizes, size, concurrency, rounds, clock=None):
     return asynchronous(clock, federation(sizes), size, concurrency, rounds)
 
 
-def asynchronous(clock, clients, size, concurrency, rounds, **options):
+def asynchronous(clock, clients, size, concurrency, rounds, **course):
     """The schedule, whose arrivals the method receives."""
     received = []
-    method = FederatedAlgorithm(*[None] * 3, **options)
-    method = method._replace(
-        asynchronous=Asynchronous(concurrency, lambda all_: received.append(all_) or method)
-    )
+    of = Asynchronous(concurrency, lambda all_: received.append(all_) or method)
+    method = FederatedAlgorithm(*[None] * 3, course=Course(**course, asynchronous=of))
     _, schedule = schedule_of(clock, method, clients, Sampling(size), 5, rounds)
     assert received == [[Arrivals(one.clients, one.version) for one in schedule.rounds]]
     return schedule
@@ -100,8 +98,7 @@ def partly_labeled(*labels):
 def scheduled_on_labels(labels, size, concurrency, rounds, last):
     """Rounds up to `last` are on given labels alone."""
     clock, clients = Clock(seconds_per_example=1.0), partly_labeled(*labels)
-    course = Course(stage_1=last)
-    return asynchronous(clock, clients, size, concurrency, rounds, course=course)
+    return asynchronous(clock, clients, size, concurrency, rounds, stage_1=last)
 
 
 def test_clients_without_labels_do_not_arrive():
