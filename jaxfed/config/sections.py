@@ -27,9 +27,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from ml_collections import ConfigDict
 
 from jaxfed.data import SCHEMES, Classes, Dirichlet, DirichletMixture, Sizes, Table
-from jaxfed.data.partitioning.class_schemes import Rows
 from jaxfed.data.partitioning.distribution import Skew
-from jaxfed.data.partitioning.sizes import Quantity
+from jaxfed.data.partitioning.scheme import Quantity
+from jaxfed.data.partitioning.schemes import Rows
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clock.settings import Clock
 from jaxfed.federation.execution import memory

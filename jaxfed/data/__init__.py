@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from jaxfed.data.dataset import Dataset
     from jaxfed.data.loading import load
     from jaxfed.data.packing import pack
-    from jaxfed.data.partitioning.class_schemes import (
+    from jaxfed.data.partitioning.labeling import Labels
+    from jaxfed.data.partitioning.partition import class_counts, partition
+    from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme, Sizes
+    from jaxfed.data.partitioning.schemes import (
         FEDMATCH_TABLE,
         Classes,
         Dirichlet,
         DirichletMixture,
+        DirichletPairs,
         Iid,
+        Natural,
+        Subclasses,
         Table,
     )
-    from jaxfed.data.partitioning.labeling import Labels
-    from jaxfed.data.partitioning.owner_schemes import Natural, Subclasses
-    from jaxfed.data.partitioning.pairs import DirichletPairs
-    from jaxfed.data.partitioning.partition import class_counts, partition
-    from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
-    from jaxfed.data.partitioning.sizes import Sizes
 
 __all__ = [
     "FEDMATCH_TABLE",
@@ -59,13 +59,11 @@ _FILES = {
     "pack": "packing",
     **dict.fromkeys(["class_counts", "partition"], "partitioning.partition"),
     "Labels": "partitioning.labeling",
-    "Sizes": "partitioning.sizes",
-    **dict.fromkeys(["SCHEMES", "OwnerScheme", "Scheme"], "partitioning.scheme"),
+    **dict.fromkeys(["SCHEMES", "OwnerScheme", "Scheme", "Sizes"], "partitioning.scheme"),
     **dict.fromkeys(
-        ["FEDMATCH_TABLE", "Classes", "Dirichlet", "DirichletMixture", "Iid", "Table"],
-        "partitioning.class_schemes",
+        ["FEDMATCH_TABLE", "Classes", "Dirichlet", "DirichletMixture", "DirichletPairs", "Iid"],
+        "partitioning.schemes",
     ),
-    "DirichletPairs": "partitioning.pairs",
-    **dict.fromkeys(["Natural", "Subclasses"], "partitioning.owner_schemes"),
+    **dict.fromkeys(["Natural", "Subclasses", "Table"], "partitioning.schemes"),
 }
 __getattr__ = imported_on_use(__name__, _FILES)

@@ -129,86 +129,74 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check that lengths, shapes and classes agree, as every reader must ensure."""
-        self._check_types()
-        splits = (
-            ("train", self.x, self.y, self.client_id, self.subclass, UNLABELED),
-            ("test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0),
-        )
-        for split, x, y, client_id, subclass, smallest in splits:
-            if y.ndim != 1 or len(x) != len(y):
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: {len(x)} examples but labels of shape "
-                    f"{y.shape}; one label an example is needed"
-                )
-            if client_id is not None and client_id.shape != y.shape:
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: {len(y)} examples but client ids of shape "
-                    f"{client_id.shape}; one id an example is needed"
-                )
-            if subclass is not None and subclass.shape != y.shape:
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: {len(y)} examples but subclasses of shape "
-                    f"{subclass.shape}; one an example is needed"
-                )
-            is_bad = partial(_is_beyond_float32, allows_nan=self.has_gaps)
-            is_float = np.issubdtype(x.dtype, np.floating)
-            if is_float and _occurs(is_bad, x):
-                raise self._not_finite(split, is_bad(x).reshape(len(x), -1))
-            if len(y) and not (y.min() >= smallest and y.max() < self.num_classes):
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: labels {y.min()}..{y.max()} are not all in "
-                    f"{smallest}..{self.num_classes - 1}"
-                )
-            if 0 in x.shape[1:]:
-                raise UsageError(
-                    f"data set {self.name!r}, {split}: examples of shape {list(x.shape[1:])} have no "
-                    "features; one at least is needed"
-                )
-        twice = [name for name in self.class_names if self.class_names.count(name) > 1]
-        if twice:
-            raise UsageError(
-                f"data set {self.name!r}: two classes are named {twice[0]!r}; use distinct names"
-            )
-        if not len(self.y):
-            raise UsageError(f"data set {self.name!r} has no training examples")
-        if not self.labels_optional and not self.is_labeled.any():
-            raise UsageError(
-                f"data set {self.name!r}: none of its {len(self.y)} training examples has a label"
-            )
-        if len(self.x_test) and self.x.dtype != self.x_test.dtype:
-            raise UsageError(
-                f"data set {self.name!r}: training examples are {self.x.dtype}, test examples "
-                f"{self.x_test.dtype}; bytes 0..255 and numbers of another scale cannot be mixed: use the "
-                "same type for both"
-            )
-        if self.x.shape[1:] != self.x_test.shape[1:]:
-            raise UsageError(
-                f"data set {self.name!r}: training examples have shape {self.x.shape[1:]}, test "
-                f"examples {self.x_test.shape[1:]}"
-            )
-
-    def _check_types(self) -> None:
-        """Check that examples and labels are arrays, labels integers, and that each class has a name."""
         for field in ("x", "y", "x_test", "y_test"):
             value = getattr(self, field)
             if not hasattr(value, "dtype"):
-                raise UsageError(
-                    f"data set {self.name!r}: {field} is of type {type(value).__name__}; use an array, "
-                    "with 0 rows where there is no such split"
-                )
-        for field in ("x", "x_test"):
-            if wrong := integer_images(getattr(self, field)):
-                raise UsageError(f"data set {self.name!r}: {field}: {wrong}")
-            object.__setattr__(self, field, without_wide_integers(getattr(self, field)))
-        for field in ("y", "y_test"):
-            dtype = getattr(self, field).dtype
-            if not np.issubdtype(dtype, np.integer):
-                raise UsageError(f"data set {self.name!r}: {field} is {dtype}; use int32")
+                wrong = f"{field} is of type {type(value).__name__}; use an array"
+                raise self._refused(f"{wrong}, with 0 rows where there is no such split")
+            if field[0] == "y" and not np.issubdtype(value.dtype, np.integer):
+                raise self._refused(f"{field} is {value.dtype}; use int32")
+            if field[0] == "x":
+                if wrong := integer_images(value):
+                    raise self._refused(f"{field}: {wrong}")
+                object.__setattr__(self, field, without_wide_integers(value))
         if len(self.class_names) != self.num_classes:
-            raise UsageError(
-                f"data set {self.name!r}: {len(self.class_names)} class names for {self.num_classes} "
-                "classes; use one a class"
+            wrong = f"{len(self.class_names)} class names for {self.num_classes} classes"
+            raise self._refused(f"{wrong}; use one a class")
+        self._check_split("train", self.x, self.y, self.client_id, self.subclass, UNLABELED)
+        self._check_split(
+            "test", self.x_test, self.y_test, self.client_id_test, self.subclass_test, 0
+        )
+        twice = [name for name in self.class_names if self.class_names.count(name) > 1]
+        if twice:
+            raise self._refused(f"two classes are named {twice[0]!r}; use distinct names")
+        if not len(self.y):
+            raise UsageError(f"data set {self.name!r} has no training examples")
+        if not self.labels_optional and not self.is_labeled.any():
+            raise self._refused(f"none of its {len(self.y)} training examples has a label")
+        if len(self.x_test) and self.x.dtype != self.x_test.dtype:
+            raise self._refused(
+                f"training examples are {self.x.dtype}, test examples {self.x_test.dtype}; bytes 0..255 and "
+                "numbers of another scale cannot be mixed: use the same type for both"
             )
+        shapes = self.x.shape[1:], self.x_test.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise self._refused(
+                f"training examples have shape {shapes[0]}, test examples {shapes[1]}"
+            )
+
+    def _check_split(
+        self,
+        split: str,
+        x: np.ndarray,
+        y: np.ndarray,
+        client_id: np.ndarray | None,
+        subclass: np.ndarray | None,
+        smallest: int,
+    ) -> None:
+        if y.ndim != 1 or len(x) != len(y):
+            wrong = f"{len(x)} examples but labels of shape {y.shape}"
+            raise self._refused(f"{wrong}; one label an example is needed", split)
+        for what, column, one in (
+            ("client ids", client_id, "one id"),
+            ("subclasses", subclass, "one"),
+        ):
+            if column is not None and column.shape != y.shape:
+                wrong = f"{len(y)} examples but {what} of shape {column.shape}"
+                raise self._refused(f"{wrong}; {one} an example is needed", split)
+        is_bad = partial(_is_beyond_float32, allows_nan=self.has_gaps)
+        if np.issubdtype(x.dtype, np.floating) and _occurs(is_bad, x):
+            raise self._not_finite(split, is_bad(x).reshape(len(x), -1))
+        if len(y) and not (y.min() >= smallest and y.max() < self.num_classes):
+            allowed = f"{smallest}..{self.num_classes - 1}"
+            raise self._refused(f"labels {y.min()}..{y.max()} are not all in {allowed}", split)
+        if 0 in x.shape[1:]:
+            wrong = f"examples of shape {list(x.shape[1:])} have no features"
+            raise self._refused(f"{wrong}; one at least is needed", split)
+
+    def _refused(self, wrong: str, split: str = "") -> UsageError:
+        place = f", {split}" if split else ""
+        return UsageError(f"data set {self.name!r}{place}: {wrong}")
 
     def _not_finite(self, split: str, is_bad: np.ndarray) -> UsageError:
         """Error for bad values, bool [n, features], that names the first one's example and feature."""
@@ -216,10 +204,11 @@ class Dataset:
         row = int(is_row.argmax())
         place = int(is_bad[row].argmax())
         names = self.names["features"]
-        return UsageError(
-            f"data set {self.name!r}, {split}: {np.count_nonzero(is_row)} of {len(is_bad)} examples have "
-            f"values that are nan or infinite in float32 (the first: row {row}, "
-            f"feature {names[place] if names else place!r}); every value must be a finite number"
+        return self._refused(
+            f"{np.count_nonzero(is_row)} of {len(is_bad)} examples have values that are nan or infinite in "
+            f"float32 (the first: row {row}, feature {names[place] if names else place!r}); every value must "
+            "be a finite number",
+            split,
         )
 
     @property
@@ -239,10 +228,10 @@ class Dataset:
             return self
         start = len(self.y) - number
         if (self.y[start:] == UNLABELED).any():
-            raise UsageError(
-                f"data set {self.name!r}: a validation example has no label; label it, or move it to the "
-                "training examples"
+            wrong = (
+                "a validation example has no label; label it, or move it to the training examples"
             )
+            raise self._refused(wrong)
         columns = {name: getattr(self, name) for name in ("client_id", "subclass")}
         return dataclasses.replace(
             self,
@@ -285,9 +274,9 @@ class Dataset:
             known = self.x[is_training, column]
             known = known[~np.isnan(known)]
             if not len(known):
-                raise UsageError(
-                    f"data set {self.name!r}: feature {column + 1} has no value in the rows to train on; "
-                    "leave its column out (dataset.drop)"
+                raise self._refused(
+                    f"feature {column + 1} has no value in the rows to train on; leave its column out "
+                    "(dataset.drop)"
                 )
             medians.append(float(np.median(known)))
         return Gaps(tuple(columns), tuple(medians))

@@ -23,8 +23,8 @@ from jaxfed.data.partitioning.controlled_rounding import (
     expected,
     filled,
     round_at_random,
+    stratified,
 )
-from jaxfed.data.partitioning.stratified import stratified
 
 DIGITS = load_digits()
 EVEN = np.repeat(np.arange(10), 60)

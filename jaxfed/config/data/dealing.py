@@ -36,8 +36,7 @@ from ml_collections import ConfigDict
 from jaxfed.config.keys import refused
 from jaxfed.data import SCHEMES, Dataset, Labels, OwnerScheme, Partition, Scheme, Sizes, partition
 from jaxfed.data.client_rows import ClientRows
-from jaxfed.data.partitioning.controlled_rounding import apportion
-from jaxfed.data.partitioning.stratified import chosen_of_each, stratified
+from jaxfed.data.partitioning.controlled_rounding import apportion, chosen_of_each, stratified
 from jaxfed.errors import UsageError, section
 from jaxfed.federation.clients import Federation
 from jaxfed.random_streams import Stream

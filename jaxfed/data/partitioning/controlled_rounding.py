@@ -1,13 +1,11 @@
-"""Tables of clients x classes: scaled to given sums, and rounded at random with sums preserved."""
+"""Tables of clients x classes, scaled and rounded at random with sums preserved; random choices by group."""
 
 from __future__ import annotations
 
 import numpy as np
 
 _MAX_SCALINGS = 200  # far beyond convergence for tables without zeros; bounds the others
-_SMALLEST = (
-    1e-100  # weights below, as tiny Dirichlet parameters draw, would overflow when scaled up
-)
+_SMALLEST = 1e-100  # smaller weights, as tiny Dirichlet parameters draw, would overflow
 _BITS = 20  # of a fraction that is rounded at random
 _WHOLE = 1e-6  # sums this near to an integer count as it
 
@@ -208,3 +206,27 @@ def owners_of(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator)
     owner = np.empty(len(classes), np.int64)
     owner[by_class] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
     return owner
+
+
+def stratified(strata: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+    """bool [n]: `number` of the examples at random, the same share of each stratum to within one."""
+    sizes = np.bincount(strata)
+    return chosen_of_each(strata, apportion(sizes, number, rng), rng)
+
+
+def chosen_of_each(groups: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """bool [n]: counts[g] of the members of each group g at random, all where it has fewer."""
+    order = rng.permutation(len(groups))
+    chosen = np.empty(len(groups), bool)
+    chosen[order] = first_of_each(groups[order], counts)
+    return chosen
+
+
+def first_of_each(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """bool [n]: the first counts[g] members of each group g."""
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups, minlength=len(counts))
+    rank = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen = np.empty(len(groups), bool)
+    chosen[order] = rank < counts[groups[order]]
+    return chosen

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxfed.data.partitioning.controlled_rounding import (
     apportion,
+    chosen_of_each,
     expected,
     filled,
     owners_of,
@@ -15,9 +16,7 @@ from jaxfed.data.partitioning.controlled_rounding import (
     split_at_random,
 )
 from jaxfed.data.partitioning.labeling import Labels, drawn_labels, planned_labels
-from jaxfed.data.partitioning.scheme import Scheme
-from jaxfed.data.partitioning.sizes import Sizes
-from jaxfed.data.partitioning.stratified import chosen_of_each
+from jaxfed.data.partitioning.scheme import Scheme, Sizes
 from jaxfed.errors import UsageError
 
 Skew = Literal["both", "labeled", "unlabeled", "independent"]

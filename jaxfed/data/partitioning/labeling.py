@@ -12,10 +12,11 @@ import numpy as np
 from jaxfed.data.partitioning.controlled_rounding import (
     allotted,
     apportion,
+    chosen_of_each,
+    first_of_each,
     round_at_random,
     split_at_random,
 )
-from jaxfed.data.partitioning.stratified import chosen_of_each, first_of_each
 from jaxfed.errors import UsageError
 from jaxfed.settings import CountOrZero, Share, check
 

@@ -1,7 +1,6 @@
 """Partition of examples among clients, with and without labels.
 
-1. The scheme gives weights W `[M, C]` of client m for class c (`class_schemes`), or each example's client
-   (`owner_schemes`).
+1. The scheme gives weights W `[M, C]` of client m for class c, or each example's client (`schemes`).
 2. W is scaled to the clients' sizes (rows) and to the classes' sizes (columns): the expected counts.
 3. Controlled random rounding makes integers of them (`controlled_rounding`) with these means and sums;
    `labeling` sets the number of labels.
@@ -30,11 +29,10 @@ import numpy.typing as npt
 from jaxfed.data.client_rows import ClientRows, Partition
 from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import as_array
-from jaxfed.data.partitioning.class_schemes import Iid
 from jaxfed.data.partitioning.distribution import Examples, Skew, distributed, labels_of_owners
 from jaxfed.data.partitioning.labeling import Labels
-from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme
-from jaxfed.data.partitioning.sizes import Sizes
+from jaxfed.data.partitioning.scheme import SCHEMES, OwnerScheme, Scheme, Sizes
+from jaxfed.data.partitioning.schemes import Iid
 from jaxfed.errors import UsageError
 from jaxfed.settings import Count, Described, Ge, Lt, check_value
 

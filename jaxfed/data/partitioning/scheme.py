@@ -32,16 +32,18 @@ on the command line, too: `--config.two_camps.preference=9`.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxfed.errors import UsageError
 from jaxfed.registry import Place, Registry
-from jaxfed.settings import check
+from jaxfed.settings import CountOrZero, Positive, check, when
 
-_ROOM = "jaxfed.data.partitioning"
+_FILE = "jaxfed.data.partitioning.schemes"
+Quantity = Literal["default", "equal", "dirichlet"]
 
 
 class Scheme:
@@ -137,17 +139,60 @@ class OwnerScheme(Scheme):
         return UsageError(wrong, owner=type(self).__name__, key=self.column, allowed=allowed)
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the clients, on top of any scheme by class.
+
+    Client m holds the share q_m of the examples, with `parameter` a:
+
+    - "equal": q_m = 1 / M.
+    - "dirichlet": q ~ Dir(a 1_M).
+    - "default": left to the scheme if it has random sizes ("dirichlet", "dirichlet_mixture"), else equal.
+
+    If the classes' sizes do not allow scheme and shares together, the classes' sizes win and the shares are
+    met as nearly as possible.
+
+    Clients with fewer than `min_size` examples are filled up from the largest. These are cut to a common
+    level and give of each class in proportion to their examples. So a client may receive a class that the
+    scheme did not give it.
+
+    Attributes:
+        quantity: distribution of the clients' sizes; "default": random with a Dirichlet scheme, else equal.
+        parameter: concentration a of the Dirichlet distribution.
+        min_size: smallest number of examples of a client, without new points.
+    """
+
+    quantity: Quantity = "default"
+    parameter: Annotated[Positive, when("quantity", "dirichlet")] = 1.0
+    min_size: CountOrZero = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check(self)
+
+    def targets(
+        self, scheme: Scheme, num_clients: int, num_examples: int, rng: np.random.Generator
+    ) -> np.ndarray | None:
+        """float [M], target number of examples of each client; None leaves it to the scheme's weights."""
+        if self.quantity == "default" and scheme.has_random_sizes:
+            return None
+        shares = np.ones(num_clients)
+        if self.quantity == "dirichlet":
+            shares = rng.dirichlet(np.full(num_clients, self.parameter))
+        return num_examples * shares / shares.sum()
+
+
 SCHEMES: Registry[type[Scheme]] = Registry(
     "scheme",
     {
-        "iid": Place(f"{_ROOM}.class_schemes", "Iid"),
-        "dirichlet": Place(f"{_ROOM}.class_schemes", "Dirichlet"),
-        "dirichlet_mixture": Place(f"{_ROOM}.class_schemes", "DirichletMixture"),
-        "dirichlet_pairs": Place(f"{_ROOM}.pairs", "DirichletPairs"),
-        "classes_per_client": Place(f"{_ROOM}.class_schemes", "Classes"),
-        "subclasses": Place(f"{_ROOM}.owner_schemes", "Subclasses"),
-        "table": Place(f"{_ROOM}.class_schemes", "Table"),
-        "natural": Place(f"{_ROOM}.owner_schemes", "Natural"),
+        "iid": Place(_FILE, "Iid"),
+        "dirichlet": Place(_FILE, "Dirichlet"),
+        "dirichlet_mixture": Place(_FILE, "DirichletMixture"),
+        "dirichlet_pairs": Place(_FILE, "DirichletPairs"),
+        "classes_per_client": Place(_FILE, "Classes"),
+        "subclasses": Place(_FILE, "Subclasses"),
+        "table": Place(_FILE, "Table"),
+        "natural": Place(_FILE, "Natural"),
     },
 )
 """Name in configs (`federation.partition`) -> scheme."""

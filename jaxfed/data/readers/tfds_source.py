@@ -10,7 +10,8 @@ behind those of "train". Other splits (SVHN's "extra", say) stay out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,44 +82,47 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
 
 def _make(name: str, folder: Path, label_key: str | None, target: Path) -> None:
     """Decode the whole set, and write the classes' names and the note on its origin."""
-    info = _builder(folder).info
-    there, features = info.splits, info.features
+    builder = _builder(folder)
+    there, features = builder.info.splits, builder.info.features
     if "train" not in there:
         raise UsageError(
             f"data set {name!r} in {folder}: no split 'train'; it has {', '.join(there)}"
         )
+    usual = next((key for key in _LABELS if key in features), None)
+    keys = {
+        "x": _choose(name, "example", features, _EXAMPLES),
+        "y": _choose(name, "label", features, _LABELS if label_key is None else (label_key,)),
+    }
+    if client_key := next((key for key in _CLIENTS if key in features), None):
+        keys["client"] = client_key
+    if usual not in (None, keys["y"]):
+        keys["subclass"] = usual
     parts = {"train": ("train", *(split for split in _UNLABELED_SPLITS if split in there))}
     if "test" in there:
         parts["test"] = ("test",)
-    example_key = _choose(name, "example", features, _EXAMPLES)
-    usual = next((key for key in _LABELS if key in features), None)
-    label_key = _choose(name, "label", features, _LABELS if label_key is None else (label_key,))
-    client_key = next((key for key in _CLIENTS if key in features), None)
-    finer = () if usual in (None, label_key) else (usual,)
     for part, splits in parts.items():
-        _decode(folder, part, splits, (example_key, label_key, client_key, *finer), target)
-    classes = features[label_key]
+        decoded = [_decoded(builder, split, keys) for split in splits]
+        for kind in keys:
+            joint = np.concatenate([each[kind] for each in decoded])
+            np.save(target / f"{kind}-{part}.npy", joint)
+    classes = features[keys["y"]]
     y = np.load(target / "y-train.npy")
     num_classes = getattr(classes, "num_classes", None) or int(y.max()) + 1
     names = getattr(classes, "names", None) or [str(c) for c in range(num_classes)]
     np.save(target / "class_names.npy", np.array(names))
-    np.save(target / "origin.npy", np.array(_origin(name, folder, example_key)))
+    np.save(target / "origin.npy", np.array(_origin(name, builder, keys["x"])))
 
 
-def _origin(name: str, folder: Path, example_key: str) -> str:
+def _origin(name: str, builder: Any, example_key: str) -> str:
     """Note that the first image is a JPEG, so that pixels may differ from the original's; else empty."""
     import tensorflow_datasets as tfds
 
-    builder = _builder(folder)
-    info = builder.info
-    is_image = isinstance(info.features[example_key], tfds.features.Image)
-    if not is_image or not info.splits["train"].num_examples:
+    is_image = isinstance(builder.info.features[example_key], tfds.features.Image)
+    if not is_image or not builder.info.splits["train"].num_examples:
         return ""
     as_stored = {example_key: tfds.decode.SkipDecoding()}
-    try:
+    with _decodable(builder, "train"):
         first = builder.as_data_source("train", decoders=as_stored)[0][example_key]
-    except (OSError, RuntimeError) as error:
-        raise _undecodable(folder, "train", str(error)) from error
     if not first.startswith(_JPEG):
         return ""
     return f"{name} is a copy in JPEG, its pixels the original's only if that is JPEG, too"
@@ -194,64 +198,42 @@ def _choose(name: str, role: str, features: Any, candidates: tuple[str, ...]) ->
     )
 
 
-def _decode(
-    folder: Path, part: str, splits: Sequence[str], keys: Sequence[str | None], target: Path
-) -> None:
-    """Write x-PART.npy, y-PART.npy and, with such features, client-PART.npy and subclass-PART.npy."""
-    decoded = []
-    for split in splits:
-        try:
-            arrays = _decode_split(folder, split, keys)
-        except (OSError, RuntimeError) as error:
-            raise _undecodable(folder, split, str(error)) from error
-        if split in _UNLABELED_SPLITS:
-            arrays["y"] = np.full_like(arrays["y"], UNLABELED)
-        decoded.append(arrays)
-    for kind in decoded[0]:
-        np.save(target / f"{kind}-{part}.npy", np.concatenate([each[kind] for each in decoded]))
+@contextmanager
+def _decodable(builder: Any, split: str) -> Iterator[None]:
+    """Turn errors over missing or damaged files into one line."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        last = (str(error).strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(
+            f"{builder.data_path}: split {split!r} cannot be decoded, its files are missing or damaged "
+            f"({last})"
+        ) from error
 
 
-def _undecodable(folder: Path, split: str, reason: str) -> UsageError:
-    last = (reason.strip().splitlines() or ["no reason given"])[-1]
-    return UsageError(
-        f"{folder}: split {split!r} cannot be decoded, its files are missing or damaged ({last})"
-    )
-
-
-def _decode_split(folder: Path, split: str, keys: Sequence[str | None]) -> dict[str, np.ndarray]:
-    """Decode a split: "x" `[n, ...]`, "y" int32 `[n]`, and with such features "client", "subclass" `[n]`.
-
-    Args:
-        folder: the prepared set.
-        split: its split.
-        keys: the features that hold example, label, client (or None) and, if there is a fourth, subclass.
-    """
-    example_key, label_key, client_key, *finer = keys
-    source = _builder(folder).as_data_source(split)
-    # Several hundred records per read: a read per record would cost as much as decoding it.
-    records = (
-        record
-        for first in range(0, len(source), 512)
-        for record in source.__getitems__(range(first, min(first + 512, len(source))))
-    )
-    kinds = zip(("client", "subclass"), (client_key, *finer), strict=False)
-    others = {kind: key for kind, key in kinds if key}
-    rows = [
-        (record[example_key], record[label_key], *(record[key] for key in others.values()))
-        for record in records
-    ]
+def _decoded(builder: Any, split: str, keys: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Decode a split: "x" `[n, ...]`, "y" int32 `[n]` and others `[n]`, of the features `keys`."""
+    with _decodable(builder, split):
+        source = builder.as_data_source(split)
+        # Several hundred records per read: a read per record would cost as much as decoding it.
+        rows = [
+            tuple(record[key] for key in keys.values())
+            for first in range(0, len(source), 512)
+            for record in source.__getitems__(range(first, min(first + 512, len(source))))
+        ]
     if not rows:
-        shape = tuple(size or 0 for size in source.dataset_info.features[example_key].shape)
-        empty = np.zeros(0, np.int32)
-        return {"x": np.zeros((0, *shape), np.uint8), "y": empty, **dict.fromkeys(others, empty)}
-    examples, labels, *columns = zip(*rows, strict=True)
-    x = np.stack(examples)
-    if wrong := integer_images(x):
-        raise UsageError(f"{example_key}: {wrong}")
-    if x.dtype != np.uint8:
-        x = x.astype(np.float32)
-    named = dict(zip(others, map(np.asarray, columns), strict=True))
-    return {"x": x, "y": np.asarray(labels, np.int32), **named}
+        shape = tuple(size or 0 for size in source.dataset_info.features[keys["x"]].shape)
+        empty = dict.fromkeys(keys, np.zeros(0, np.int32))
+        return {**empty, "x": np.zeros((0, *shape), np.uint8)}
+    found = dict(zip(keys, map(np.asarray, zip(*rows, strict=True)), strict=True))
+    if wrong := integer_images(found["x"]):
+        raise UsageError(f"{keys['x']}: {wrong}")
+    if found["x"].dtype != np.uint8:
+        found["x"] = found["x"].astype(np.float32)
+    found["y"] = found["y"].astype(np.int32)
+    if split in _UNLABELED_SPLITS:
+        found["y"] = np.full_like(found["y"], UNLABELED)
+    return found
 
 
 def _version(folder: Path) -> tuple[int, ...]:
