@@ -21,7 +21,6 @@ from jaxfed.federation.clients import Federation
 from jaxfed.learners import LEARNERS, network
 from jaxfed.models.mlp import mlp
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.pseudo_labels.label_sources import LabelSources
 from jaxfed.training.server.server_training import ServerTraining
 from jaxfed.xclp.inputs import checked
 
@@ -55,11 +54,6 @@ def of_server(x, y, good):
     return fedavg(training=training, pseudo_label="network").init(jax.random.key(0), whole)
 
 
-def of_validation(x, y, good):
-    training = Training(TRAINING.model, labels=LabelSources(validation=(x, y)))
-    return fedavg(training=training).init(jax.random.key(0), federation(good))
-
-
 LEARNT = ("fedct", "dsfl", "pate", "fedmd", "distributed_distillation")  # from public examples
 
 
@@ -91,7 +85,6 @@ ENTRANCES = {
     **{f"from_clients: {name}": partial(given, Federation.from_clients, name) for name in FIRST},
     **{f"pack: {name}": partial(given, pack, name) for name in FIRST},
     "ServerTraining.examples": of_server,
-    "LabelSources.validation": of_validation,
     "xclp: client 1": of_labeling,
     **{f"public of {name}": partial(of_public, name) for name in LEARNT},
     "predict": of_prediction,
@@ -165,7 +158,7 @@ def test_a_masked_label_is_none(tmp_path):
         np.testing.assert_array_equal(np.sort(found), np.sort(np.where(Y == 2, -1, Y)))
 
 
-@pytest.mark.parametrize("entrance", ["ServerTraining.examples", "LabelSources.validation"])
+@pytest.mark.parametrize("entrance", ["ServerTraining.examples"])
 @pytest.mark.parametrize("y", [np.where(Y == 2, -1, Y), Y[:0]], ids=["one without", "none"])
 def test_examples_that_all_need_a_label(entrance, y):
     refused(entrance, r"\d+ examples, \d without a label", X[: len(y)], y, X, folder=None)
@@ -240,7 +233,7 @@ def test_images_of_integers_that_are_no_bytes(tmp_path):
 def test_other_forms_of_the_same_examples(entrance):
     """Lists, frames and wide integers; methods take arrays of the clients' type."""
     call = ENTRANCES[entrance]
-    is_as_given = entrance.startswith(("public", "ServerTraining", "LabelSources"))
+    is_as_given = entrance.startswith(("public", "ServerTraining"))
     call(X, Y.astype(np.float64), X)
     call(X.tolist() if not is_as_given else X, Y.tolist(), X)
     if not is_as_given:
