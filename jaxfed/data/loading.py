@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from jaxfed.data.readers import (
 from jaxfed.data.readers.embedded import EMBEDDED
 from jaxfed.data.readers.guard import guarded
 from jaxfed.data.readers.named import NAMED
-from jaxfed.data.readers.table_files import Splits, is_pattern, matching, splits_by_name
+from jaxfed.data.readers.table_files import Splits, matching, splits_by_name
 from jaxfed.errors import UsageError, nearest
 from jaxfed.host.location import location, path_text
 from jaxfed.registry import Registry
@@ -83,7 +84,7 @@ def load(
         "drop": tuple(drop) or None,
     }
     if name_or_path in READERS:
-        _refuse(name_or_path, **given)
+        _only(name_or_path, given)
         return READERS[name_or_path](**(options or {}))
     with guarded(name_or_path):
         return _load(name_or_path, root, given, labels_optional)
@@ -96,14 +97,7 @@ def _load(
     labels_optional: bool,
 ) -> Dataset:
     """`load` for the sets of this package; `given` are its options, None where one is not given."""
-
-    def only(*options: str) -> list[Any]:
-        """Values of the source's options; any other given option is refused."""
-        for option, value in given.items():
-            if option not in options and value is not None:
-                raise _does_not_apply(option, value, name_or_path)
-        return [given[option] for option in options]
-
+    only = partial(_only, name_or_path, given)
     if name_or_path in EMBEDDED:
         only()
         return EMBEDDED[name_or_path]()
@@ -166,7 +160,7 @@ def _load(
 
 def _files(name: str, path: Path, place: Path) -> tuple[Path, Splits]:
     """The file, or the pattern and its files."""
-    if is_pattern(name):
+    if "*" in name:  # a pattern, for several files
         files = matching(path) or matching(place / path)
         if not files:
             raise UsageError(f"data set {name!r}: no such files ({path.absolute()})")
@@ -201,16 +195,13 @@ def _not_found(name: str, place: Path) -> str:
     )
 
 
-def _refuse(name: str, **options: object) -> None:
-    """Refuse options that the source does not have."""
-    for option, value in options.items():
-        if value is not None:
-            raise _does_not_apply(option, value, name)
-
-
-def _does_not_apply(option: str, value: object, name: str) -> UsageError:
-    wrong = f"does not apply to data set {name!r}"
-    return UsageError(wrong, key=option, value=value, allowed="leave it out")
+def _only(name: str, given: Mapping[str, Any], *options: str) -> list[Any]:
+    """Values of the source's options; any other given option is refused."""
+    for option, value in given.items():
+        if option not in options and value is not None:
+            wrong = f"does not apply to data set {name!r}"
+            raise UsageError(wrong, key=option, value=value, allowed="leave it out")
+    return [given[option] for option in options]
 
 
 def _root(root: str | Path | None) -> Path:

@@ -55,11 +55,6 @@ class Splits(NamedTuple):
     num_validation: int = 0
 
 
-def is_pattern(name: str) -> bool:
-    """True for a name with a `*`, which stands for several files."""
-    return "*" in name
-
-
 def matching(pattern: Path) -> list[Path]:
     """The files that a pattern matches, sorted."""
     return sorted(file for file in map(Path, glob(str(pattern))) if file.is_file())
