@@ -234,20 +234,20 @@ def _partitioned(
             f"at most {left}, the number of the {len(y)} examples of {data.name} left to deal out"
         )
         raise refused(config, "federation.num_clients", wrong)
-    amounts = {"per_class": wanted.labeled_per_class, "number": wanted.num_labeled}
-    amount = {key: value for key, value in amounts.items() if value}
+    amount: dict[str, Any] = {"fraction": wanted.labeled_fraction}
     if wanted.labels_at == "server":
         amount = {"fraction": 0.0}
+    elif wanted.labeled_per_class:
+        amount = {"per_class": wanted.labeled_per_class}
+    elif wanted.num_labeled:
+        amount = {"number": wanted.num_labeled}
     with section("config.federation", KEYS):
         found = partition(
             y[train],
             num_clients=wanted.num_clients or None,
             scheme=_scheme(config, data, train, new),
             sizes=Sizes(wanted.quantity, wanted.quantity_parameter, wanted.min_size),
-            labels=Labels(
-                **(amount or {"fraction": wanted.labeled_fraction}),
-                clients=wanted.num_labeled_clients or None,
-            ),
+            labels=Labels(**amount, clients=wanted.num_labeled_clients or None),
             skew=wanted.skew,
             new_y=y[new] if len(new) else None,
             seed=seed,
