@@ -39,9 +39,9 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, arranged, without_labels
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.method import method
-from jaxfed.learners.answers import check_answers
 from jaxfed.learners.client_fit import (
     ClientFit,
+    check_answers,
     check_clients,
     count,
     first_turns,

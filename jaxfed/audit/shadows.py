@@ -57,7 +57,7 @@ from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort, without_labels
-from jaxfed.learners.answers import answers_of
+from jaxfed.learners.client_fit import answers_of
 from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.random_streams import Stream
 

@@ -33,8 +33,7 @@ from absl import logging
 from jaxfed.federation.algorithm import HAS_NO_MODEL, Metrics, Outputs, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_own_points
-from jaxfed.learners.answers import Question, answers_of
-from jaxfed.learners.client_fit import tell
+from jaxfed.learners.client_fit import Question, answers_of, tell
 from jaxfed.learners.learner import Learner
 from jaxfed.privacy.membership.single_model import gap_auc
 from jaxfed.training.round.evaluation import Evaluation, LastAnswer

@@ -13,8 +13,7 @@ import jax
 import numpy as np
 
 from jaxfed.federation.communication import Communication
-from jaxfed.learners.answers import Question
-from jaxfed.learners.client_fit import ClientFit, asked, speaking
+from jaxfed.learners.client_fit import ClientFit, Question, asked, speaking
 from jaxfed.learners.learner import Learner
 from jaxfed.training.consensus.client_sums import ConsensusSums, summed_answers
 

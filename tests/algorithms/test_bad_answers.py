@@ -22,8 +22,7 @@ from jaxfed.algorithms.local_learning import local_learning
 from jaxfed.algorithms.pate import pate
 from jaxfed.federation.algorithm import HAS_NO_MODEL
 from jaxfed.learners import LEARNERS, mixed, network
-from jaxfed.learners.answers import answers_of
-from jaxfed.learners.client_fit import ClientFit, asked
+from jaxfed.learners.client_fit import ClientFit, answers_of, asked
 from jaxfed.testing.method_checks import assert_equal
 from jaxfed.training.local.batches import Batches
 

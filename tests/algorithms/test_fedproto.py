@@ -8,7 +8,7 @@ from small_training import KEY, RATE, federation_of, training_of, with_sources
 
 from jaxfed.algorithms.fedproto import fedproto
 from jaxfed.learners import evaluation
-from jaxfed.learners.answers import answers_of
+from jaxfed.learners.client_fit import answers_of
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
