@@ -11,15 +11,9 @@ from jaxfed.data.dataset import Dataset
 
 def _digits() -> Dataset:
     rows = _digit_rows()
-    return Dataset(
-        name="digits",
-        x=(rows[:, :-1] / 16).reshape(-1, 8, 8, 1).astype(np.float32),
-        y=rows[:, -1].astype(np.int32),
-        x_test=np.zeros((0, 8, 8, 1), np.float32),
-        y_test=np.zeros(0, np.int32),
-        num_classes=10,
-        class_names=tuple(map(str, range(10))),
-    )
+    x = (rows[:, :-1] / 16).reshape(-1, 8, 8, 1).astype(np.float32)
+    y = rows[:, -1].astype(np.int32)
+    return Dataset("digits", x, y, x[:0], y[:0], 10, tuple(map(str, range(10))))
 
 
 def _digit_rows() -> np.ndarray:
@@ -43,15 +37,8 @@ def _breast_cancer() -> Dataset:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    return Dataset(
-        name="breast_cancer",
-        x=bunch.data.astype(np.float32),
-        y=bunch.target.astype(np.int32),
-        x_test=np.zeros((0, bunch.data.shape[1]), np.float32),
-        y_test=np.zeros(0, np.int32),
-        num_classes=2,
-        class_names=tuple(str(name) for name in bunch.target_names),
-    )
+    x, y = bunch.data.astype(np.float32), bunch.target.astype(np.int32)
+    return Dataset("breast_cancer", x, y, x[:0], y[:0], 2, tuple(map(str, bunch.target_names)))
 
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": _digits, "breast_cancer": _breast_cancer}

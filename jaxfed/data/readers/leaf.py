@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
 from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
-from jaxfed.data.labels import read_labels
+from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_files import images_in
 from jaxfed.errors import UsageError
@@ -89,11 +89,7 @@ def read(folder: Path) -> Dataset:
         f"leaf-{folder.name}", files_key(joint, _FORMAT, str(folder.resolve())), make
     )
     labels, labels_test = read_labels([arrays["y-train"], arrays["y-test"]], f"{folder}: y")
-    if not labels_test.is_labeled.all():
-        raise UsageError(
-            f"{folder}: {np.count_nonzero(~labels_test.is_labeled)} test examples have no label, and nothing "
-            "can be measured on them"
-        )
+    check_test_labels(labels_test, folder)
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, is_labeled=labels.is_labeled
     )
