@@ -327,15 +327,16 @@ class MethodChecks:
         states = []
         arrays: tuple[Callable[[Any], Any], ...] = (np.asarray, jnp.asarray)
         for make in arrays:
-            state = started(algorithm, federation)
-            for number in range(1, config.training.labeled_only_rounds + 2):
-                cohort = Cohort(*map(make, federation.cohort(range(federation.num_clients))))
-                state, metrics = algorithm.round(
-                    state, cohort, jax.random.fold_in(jax.random.key(SEED), number)
-                )
-            states.append(state)
+            cohort = Cohort(*map(make, federation.cohort(range(federation.num_clients))))
+            *_, last = play(
+                *(algorithm, started(algorithm, federation)),
+                range(1, config.training.labeled_only_rounds + 2),
+                cohort_of=functools.partial(lambda cohort, number: cohort, cohort),
+                key=jax.random.key(SEED),
+            )
+            states.append(last.after)
         assert_equal(*states)
-        for path, leaf in zip(*_flat((states[0], metrics)), strict=True):
+        for path, leaf in zip(*_flat((states[0], last.metrics)), strict=True):
             assert np.isfinite(_plain(leaf)).all(), path
 
     def test_nothing_is_learned_at_a_learning_rate_of_nearly_0(self) -> None:
