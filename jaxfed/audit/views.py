@@ -216,22 +216,14 @@ def _gradient_norms(classifier: Classifier) -> Callable[[Any, jax.Array, jax.Arr
     """Return a function: message, x [n, ...], y int32 [n] -> float32 [n]; cost: one gradient per example."""
 
     def norms(needed: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        leaves, form = jax.tree.flatten(needed)
-        is_number = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
-        numbers = [leaf for leaf, moves in zip(leaves, is_number, strict=True) if moves]
-
-        def loss(numbers: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-            moving = iter(numbers)
-            whole = [
-                next(moving) if moves else leaf
-                for leaf, moves in zip(leaves, is_number, strict=True)
-            ]
-            probability = classifier.probabilities(jax.tree.unflatten(form, whole), x[None])[0, y]
+        def loss(needed: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            probability = classifier.probabilities(needed, x[None])[0, y]
             return -jnp.log(jnp.maximum(probability, _TINY))
 
         def one(x: jax.Array, y: jax.Array) -> jax.Array:
-            gradient = jax.grad(loss)(numbers, x, y)
-            return norm([leaf.astype(jnp.float32) for leaf in gradient])
+            gradient = jax.tree.leaves(jax.grad(loss, allow_int=True)(needed, x, y))
+            numbers = [leaf for leaf in gradient if jnp.issubdtype(leaf.dtype, jnp.floating)]
+            return norm([leaf.astype(jnp.float32) for leaf in numbers])
 
         return jax.vmap(one)(x, y)
 

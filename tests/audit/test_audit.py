@@ -416,5 +416,5 @@ def test_every_method_is_asked_for():
     asked = (config.algorithm, *config.baselines)
     assert len(set(asked)) == len(asked)
     own = set(ALGORITHMS) - set(ALGORITHMS.from_outside())
-    assert own - set(asked) == {"semifl", "fl2", "fedcon", "network"}
+    assert own - set(asked) == {"semifl", "fl2", "fedcon", "network", "fedbuff"}
     check.check(config)
