@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from jaxfed.data import SCHEMES, Dataset
 from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
+from jaxfed.federation.execution.memory import require
+from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
 
 _LARGEST_RATIO = 100  # of feature scales without a warning
 
@@ -26,7 +29,7 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
 
     Raises:
         UsageError: they have no labels; nothing is held out that the config tests or
-            validates on; they are too few for its rounds.
+            validates on; they are too few for its rounds, or too many for the memory.
     """
     if not config.federation.num_clients:  # otherwise `jaxfed.config.checks.check` has checked it
         check_number_of_clients(config, federation.num_clients)
@@ -53,6 +56,31 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
             "raise dataset.validation_fraction",
         )
         raise refused(config, "dataset.validation_measure", wrong, allowed)
+    check_memory(config, federation, math.prod(dataset.x.shape[1:]))
+
+
+def check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
+    """Refuse numbers of which one array exceeds the memory, before steps are compiled and measured."""
+    clients, public = config.cohort_size or federation.num_clients, len(federation.public)
+    what = f"{clients} clients' labels of them"
+    require(4 * clients * public, what, key="config.federation.public_size", value=public)
+    largest = int(federation.partition.sizes.sum(axis=0).max(initial=0))
+    arrays = {
+        "num_neighbors": (8 * largest, f"as many neighbors of {largest} points"),
+        "num_bits": (4 * num_features, "as many hyperplanes"),
+        "unlabeled_query": (4 * num_features, "so many examples a step"),
+    }
+    chosen = methods.chosen(config)
+    given = {name: methods.all_keywords(config, name) for name in chosen}
+    for needed in (methods.needs(config, name) for name in chosen):
+        source = str(needed.pseudo_label) if needed.trains else ""
+        owner = SECTION_OF.get(source, source)  # the section with the settings of its pseudo-labels
+        given |= {owner: config[owner]} if owner in config else {}
+    for name, values in given.items():
+        for key, (each, what) in arrays.items():
+            if key in values:
+                value = values[key]
+                require(each * value, what, key=f"config.{name}.{key}", value=value)
 
 
 def warnings(

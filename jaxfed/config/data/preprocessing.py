@@ -18,6 +18,7 @@ from jaxfed.data.mapped_rows import adjoined
 from jaxfed.data.principal_components import Projection, principal_components
 from jaxfed.data.standardization import Standardization, standardization
 from jaxfed.errors import UsageError
+from jaxfed.federation.execution.memory import require
 from jaxfed.models.efficientnet import NUM_FEATURES
 
 Report = Callable[[int, int], None]  # examples or rounds done, and in all
@@ -54,6 +55,7 @@ def preprocessed(
     drawn from the training split. `pretrained` computes features of a network trained on ImageNet; each part
     has its own files in the cache; with `preprocessing.views` they are [n, rows, d].
     """
+    check_copies(parts, config)
     others = parts.test, parts.public, parts.validation
     there = [parts.train, *(part for part in others if part is not None and len(part))]
     if config.preprocessing.kind == "pretrained":
@@ -147,3 +149,17 @@ def check_kind(dataset: Dataset, config: ConfigDict) -> None:
             f"use integers up to {most}, the smaller of numbers of features and training images"
         )
         raise refused(config, "preprocessing.components", "", allowed)
+
+
+def check_copies(parts: Parts, config: ConfigDict) -> None:
+    """Refuse copies of the examples that exceed the memory; images and float32 vectors are not copied."""
+    kind, there = config.preprocessing.kind, [parts.train, parts.test, parts.public]
+    if config.preprocessing.views:
+        n, rows = sum(map(len, there)), num_rows(config)
+        d = config.preprocessing.components or NUM_FEATURES
+        what = f"{rows} rows of {d} features for each of {n} examples"
+        key = "config.preprocessing.views"
+        require(4 * n * rows * d, what, key=key, value=config.preprocessing.views)
+    if kind == "standardized" or (kind == "identity" and parts.train.dtype != np.float32):
+        num_bytes, what = 4 * sum(part.size for part in there), "a float32 copy of all examples"
+        require(num_bytes, what, key="config.preprocessing.kind", value=kind)

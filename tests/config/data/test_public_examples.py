@@ -153,6 +153,15 @@ def test_public_examples_are_preprocessed_as_the_others_are(tmp_path):
     np.testing.assert_allclose(federation.public_examples[:, 0], expected, rtol=1e-5)
 
 
+def test_predictions_of_them_must_fit_into_memory(tmp_path, monkeypatch):
+    ours = simulation(tmp_path, 30, **SIZE)
+    monkeypatch.setattr(
+        "jaxfed.federation.execution.memory.available_bytes", lambda: 4 * 4 * 30 - 1
+    )
+    with pytest.raises(UsageError, match=r"public_size=30: 4 clients' labels of them"):
+        ours.warn()
+
+
 def test_a_public_table_has_the_columns_of_the_clients_own(tmp_path):
     rows = [f"{i},{i % 4},north,{'ab'[i % 2]}" for i in range(40)]
     for name, part in (("own", rows), ("public", rows[:30])):
