@@ -1,6 +1,6 @@
-"""The methods, one a file or folder of the method's name. Tables, pages and tests follow by themselves.
+"""The methods: one file or folder each, with the method's name. Tables, pages and tests include each.
 
-One that lives elsewhere is registered: `ALGORITHMS.register(name)` (`jaxfed.registry`).
+A method that lives elsewhere is registered by `ALGORITHMS.register(name)` (`jaxfed.registry`).
 
 A factory takes its ingredients by keyword: `ALGORITHMS[name](num_classes=C, **config[name])`, or
 `ALGORITHMS[name](training=..., **config[name])` where it trains a model, `learner=...` where clients have
@@ -29,8 +29,8 @@ class Preset(NamedTuple):
 
     Fields:
         method: its name.
-        title: of the preset, in reports.
-        keywords: settings that are given.
+        title: name of the preset in reports.
+        keywords: settings that the preset fixes.
     """
 
     method: str
@@ -59,7 +59,7 @@ ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OW
 
 
 def declaration_of(name: str) -> Method:
-    """Return the declaration of a method, with its title; of an unknown one its title is its name."""
+    """Return the declaration of a method, with its title; an unknown method has its name for a title."""
     found = declared(ALGORITHMS[name]) if name in ALGORITHMS else Method()
     title = PRESETS[name].title if name in PRESETS else found.title or name
     return replace(found, title=title)

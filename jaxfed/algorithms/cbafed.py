@@ -33,7 +33,7 @@ Differences from the authors' code, and details that the paper leaves open:
 
 Metrics of a round: `selected`, the share of a client's unlabeled examples that get a label.
 
-A client receives w and n.
+A client receives w and the counts n_c.
 """
 
 from __future__ import annotations

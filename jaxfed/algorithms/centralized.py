@@ -41,7 +41,7 @@ def centralized(
         steps: b, steps of a round; a mini-batch each of networks, as a client's.
 
     Raises:
-        UsageError: in `init`, new points at clients, labels at the server.
+        UsageError: `init` gets a federation with new points at clients, or with labels at the server.
     """
     server_learner = server_learner._replace(alone="the model of all labels")
     alone = local_learning(learner=server_learner, num_classes=num_classes, steps=steps)

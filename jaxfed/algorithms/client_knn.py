@@ -1,4 +1,4 @@
-"""Client kNN: k nearest neighbors among the client's own labels, the plainest thing it can do alone.
+"""Client kNN: k nearest neighbors among the client's own labels, the simplest baseline.
 
     label_i = majority of y over the k labeled points of the same client with the largest cosine to v_i.
 

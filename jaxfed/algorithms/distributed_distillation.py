@@ -1,4 +1,4 @@
-"""Distributed distillation: networks draw each other to their mean.
+"""Distributed distillation: each network is drawn to the mean of all networks' probabilities.
 
 I. Bistritz, A. J. Mann, N. Bambos. "Distributed Distillation for On-Device Learning". NeurIPS 2020. Client n
 minimizes
@@ -90,11 +90,12 @@ def distributed_distillation(
         public: U, [U, ...].
         num_classes: C.
         steps: b, local steps of a round.
-        rho: of the distance to the mean answer.
+        rho: weight of the distance to the mean answer.
         sums: how the server adds answers.
 
     Raises:
-        UsageError: in `init`, no public examples, new points at clients, labels at the server.
+        UsageError: `init` gets a federation without public examples, with new points at clients, or with
+            labels at the server.
     """
     learner = network(public_loss="squared_distance", pseudo_weight=rho)
     check_answers(learner, "predict_proba")

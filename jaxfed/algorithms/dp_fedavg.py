@@ -1,4 +1,4 @@
-"""DP-FedAvg, of clients: a client shows in no model.
+"""DP-FedAvg, of clients: noise by a trusted server hides each client in the published models.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad l(w_k; batch);    d_k = w_k - w
     w <- w + 1/K ( sum_k d_k / max(1, |d_k| / S) + N(0, z^2 S^2 I) )
@@ -75,15 +75,15 @@ def dp_fedavg(
     Args:
         training: the training specification, without a weighting: all clients of a round count alike.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
-        guarantee: in a call, its fields as keywords; `clip` is S.
+        guarantee: its fields, passed as keywords; `clip` is S.
 
     A round's metrics: `update_norm`, the median of |d_k|; `clipped`, the share that was longer than S; with
     noise also `epsilon`, `noise_multiplier`, `delta`, `clip` and `sampling_rate`. Where clients are drawn,
     `sampling_rate` is K / M, and `epsilon_sampled` is added.
 
     Raises:
-        UsageError: z and a target, BatchNorm, a cohort that trains only in part;
-            in a run, cohorts or rounds that are not those of `participation`.
+        UsageError: both z and a target epsilon are given, the network has BatchNorm, or only a part of a
+            cohort trains; in a run, cohorts or rounds differ from `participation`.
 
     Cost: that of FedAvg; epsilon is next to nothing.
     """

@@ -85,14 +85,14 @@ def dp_fedavg_records(
         training: the training specification.
         participation: how often clients take part in a run; None: unknown, and no `target_epsilon`.
         share: s, probability with which a step draws an example.
-        guarantee: in a call, its fields as keywords; `clip` is C.
+        guarantee: its fields, passed as keywords; `clip` is C.
 
     A round's metrics, with noise: `epsilon`, `noise_multiplier`, `delta`, `clip`, `sampling_rate` (s).
 
     Raises:
-        UsageError: z and a target, BatchNorm, a cohort that trains only in part;
-            with noise, dp-accounting is not installed; in a run, cohorts or rounds that are not those of
-            `participation`.
+        UsageError: both z and a target epsilon are given, the network has BatchNorm, or only a part of a
+            cohort trains; with noise, dp-accounting is not installed; in a run, cohorts or rounds differ
+            from `participation`.
 
     Cost: a step takes a gradient for each example that is drawn, 16 of them in memory; epsilon 0.1 s
     once, and 0.02 s a round.

@@ -98,8 +98,8 @@ def dsfl(
         sums: how the server adds probabilities.
 
     Raises:
-        UsageError: networks without probabilities; in `init`, no public examples, new points at clients,
-            labels at the server.
+        UsageError: networks have no probabilities; `init` gets a federation without public examples, with
+            new points at clients, or with labels at the server.
     """
     learner = network(public_loss="soft_cross_entropy")
     check_answers(learner, "predict_proba")

@@ -1,4 +1,4 @@
-"""FedBuff: asynchronous FedAvg, whose server waits for a buffer of arrivals.
+"""FedBuff: asynchronous FedAvg, whose server steps once a buffer of updates is full.
 
 `concurrency` clients train at a time, each from the model that the server had when it began; a client that is
 done is replaced at once. A round is one server step, after cohort_size arrivals (the paper's buffer size K):
@@ -6,12 +6,12 @@ done is replaced at once. A round is one server step, after cohort_size arrivals
     delta_k = w_k - w^(v),    w <- w + eta_g mean_k p_k (1 + t - v)^-a delta_k
 
 with v the number of server steps before client k began, t the number before this step, eta_g
-`training.server_learning_rate` and a `staleness_exponent`. A stale change is scaled down, and its weight p_k
-is not. Clients train on given labels, at the learning rate of the round in which they began. Running
-statistics are treated like parameters.
+`training.server_learning_rate` and a `staleness_exponent`. Staleness scales down a change, but not its weight
+p_k. Clients train on given labels, at the learning rate of the round in which they began. Running statistics
+are treated like parameters.
 
-Clients arrive in simulated time, by the section `clock` of a config (docs/time.md). In rounds that are played
-by hand nobody is late, and a round is FedAvg's.
+Clients arrive in simulated time, by the section `clock` of a config (docs/time.md). Runs without a clock are
+refused. If `round` is called directly, no change is stale, and a round is FedAvg's.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def _buffered(
 
 
 class Start(NamedTuple):
-    """Beginning of one client's work, or of that of a round's clients [K].
+    """Start of one client's work, or of a round's clients, [K, ...].
 
     Fields:
-        model: the model of that round.
-        staleness: int32, number of server steps since then.
-        scale: float32, factor of its model change.
+        model: the model that the client trains from.
+        staleness: int32, number of server steps since it began.
+        scale: float32, factor on its model change.
     """
 
     model: nnx.State
@@ -133,7 +133,7 @@ class StoredModels(Hook):
         return state._replace(memory=_with_model(state.memory, state.model, jnp.int32(slot)))
 
     def send(self, state: ServerState, cohort: Cohort, communication: Communication) -> Start:
-        """Return the start of each client of the round; that of a padding client is any."""
+        """Return the start of each client of the round; a padding client's start is arbitrary."""
         done = int(state.round)
         version = {}
         if self._arrivals:

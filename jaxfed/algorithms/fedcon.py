@@ -116,7 +116,7 @@ def fedcon(
         average: alpha in [0, 1], weight that a client's average keeps in a step.
 
     Raises:
-        UsageError: a network with another head, or clients that keep their optimizers.
+        UsageError: the network has another head, or clients keep their optimizers.
 
     Cost: a step has one pass with gradients and one without over two views. The server has three networks,
     each client keeps one and a predictor.

@@ -55,7 +55,7 @@ _STEPS, _RATE, _MOMENTUM, _DECAY = 100, 1.0, 0.9, 0.9
 @method(
     title="FedDB",
     cites="Zhu, Liu, Wu, Tang, Tang, Niu, Su, IJCAI 2024",
-    leaves="its model's change, and q_k, C numbers",
+    leaves="its model's change, and its mean prediction (C numbers)",
     on_network=True,
     pseudo_label="unlabeled",
     labels_at=EVERYWHERE,

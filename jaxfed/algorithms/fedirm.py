@@ -1,4 +1,4 @@
-"""FedIRM: clients without labels match how others' classes relate.
+"""FedIRM: on unlabeled examples, models match the class relations of labeled ones.
 
 A relation matrix has a row for each class c: the mean logits of its examples, softened.
 
@@ -115,7 +115,7 @@ def fedirm(
         passes: T, the number of passes with dropout.
 
     Raises:
-        UsageError: clients that keep their optimizers.
+        UsageError: clients keep their optimizers (`training.client_optimizer`).
 
     Cost: a step has one forward and backward pass and 1 + T forward passes; a round, one forward pass over
     a client's data. The state has one more model for each client.

@@ -1,4 +1,4 @@
-"""FedLoKe: a model that stays at a client teaches one that travels.
+"""FedLoKe: each client's resident model and the shared model teach each other.
 
 Client k keeps a resident model v_k. In a round it receives w, and trains both from
 
@@ -72,7 +72,7 @@ def fedloke(
         rampup_rounds: T_u; 0: full weight from the first round on.
 
     Raises:
-        UsageError: clients that keep their optimizers.
+        UsageError: clients keep their optimizers (`training.client_optimizer`).
 
     Cost: twice FixMatch's; the state has one more model for each client.
     """

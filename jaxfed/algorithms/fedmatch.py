@@ -1,4 +1,4 @@
-"""FedMatch: a part of the model for labels and one for consistency, labels at clients or at the server.
+"""FedMatch: one part of the model learns from labels, the other from consistency.
 
 Parameters are a sum theta = sigma + psi. Labels train sigma, unlabeled examples train psi; the other part
 is held fixed (sigma*, psi*). With x in B_L, u in B_U, p = softmax(f_{sigma* + psi}(u)):
@@ -144,7 +144,7 @@ def fedmatch(
         l1_weight: lambda_L1, weight of the sum of |psi|, which makes psi sparse.
         confidence: tau, confidence from which an unlabeled example counts.
         num_helpers: H >= 1, number of helpers of a client.
-        helper_interval: helpers are sent in every so many-th round.
+        helper_interval: helpers are sent once in this number of rounds.
         psi_threshold: entries of psi up to this are 0 where it is sent and evaluated; 5e-6 in the code.
         delta_threshold: entries that a client changed by no more are not sent; 5e-5 in the code.
 

@@ -106,8 +106,8 @@ def fedmd(
         sums: how the server adds scores.
 
     Raises:
-        UsageError: networks without scores; in `init`, no public examples or labels of other classes, new
-            points at clients, labels at the server.
+        UsageError: networks have no scores; `init` gets a federation without public examples, with public
+            labels of other classes, with new points at clients, or with labels at the server.
     """
     parts = FedMD(
         *(network, public, public_labels, num_classes, subset),

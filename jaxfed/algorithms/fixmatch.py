@@ -1,4 +1,4 @@
-"""FixMatch: sure labels of weak views train strong views, as the clients' loss in FedAvg or FedProx.
+"""FixMatch: confident labels of weak views are targets for strong views, within FedAvg or FedProx.
 
     w_k <- w;  E epochs of  w_k <- w_k - eta grad [ l_FixMatch(w_k; B_L u B_U) + mu / 2 |w_k - w|^2 ]
     mean as FedAvg

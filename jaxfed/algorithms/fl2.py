@@ -61,7 +61,7 @@ _TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
 @method(
     title="(FL)^2",
     cites="Lee, Le, Shin, Lee, NeurIPS 2024",
-    leaves="its model's change, and tau_k",
+    leaves="its model's change, and its mean confidence",
     on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),

@@ -51,7 +51,7 @@ def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> 
         steps: b, local steps of a round; fits of estimators are one whatever their number.
 
     Raises:
-        UsageError: in `init`, new points at clients, labels at the server.
+        UsageError: `init` gets a federation with new points at clients, or with labels at the server.
     """
 
     def init(key: jax.Array, federation: Federation) -> LocalState:

@@ -1,4 +1,4 @@
-"""Trained network: its own labels, which XCLP on its features is compared with.
+"""Trained network: its own predictions, the baseline for XCLP on its features.
 
     label_i = argmax_c f(x_i)_c,    f the model whose features x are
 

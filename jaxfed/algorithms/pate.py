@@ -1,4 +1,4 @@
-"""PATE: a student of a noisy vote of teachers.
+"""PATE: a student learns labels of public examples from a noisy vote of teachers.
 
 N. Papernot, M. Abadi, U. Erlingsson, I. Goodfellow, K. Talwar. "Semi-supervised Knowledge Transfer for Deep
 Learning from Private Training Data". ICLR 2017 (arXiv 1610.05755). Clients' models are teachers. For a
@@ -105,7 +105,8 @@ def pate(
     `test_accuracy` is the student's; `train_accuracy` on all clients' labels, which it never saw.
 
     Raises:
-        UsageError: in `init`, no public examples, new points at clients, labels at the server.
+        UsageError: `init` gets a federation without public examples, with new points at clients, or with
+            labels at the server.
     """
     student = server_learner._replace(alone="the student")
 
@@ -196,8 +197,8 @@ def noisy_vote(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels L, int32 [U], by a noisy vote of the teachers, and their weights.
 
-    `votes` are int32 [K, U], `voters` int32 [K], -1 for a row without a teacher. L is the smallest of equal
-    classes, and -1 with weight 0 where nobody votes.
+    `votes` are int32 [K, U], `voters` int32 [K], -1 for a row without a teacher. Ties go to the smallest
+    class. Where nobody votes, L is -1 with weight 0.
     """
     sent = votes[voters >= 0]
     num_values = num_classes + (sent < 0).any(axis=1).astype(int)

@@ -3,9 +3,9 @@
     A_ij = cos(v_i, v_j),  B = k largest of each row (not its own),  W = D^-1/2 (B + B^T) D^-1/2,
     Z = (I - alpha W)^-1 Y.
 
-A baseline of Section 4.1 of XCLP (Scott, Yeo, Lampert, TMLR 2023): its lines 7 to 10, 15 and 16, with the
-exact cosine in place of the estimate. All data leave their clients, so it is not a federated method but the
-bound that XCLP estimates.
+A baseline of Section 4.1 of XCLP (Scott, Yeo, Lampert, TMLR 2023): lines 7 to 10, 15 and 16 of Algorithm 1,
+with the exact cosine in place of the estimate. All data leave their clients, so it is not a federated method
+but the bound that XCLP estimates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ProxyFL: the classifier's rows stand for classes, as proxies.
+"""ProxyFL: the rows of the classifier serve as proxies of the classes.
 
 The server aggregates as in FedAvg, and then tunes the classifier's rows W_c against the clients' rows w_mc:
 
@@ -103,7 +103,7 @@ def proxyfl(
         tuning_rate: eta, learning rate of these steps.
 
     Raises:
-        UsageError: a network with another head.
+        UsageError: the network has another head.
 
     Cost: FixMatch's, plus a forward pass over each weak view and, each round, one over a client's data. The
     server computes Q C^2 D per client.

@@ -1,4 +1,4 @@
-"""SCAFFOLD: client drift corrected.
+"""SCAFFOLD: control variates correct client drift.
 
     w_k <- w;  K_k steps of  w_k <- w_k - eta (grad l(w_k; batch) - c_k + c)
     c_k+ = c_k - c + (w - w_k) / (K_k eta)                               (the paper's option II)
@@ -9,7 +9,7 @@ those with an example. Clients keep c_k. eta_g is the server optimizer's rate. c
 under plain SGD, where weight decay counts as part of the loss; with momentum or an adaptive optimizer it is
 not. The paper's option I, the gradient at w over all the client's examples, is left out.
 
-An upload is twice FedAvg's. A client receives w and c.
+An upload is twice as large as FedAvg's. A client receives w and c.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def twinsight(
         temperature: T of SimCLR's loss.
 
     Raises:
-        UsageError: a network with another head.
+        UsageError: the network has another head.
 
     Cost: twice FixMatch's, in computation and in bytes; thresholds take one forward pass over a client's
     data in each round.

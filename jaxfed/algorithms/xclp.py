@@ -1,4 +1,4 @@
-"""XCLP: one graph over all clients' points.
+"""XCLP: label propagation over one graph of all clients' points.
 
     H = Hamming distances of sign(Pi V),  W = normalized kNN graph of cos(pi H / L),
     Z = (I - alpha W)^-1 Y,  label_i = argmax_c Z_ic.
@@ -6,9 +6,9 @@
 Protocols hide codes and label sums: the server then gets H and sums under masks (`xclp.hamming`,
 `xclp.row_sums`). The method itself is `jaxfed.xclp`; this file gives it a cohort.
 
-With `late_fraction` so large a share of each client's unlabeled points is no part of the graph: they come
+`late_fraction` is the share of each client's unlabeled points that are not in the graph: they come
 after it is made, and are labeled by their nearest codes in it (`jaxfed.xclp.later_points.out_of_sample`).
-Their codes leave the client, too; where steps are protocols, what these show of points of the graph.
+Their codes leave the client, too. With protocols, the late points show what points of the graph show.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def late_points(labels: np.ndarray, fraction: float, client: int, key: jax.Array
 def without_late(
     vectors: list[np.ndarray], labels: list[np.ndarray], late: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the points that are in time; no copy if all are."""
+    """Return the points without the late ones; no copy if none is late."""
     if not any(own.any() for own in late):
         return vectors, labels
     return (

@@ -45,7 +45,7 @@ class Attachment(Protocol):
         ...
 
     def begin(self) -> None:
-        """Prepare the workdir, which is there now."""
+        """Prepare the workdir, which exists by now."""
         ...
 
     def observe(self, observed: Observed) -> None:
@@ -82,7 +82,7 @@ def conduct(
         progress: entered; told of all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
-        attach: makes what observes the rounds and measures something else, such as an audit.
+        attach: makes an observer of the rounds that adds results of its own, such as an audit.
         given: `KEY=VALUE` overrides of the user, which the data must leave something to say
             (`Simulation.check_given`).
         make: makes a method's algorithm, as `make_algorithm`, which is the default.

@@ -1,4 +1,4 @@
-"""Evidence of an attacker: what it asks about, and the answers of a round's messages.
+"""Evidence of an attacker: the examples that it asks about, and a round's answers for them.
 
 Targets of membership inference are labeled examples of clients, the members, and as many held-out ones. Each
 member is matched with a held-out example of the same class. Otherwise the class alone would separate them, as

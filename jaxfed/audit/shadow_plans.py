@@ -60,9 +60,9 @@ class ShadowPlan(NamedTuple):
 
     Fields:
         identity: cache key, equal for methods with equal shadows.
-        rounds: number of rounds after which there are other shadows.
+        rounds: number of rounds until the shadows change.
         train: federation, targets, is_in; observed, key -> round -> `Shadows`.
-        what: the models, for display.
+        what: description of the models, for display.
     """
 
     identity: str

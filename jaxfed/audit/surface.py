@@ -62,12 +62,12 @@ from jaxfed.xclp import (
 from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines, matrix_over_cosines
 from jaxfed.xclp.one_shot.transduction import client_arrays
 
-# The states before and after a round, its cohort and key -> its views, or its instructions.
+# Functions of the states before and after a round, its cohort and its key.
 Views = Callable[[Any, Any, Cohort, jax.Array], list[View]]
 Instructions = Callable[[Any, Any, Cohort, jax.Array], list[Instruction]]
 
 STUDENT = "student"  # PATE's message that all parties have
-_THE_ONE = np.zeros(1, np.int32)  # client of a learner that is alone
+_THE_ONE = np.zeros(1, np.int32)  # the only client of a learner at the server
 
 
 class Surface(NamedTuple):
@@ -206,7 +206,7 @@ def _dsfl(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) -
 def _dsfl_told(
     given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
 ) -> list[Instruction]:
-    """Steps before a client answers: to distill what the last round told, and to update."""
+    """Steps before a client answers: distill the last round's targets, then update on its own labels."""
     nothing = np.full(len(given.public), ABSTAINED, np.int32)
     told = nothing, before.weight, before.soft
     return [
@@ -231,7 +231,7 @@ def _fedmd(given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array) 
 def _fedmd_told(
     given: Any, before: Any, after: Any, cohort: Cohort, key: jax.Array
 ) -> list[Instruction]:
-    """A transfer first, then every round to digest and revisit."""
+    """A transfer at first, then in each round the steps digest and revisit."""
     parts = FedMD(**vars(given))
     # Recomputed: no state has these scores.
     told, _ = parts.communicated(before, arranged(cohort), key, Communication())

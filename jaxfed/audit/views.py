@@ -179,8 +179,8 @@ def _seen(sent: np.ndarray, summed: bool) -> np.ndarray:
 class ParameterViews:
     """Views of messages that are parameters: answers are predictions by them.
 
-    Gradients are those of the predictions' cross-entropy by all numbers of the message: parameters, running
-    statistics, prototypes.
+    Gradients are those of the predictions' cross-entropy with respect to all numbers of the message:
+    parameters, running statistics, prototypes.
 
     Args:
         classifier: classification by a message.
@@ -191,7 +191,7 @@ class ParameterViews:
         self._norms = jax.jit(_gradient_norms(classifier))
 
     def __call__(self, message: str, client: Sequence[int], seen: Sequence[Any]) -> View:
-        """Return the view of a message, one of `seen` from each client."""
+        """Return the view of a message; `seen` has one from each client."""
 
         def answers(x: np.ndarray) -> np.ndarray:
             asked = (partial(self._probabilities, one) for one in seen)

@@ -130,13 +130,14 @@ class Course(NamedTuple):
     Fields:
         one_shot: one round labels everything the cohort holds; a second would repeat it (`rounds_of`).
             `@method(one_shot=True)` sets it.
-        stage_1: number of first rounds on given labels alone, as FedAvg's. The state after the last one is
+        stage_1: number of first rounds, on given labels alone, as in FedAvg. The state after the last one is
             evaluated in any case, since compared methods begin to pseudo-label there
             (`jaxfed.federation.rounds.is_judged`).
-        has_stage_2: later rounds are others, so that there has to be one (`check_rounds`).
-        needs_labels: clients without labels have nothing to do in stage 2 either, so that none of them need
+        has_stage_2: True if later rounds differ; at least one of them is then required (`check_rounds`).
+        needs_labels: True if clients without labels have nothing to do in stage 2 either, so they need not
             take part (`jaxfed.federation.sampling`). With labels at the server that is every client.
-        asynchronous: how clients arrive whose server does not wait for all of a cohort; None: it does.
+        asynchronous: asynchronous rounds, in which the server does not wait for a whole cohort; None: the
+            server waits.
         check_participation: for a method whose guarantee depends on how clients take part, raises a
             `UsageError` for a run with other cohorts or rounds (`jaxfed.federation.rounds.cohorts_of`).
     """
@@ -183,7 +184,7 @@ class FederatedAlgorithm(NamedTuple):
 
     `predict(state, x)`, of a method that trains a model, returns its probabilities of the classes.
 
-    `course` says how its rounds differ and what they require, `outputs` what a run writes of its states.
+    `course` has the differences between its rounds and their conditions, `outputs` what a run writes.
 
     `sides()` returns the method's server and client for a network (`jaxfed.federation.sides`); None: it runs
     in one process alone, as a method does that is not declared `on_network`.

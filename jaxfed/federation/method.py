@@ -1,6 +1,6 @@
 """Declaration of a method at its factory: the one place that reports, tables, pages and checks read.
 
-    @ALGORITHMS.register("fedprox")         # for a method outside jaxfed; its own are listed in ALGORITHMS
+    @ALGORITHMS.register("fedprox")         # for a method outside jaxfed; jaxfed's own are listed
     @method(title="FedProx", cites="Li et al., MLSys 2020", leaves="its model's change", weighting="uniform")
     def fedprox(*, training: Training, mu: NotNegative = 0.01, pseudo_label: str = "none"): ...
 

@@ -173,12 +173,12 @@ def odd(federation: Federation) -> Federation:
 
 
 def _renamed(labels: Any, to: np.ndarray) -> Any:
-    """Labels, -1 among them, by other names; None stays."""
+    """Rename the classes of labels; -1 and None stay."""
     return None if labels is None else np.where(labels >= 0, to[labels], labels).astype(np.int32)
 
 
 def _reordered(leaf: Any, to: np.ndarray) -> Any:
-    """An array whose axes of one entry a class have the order of the other names."""
+    """Reorder an array along its axes with one entry per class, for renamed classes."""
     for axis, size in enumerate(leaf.shape if isinstance(leaf, jax.Array | np.ndarray) else ()):
         if size == len(to):
             leaf = jnp.take(leaf, np.argsort(to), axis)
@@ -354,7 +354,7 @@ class MethodChecks:
         assert_equal(before.model, after.model, rtol=1e-6, atol=1e-20)
 
     def test_renamed_classes_have_their_predictions(self) -> None:
-        """Classes with other names, and a first state with its classes in their order, change names alone.
+        """Renaming the classes, in data and first state, changes nothing but their names in predictions.
 
         A method whose noise is drawn class by class, or whose ties go to the first class, sets this to None.
         """

@@ -86,7 +86,7 @@ def _labels_with(
     new_x: np.ndarray,
     new_y: np.ndarray,
 ) -> np.ndarray:
-    """The labels by a client with other examples in its labeled rows."""
+    """Return a client's labels of U after its labeled rows are replaced by other examples."""
     own, x, y = y >= 0, x.copy(), y.copy()
     x[own], y[own] = new_x, new_y
     return labels_of(Cohort(np.asarray([client], np.int32), x[None], y[None], mask[None]))

@@ -120,7 +120,7 @@ class LabelPrivacy:
         """Return the noisy release of labels int32 [n], -1 for none, as class indicators bool [n, C].
 
         Args:
-            labels: of one client.
+            labels: one client's labels.
             rows: r.
             num_classes: C.
             draw: source of the noise.
@@ -132,7 +132,7 @@ class LabelPrivacy:
         return xor_mechanism.release(marks, self.epsilon, bits, draw, condition=self.condition)
 
     def votes(self, total: np.ndarray, number: int, rows: int) -> np.ndarray:
-        """Return n_hat, float32 [U, C], of the sum of so many noisy marks, int32 [U, C]."""
+        """Return n_hat, float32 [U, C]; `total` is the sum of `number` clients' noisy marks, int32 [U, C]."""
         num_classes = total.shape[1]
         if self.release == "xor":
             bits = BITS_A_ROW * rows

@@ -192,7 +192,7 @@ class _Simulated:
         return server_round(self.settings, self, state, cohort, key)
 
     def turn(self, state: FedCTState, cohort: Cohort, key: jax.Array) -> Turn:
-        """The turns of all clients of the cohort at once; noise is drawn by their numbers."""
+        """Run the turns of all clients of the cohort at once; a client's number selects its noise."""
         fit_key, *_ = jax.random.split(key, 3)
         return client_turn(
             self.settings,

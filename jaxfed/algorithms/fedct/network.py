@@ -2,10 +2,10 @@
 
     step     the server sends                    client j replies
     "turn"   `turn_form`: L, weights, r, key     `reply_form`: its answers, unless they are summed under masks
-    others   a letter of a session under masks   its frames (`jaxfed.secure.session.network.exchanges`)
+    others   messages of a masked sum            its replies (`jaxfed.secure.session.network.exchanges`)
 
-Answers are labels, or the bits of the XOR mechanism (`jaxfed.algorithms.fedct.messages`). Besides, a client
-says whether it has answers, whether its learner failed, and the metrics of its fit.
+Answers are labels, or the bits of the XOR mechanism (`jaxfed.algorithms.fedct.messages`). A client also
+reports whether it has answers, whether its learner failed, and the metrics of its fit.
 
 The server has no model. What it can measure is the labels of U that clients agree on; the accuracy of a
 client's model is the client's to measure. A client keeps its model, and answers one message at a time. Its
@@ -15,7 +15,7 @@ turn to the last exchange of that round's session. Noise on labels comes from th
 generator, so nobody else can remove it; in a simulation it comes from the seed, and there a run over a
 network with noise differs.
 
-Simulations need nothing of this file. It knows no transport: `jaxfed.federation.sides.Ask` is what sends.
+Simulations do not use this file. It is independent of the transport: `jaxfed.federation.sides.Ask` sends.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class RemoteClients:
     def session(
         self, ids: Sequence[int], partners: int, round_number: int, attendance: Attendance | None
     ) -> Iterator[RemoteSession]:
-        """Open a session of letters, which ends with an exchange of its own."""
+        """Open a session, whose messages `ask` sends; it ends with an exchange of its own."""
         del attendance
         carry = exchanges.carried(self.ask, ids, {"round": round_number})
         role = SPARSE_VOTES if 0 < partners < len(ids) - 1 else VOTES

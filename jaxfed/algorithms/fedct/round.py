@@ -80,7 +80,7 @@ class CoTraining:
     privacy: LabelPrivacy
 
     def marks(self, labels: np.ndarray, client: int, rows: int, draw_of: DrawOf) -> np.ndarray:
-        """Return what leaves a client of labels int32 [n]: class indicators bool [n, C], or noisy ones."""
+        """Return what a client sends for labels int32 [n]: class indicators bool [n, C], maybe noisy."""
         if not self.privacy.has_noise:
             return one_hot(labels, self.num_classes)
         rows = rows or len(self.public)
@@ -149,7 +149,7 @@ def client_turn(
     *,
     neighbor_key: jax.Array | None = None,
 ) -> Turn:
-    """Lines 3 to 6 at the clients of a cohort; the others change nothing for a client.
+    """Run lines 3 to 6 at the clients of a cohort; a client's result does not depend on the others.
 
     Args:
         settings: of the method.
@@ -157,8 +157,8 @@ def client_turn(
         cohort: the clients with their examples.
         message: from the server.
         fit_key: typed, the round's; a learner draws a client's numbers by the client's number.
-        draw_of: sources of noise; whoever knows a client's can remove its noise.
-        neighbor_key: typed; r is estimated by it if the message has none.
+        draw_of: client -> source of its noise; a party that knows the source can remove the noise.
+        neighbor_key: typed; key of the estimate of r, if the message has no r.
     """
     fit, labels = _fitted(settings, model, cohort, message, fit_key)
     voters, rows = speaking(fit.client_id, labels), message.rows
@@ -311,7 +311,7 @@ def _agreed_under_masks(
 
 
 def _of_total(settings: CoTraining, total: np.ndarray, number: int, rows: int) -> Agreed:
-    """The consensus of so many clients' marks, of their sum int32 [U, C]."""
+    """Return the consensus by the sum, int32 [U, C], of this number of clients' marks."""
     if settings.privacy.has_noise:
         total = settings.privacy.votes(total, number, rows or len(settings.public))
     return largest_share(jnp.asarray(total), threshold=settings.voting.least_share)

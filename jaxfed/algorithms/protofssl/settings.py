@@ -1,8 +1,8 @@
 """Ingredients and settings of ProtoFSSL.
 
 `PrototypeTask(num_classes=10, max_labels=federation.max_labels)` has the classes and the network, in addition
-to the training specification. The others are settings by concern; defaults are its Table 5, and their fields
-are keywords of `protofssl`.
+to the training specification. The other classes group settings by concern. Their fields are keywords of
+`protofssl`; defaults are those of the paper's Table 5.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
         taken = _pseudo_labels_taken(config, name)
         # A source's settings are in a section, mostly of its own name, which may also be a method's.
         unread -= {SECTION_OF.get(source, source) for source in taken}
-        unread |= {"learner", "xclp.late_fraction"}  # which is of the one-shot method alone
+        # `xclp.late_fraction` is read by the one-shot method alone.
+        unread |= {"learner", "xclp.late_fraction"}
         unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
         of_training = {*methods.unread_keys(config, name), *needed.ignores}
     else:
@@ -92,7 +93,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
 
 
 def keys_seen_by(config: ConfigDict, name: str) -> dict[str, tuple[str, Any]]:
-    """Return the result of `seen_by` by the keys of the config that the user writes.
+    """Return the result of `seen_by` under the keys that the user writes in the config.
 
     Returns:
         Key -> its name common to all methods, and its value: `fedprox.training.epochs` is
@@ -160,7 +161,7 @@ def check_given(
     Args:
         config: the config without the overrides, such as a file's, with references between keys.
         overrides: `KEY=VALUE`, as the user gave them; the config with them is already checked.
-        command: the entry, which may read a section of its own (`Section.reader`).
+        command: the command that runs; it may read a section of its own (`Section.reader`).
 
     Returns:
         The overrides that change something; with some data one of them may still have no effect

@@ -22,7 +22,7 @@ larger one, and the remaining examples are unused (FedCT, Appendix C.5: varying 
 fixed).
 
 A key of the section `federation` is a field of a scheme, of `Sizes` or of `Labels`: its rule and its meaning
-are defined there. A scheme from outside has its fields in a section of its name.
+are defined there. A registered scheme from outside jaxfed has its fields in a section of its name.
 """
 
 from __future__ import annotations

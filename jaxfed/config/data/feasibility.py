@@ -60,7 +60,7 @@ def check_dealt(dataset: Dataset, config: ConfigDict, federation: Federation) ->
 
 
 def check_memory(config: ConfigDict, federation: Federation, num_features: int) -> None:
-    """Refuse numbers of which one array exceeds the memory, before steps are compiled and measured."""
+    """Refuse settings for which a single array exceeds the memory, before any step is compiled."""
     clients, public = config.cohort_size or federation.num_clients, len(federation.public)
     what = f"{clients} clients' labels of them"
     require(4 * clients * public, what, key="config.federation.public_size", value=public)

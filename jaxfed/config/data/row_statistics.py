@@ -24,7 +24,7 @@ _VALIDATION = "dataset.validation_fraction"
 def _statistics(config: ConfigDict, dataset: Dataset) -> Iterator[tuple[str, str, str]]:
     """Yield the key that causes each kind of statistics, these in words, and what to write to avoid them.
 
-    Without the last they are allowed, and an epsilon does not cover them.
+    If the last is empty the statistics are allowed, and no epsilon covers them.
     """
     wanted, encoder = config.preprocessing, dataset.encoder
     if wanted.kind == "standardized":

@@ -1,4 +1,4 @@
-"""Schemes by class: weights of the classes at the clients. Schemes by owner: a column names each client."""
+"""Schemes: by class, with weights of classes at clients; by owner, with a column of each example's client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxfed.data.partitioning.scheme import Owners, OwnerScheme, Scheme
 from jaxfed.errors import UsageError
 from jaxfed.settings import Allowed, Count, Positive, Share
 
-_MAX_DRAWS = 1000  # of a pair of clients
+_MAX_DRAWS = 1000  # for one pair of clients
 
 FEDMATCH_TABLE: tuple[tuple[float, ...], ...] = tuple(
     tuple(

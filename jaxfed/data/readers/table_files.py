@@ -113,7 +113,8 @@ def _files_in(folder: Path) -> list[Path]:
         sorted(file for file in folder.glob(f"*{ending}") if file.is_file())
         for ending in ARROW_ENDINGS
     )
-    return parquet or [file for file in arrow if not file.name.startswith("cache-")]  # of a map
+    # `Dataset.map` of Hugging Face leaves its caches beside the data.
+    return parquet or [file for file in arrow if not file.name.startswith("cache-")]
 
 
 def _split_folders(folder: Path) -> list[Path]:
@@ -132,8 +133,8 @@ class TableFiles:
         counts: rows of each file.
         num_train: rows of the training split, those for validation last.
         num_validation: number of these.
-        names: of the columns; their places if a CSV file has no header.
-        has_header: False for these.
+        names: names of the columns; their places if a CSV file has no header.
+        has_header: False for CSV files without a header.
         types: of the columns.
         features: description of each column by Hugging Face's `datasets`; {} without one.
         delimiter: of the cells in a line of text.

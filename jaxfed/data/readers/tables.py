@@ -170,7 +170,7 @@ class Table(TableFiles):
         return list(map(str, names)) if isinstance(names, list) else []
 
     def texts(self, place: int, names: Sequence[str] = ()) -> list[str]:
-        """The cells of a column, "" where missing; numbers of classes by these names."""
+        """The cells of a column, "" where missing; class numbers are replaced by `names`, if given."""
         if self.kinds[place] not in ("number", "text"):
             raise self.unfit(place, "has neither integers nor names")
         found: list[str] = []
@@ -338,7 +338,7 @@ def _clients(table: Table, place: int) -> np.ndarray:
 
 
 def _names_of_files(table: Table) -> np.ndarray:
-    """str [n], the name of each training row's file without its ending; validation rows have any."""
+    """str [n], the name of each training row's file without its ending; arbitrary for validation rows."""
     files = table.files[: len(table.splits.train) - table.splits.num_validation]
     names = [file.name.removesuffix(".gz").rpartition(".")[0] for file in files]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -102,7 +102,7 @@ def adult(folder: Path) -> Dataset:
     train, test = (_table(folder, [name], _ADULT) for name in ("adult.data", "adult.test"))
 
     def replaced(name: str, most: float) -> Column:
-        """A column of numbers whose largest value stands for all above."""
+        """Return a column of numbers whose largest value, which means this much or more, becomes the mean."""
         values = numbers(train[1][name])
         mean = most if values is None else float(values.mean())
         return Column(name, replaced=((most, mean),))

@@ -29,10 +29,10 @@ class Selected(NamedTuple):
 
     Fields:
         state: after the last finished round.
-        best: of the state that is best by `dataset.validation_measure`, what evaluation reads
+        best: the best state by `dataset.validation_measure`, reduced to what evaluation reads
             (`Outputs.evaluated`); () for a method that does not validate.
         validation_accuracy: the measure of `best`; -1 before the first.
-        round: of `best`.
+        round: number of the round of `best`.
     """
 
     state: ServerState
@@ -77,7 +77,7 @@ class Selected(NamedTuple):
 def validated(
     algorithm: FederatedAlgorithm, state: ServerState, federation: Federation, measure: str | None
 ) -> Metrics:
-    """Return a method's metrics on the validation examples, among them the measure, if there is a given one.
+    """Return a method's metrics on the validation examples, including the measure if one is given.
 
     "auroc" is the area under the ROC curve: for two classes that of the second class, for more the mean over
     one-versus-rest areas.
@@ -109,12 +109,12 @@ class Plan(NamedTuple):
     """Rounds of a method, and when their states are measured.
 
     Fields:
-        sampling: of the cohorts.
-        rounds: their number.
+        sampling: settings by which cohorts are drawn.
+        rounds: number of rounds.
         evaluate_every: evaluate the state every so many rounds; 0: after the last one only.
         evaluate_test: evaluate it on the test examples too, as `round_test_accuracy`; selects nothing.
-        measure: of the validation examples, which selects the state; None: accuracy, if it is measured.
-        schedule: of the rounds in simulated time; None: there is none.
+        measure: measure on validation examples that selects the state; None: accuracy, if it is measured.
+        schedule: schedule of the rounds in simulated time; None: no simulated time.
     """
 
     sampling: Sampling | ConfigDict
@@ -151,12 +151,12 @@ def method_rounds(
     observe: Callable[[Played], None] = lambda played: None,
     at_end: Callable[[ServerState, Federation], Metrics] | None = None,
 ) -> Generator[Measured]:
-    """Play and measure a method's rounds, the last time where it diverges.
+    """Play and measure a method's rounds; a round that diverges is the last one.
 
     Args:
         algorithm: the method.
         federation: its clients.
-        plan: of the rounds.
+        plan: number of rounds, cohorts and measurements.
         seed: determines all randomness.
         finished: number of rounds that were played before.
         resumed: returns the states after them, given others of their form; None: begin with the first.

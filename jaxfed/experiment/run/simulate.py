@@ -44,8 +44,8 @@ class Simulated:
     Attributes:
         algorithm: the method.
         federation: the clients.
-        state: the state that validation selected; the last one if the method does not validate. Of many
-            clients' states it has those that evaluation reads.
+        state: the state that validation selected, without what evaluation does not read
+            (`Outputs.evaluated`); the last one if the method does not validate.
         last_state: after the last round.
         metrics: final metrics of `state`: `test_accuracy` and others.
         records: one for each round: `round`, `seconds` including evaluation, the round's metrics, and those

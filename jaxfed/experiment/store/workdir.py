@@ -62,7 +62,8 @@ _FREE = tuple(
 _OF_A_NETWORK = "deployment."  # limits of waiting; no result depends on them
 _PREPROCESSING, _DATA, _DELETED = "preprocessing", "data.json", ".deleted.json"
 _PREDICTIONS = "predictions"
-ATTACHED = ("audit",)  # folders of what observes a run and adds results, FOLDER/FOLDER.json
+# Folders of observers that add results (`jaxfed.api.conduct`), to FOLDER/FOLDER.json.
+ATTACHED = ("audit",)
 TRACKING, TENSORBOARD, NETWORK = "tracking.jsonl", "tensorboard", "network.json"
 _OWN = (
     *(_SUMMARY, _METRICS, _PARTITION, _CHECKPOINTS, _PREPROCESSING, _STATES, _PREDICTIONS),

@@ -4,7 +4,7 @@ WORKDIR/tracking.jsonl has the experiment's id and a line for each round that tr
 resumed run continues each tracked run after the last such round. Rounds that metrics.jsonl has and a
 tracker lacks are logged first, so a tracker that is new to an unfinished experiment receives all of it. A
 process that is killed between a tracker's call and that line logs this one round again when it resumes.
-What a library holds back in memory at that instant is lost to it; TensorBoard holds nothing back.
+Numbers that a library has only buffered in memory by then are lost; TensorBoard buffers none.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class Clock:
     """Speeds and availability of clients, over-selection and deadline; off if `seconds_per_example` is 0.
 
     Attributes:
-        seconds_per_example: simulated seconds of the median client for an example; 0: no simulated time, and
-            the others have their defaults.
+        seconds_per_example: simulated seconds of the median client for an example; 0: no simulated
+            time, and no other key of the clock may be set.
         seconds_per_round: simulated seconds of the median client for the communication of a round.
         speed_spread: sigma of the lognormal distribution of both over clients; 0: equal speeds.
         availability: 'always', 'diurnal' (a window of each day), or a CSV file of client,from,to in seconds.

@@ -1,4 +1,4 @@
-"""A network run and its simulation: the clients that left it are left out, and the two workdirs compared."""
+"""Comparison of a network run with its simulation, in which clients that left the network are left out."""
 
 from __future__ import annotations
 

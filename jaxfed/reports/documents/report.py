@@ -47,7 +47,7 @@ from jaxfed.reports.tables.sweep_tables import beside_tables, family_tables, oth
 from jaxfed.reports.tables.tables import Table
 from jaxfed.reports.tables.target_table import target_table
 
-# A run, and a function: folder, parts of a name -> file name -> further tables and pictures of the run.
+# Function of a run, and of a function that makes file names (folder, parts of a name -> file name).
 Added = Callable[[Run, Callable[..., str]], Sequence[Table | Picture]]
 
 
@@ -68,7 +68,7 @@ def write_report(
         workdirs: of `launch.run` or `launch.sweep`, or folders that contain some at any depth.
         out: output folder; `report` in the first workdir if not given.
         target: accuracy in [0, 1]; each run gets a table of what its methods take to it.
-        added: further tables and pictures of a run, of what was attached to it.
+        added: function that returns further tables and pictures of a run, such as those of its audit.
 
     Returns:
         The path of report.html.

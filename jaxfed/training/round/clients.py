@@ -156,7 +156,7 @@ class CohortClients:
     def stored(self, state: ServerState, before: ServerState, updates: ClientUpdate) -> ServerState:
         """Return the state with the clients' new states, after a round that began with `before`.
 
-        With local statistics a client keeps the running statistics that it has come to.
+        With local statistics a client keeps its latest running statistics.
         """
         ids, statistics = self.client_id, state.statistics
         if self._keeps_statistics:

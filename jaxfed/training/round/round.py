@@ -161,8 +161,8 @@ def trained(
         received: messages to single clients beside the model (`Messages.send`).
         own: the examples of a server with labels.
         key: typed, of the round's training.
-        rate: float32 scalar, the round's learning rate: no constant of the program, so that programs of one
-            method at several rates are one.
+        rate: float32 scalar, the round's learning rate: an argument, not a constant, so one compiled program
+            serves all rates.
     """
     shared = Shared(state.model, state.control, rate, state.round - parts.first_round(stage))
     updates, trains = clients.updates(state, shared, received, key)

@@ -114,7 +114,7 @@ class DrawnClients(Hook):
 
 @dataclass(frozen=True)
 class AggregateKey(Hook):
-    """Draw the key of an aggregate that is random, `ServerState.optimizer.key`, from the run's.
+    """Draw the key of an aggregate that is random, `ServerState.optimizer.key`, from the run's key.
 
     Attributes:
         stream: its random stream.

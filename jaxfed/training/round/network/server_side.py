@@ -143,7 +143,7 @@ class AskedClients:
     _labels: LabeledByClients
 
     def __init__(self, parts: Parts, stage: ClientStage, ask: Ask, federation: Federation) -> None:
-        """Serve clients such as the federation's, which `ask` reaches, in a stage as theirs."""
+        """Reach clients by `ask`; the federation has the form of their examples, `stage` their programs."""
         self._parts, self._stage, self._ask = parts, stage, ask
         self._example = federation.x.shape[1:], federation.x.dtype
         self._num_examples = () if federation.census is None else federation.census.examples
