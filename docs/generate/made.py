@@ -29,7 +29,7 @@ def methods(root: Path) -> dict[str, str]:
         lines += [f"* **Needs**: {method.needs}"]
         lines += [f"* **Labels at**: {method.labels_at}"]
         lines += [f"* **Leaves a client**: {declared.leaves}"]
-        lines += [f"* **On a network**: {'yes' if declared.on_network else 'no'}"]
+        lines += [f"* **On a network**: {method.on_network}"]
         source = f"../../{method.module.replace('.', '/')}.py"
         lines += [f"* **Source**: [`{method.module}`]({source})", ""]
         lines += ["## Run it", "", "    python -m launch.run --config=CONFIG --workdir=DIR \\"]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.reference import entries
 from jaxfed.federation.method import INGREDIENTS, Method, method_settings, plain
+from jaxfed.training.round.network.server_side import AT_CLIENTS, JOINT
 
 
 def keys_page() -> str:
@@ -95,6 +96,13 @@ class Entry(NamedTuple):
         """Holders of labels that it can learn from."""
         return " or ".join(self.declared.labels_at)
 
+    @property
+    def on_network(self) -> str:
+        """Answer, "yes" or "no"; on a network clients have all labels and label their own examples."""
+        own, sources = self.declared, {*AT_CLIENTS, *JOINT}
+        labels = not isinstance(own.pseudo_label, str) or own.pseudo_label in sources
+        return "yes" if own.on_network and "clients" in own.labels_at and labels else "no"
+
     def cited(self, cites: str) -> str:
         """Return the title with a citation behind it."""
         return f"{self.declared.title} ({cites})" if cites else self.declared.title
@@ -131,9 +139,8 @@ def methods_page(names: Iterable[str] | None = None) -> str:
         keys = ", ".join(f"`{key}`" for key in entry.keys) or "none"
         link = f"[`{entry.name}`](../{entry.module.replace('.', '/')}.py)"
         cited, leaves = entry.cited(entry.declared.cites), entry.declared.leaves
-        place = "yes" if entry.declared.on_network else "no"
-        cells = link, cited, entry.idea, entry.needs, entry.labels_at, leaves, place, keys
-        lines.append(_row(*cells))
+        place = entry.labels_at, leaves, entry.on_network
+        lines.append(_row(link, cited, entry.idea, entry.needs, *place, keys))
     return "\n".join(lines) + "\n"
 
 

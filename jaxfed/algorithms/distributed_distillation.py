@@ -14,7 +14,7 @@ over the clients of the round, so z is exact, not an estimate. FedCT does not st
 is constant unless `training.schedule` makes it decay. (The code released with FedCT averages answers
 and does not train on them.) The loss is `jaxfed.learners.public_loss`, "squared_distance".
 
-An upload is |U| C numbers in float32; as many come back.
+An upload is |U| C numbers in float32, and so is the download.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ local training in epochs.
 
 A rate's schedule counts a client's fits, two a round: `training.schedule_rounds`.
 
-An upload is |d| C numbers in float32; as many come back, and which examples they are of.
+An upload is |d| C numbers in float32. The download has as many, and the indices of d.
 """
 
 from __future__ import annotations

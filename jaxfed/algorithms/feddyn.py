@@ -10,7 +10,7 @@ those with an example. With local steps to a stationary point g_k is the gradien
 point of the rounds is one of the mean of all l_k, however unlike clients are. The mean over S has equal
 weights unless `training.weighting` sets others. The server's optimizer is plain SGD with rate 1.
 
-The server makes h of the models' changes; clients receive w. Messages have FedAvg's bytes.
+The server computes h from the models' changes; clients receive w. Messages have FedAvg's bytes.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ the paper has one network for both sets of classes, which is not built here.
 
 A rate's schedule counts a client's fits, two a round and those of its transfer: `training.schedule_rounds`.
 
-FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. An upload is |d| C numbers in float32; as many
-come back, and which examples they are of.
+FedCT (arXiv 2310.05696) compares with FedMD in Appendix C.4. An upload is |d| C numbers in float32. The
+download has as many, and the indices of d.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def xclp(
 ) -> FederatedAlgorithm:
     """XCLP as a one-round algorithm; keywords are the fields of `jaxfed.xclp.Parameters` but `seed`.
 
-    The seed of Pi, where Pi has one, comes from the round's key. `execution` may bring worker
-    processes, and is told of progress. Beside the labels a round reports how well codes by the seed's Pi
+    The seed of Pi, where Pi has one, comes from the round's key. `execution` may provide worker
+    processes, and receives progress. Beside the labels a round reports how well codes by the seed's Pi
     estimate cosines (`cosine_rmse`, and what theory expects): a diagnostic of the simulation, which sees
     all vectors. With `select` it reports what was chosen, and how many labels came back; codes are those of
     the number of bits that was chosen.

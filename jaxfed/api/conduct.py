@@ -79,7 +79,7 @@ def conduct(
     Args:
         config: resolved and checked.
         place: the workdir.
-        progress: entered; told of all that happens.
+        progress: entered; receives all that happens.
         interruption: signals, or the lack of them.
         overwrite: delete what an earlier experiment left in `place`.
         attach: makes an observer of the rounds that adds results of its own, such as an audit.

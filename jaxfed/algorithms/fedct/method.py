@@ -41,7 +41,7 @@ here. It draws bits by probabilities that depend on the private labels, which gi
 (`jaxfed.privacy.xor_mechanism`). Up to 2024 its networks never learned from L with b > 1.
 
 An upload is |U| labels of ceil(log2 C) bits a round, or bits in their place; with `sums` under
-masks the server sees their histogram alone. Comes back: |U| labels. On a network models stay at their
+masks the server sees their histogram alone. The download is |U| labels. On a network models stay at their
 clients, and noise comes from each client's operating system.
 """
 
