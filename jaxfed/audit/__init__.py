@@ -2,7 +2,7 @@
 
     surface_of(factory, keywords, algorithm)   the messages of a method's rounds           (`surface`)
     drawn_targets(federation, ...)             examples of clients, and as many others     (`evidence`)
-    sightings(views, federation, targets)      what a round's messages say of these        (`evidence`)
+    sightings(views, federation, targets)      what a round's messages reveal of these     (`evidence`)
     shadow_answers(learner, ...)               answers of the attacker's own models        (`shadows`)
     attacks(seen, targets, label, shadows)     scores of every attack                      (`attacks`)
     strongest(found, is_member, seed)          AUC, interval, TPR at low FPR               (`verdict`)

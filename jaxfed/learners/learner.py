@@ -90,11 +90,11 @@ class Learner(NamedTuple):
     Fields:
         init: key, federation -> the state of the M clients before the first round. It is also called, with
             the same clients, before a state is read from a checkpoint.
-        fit: state, cohort, public targets, the round's key, steps -> the state after so many local steps of
-            each client of the cohort. A client trains on its rows with a label (`cohort.y` of 0 or more) and
-            on the public targets. The learner defines a step: a mini-batch for a network; for an estimator
-            without steps any number of steps is one fit from scratch. Rows without a client (id -1) train
-            nothing.
+        fit: state, cohort, public targets, the round's key, steps -> the state after this number of local
+            steps of each client of the cohort. A client trains on its rows with a label (`cohort.y` of 0 or
+            more) and on the public targets. The learner defines a step: a mini-batch for a network; for an
+            estimator without steps any number of steps is one fit from scratch. Rows without a client
+            (id -1) train nothing.
         predict: state, clients, examples -> classes int32 [K, n]. A client that has no model yet, since it
             had nothing to learn from, has -1, no vote, and an example whose scores are nan or infinite
             `SPOILED`. Rows without a client (id -1) are arbitrary.

@@ -111,7 +111,7 @@ class Plan(NamedTuple):
     Fields:
         sampling: settings by which cohorts are drawn.
         rounds: number of rounds.
-        evaluate_every: evaluate the state every so many rounds; 0: after the last one only.
+        evaluate_every: number of rounds from one evaluation to the next; 0: after the last round only.
         evaluate_test: evaluate it on the test examples too, as `round_test_accuracy`; selects nothing.
         measure: measure on validation examples that selects the state; None: accuracy, if it is measured.
         schedule: schedule of the rounds in simulated time; None: no simulated time.

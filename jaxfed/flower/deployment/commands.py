@@ -212,7 +212,7 @@ def serve(
         port: to listen at.
         names: host names and addresses by which clients reach this machine, for its certificate.
         nodes: folder of the clients' public keys, *.pub; needed if encrypted.
-        held: folder with what the server holds (`deployment.dealing`).
+        held: folder with what the server holds (`jaxfed.flower.deployment.dealing`).
         encrypted: False for connections without TLS and keys, on loopback only.
         say: receives lines.
 

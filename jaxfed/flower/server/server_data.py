@@ -3,7 +3,7 @@
     held = read(folder)
     held.federation(census, number)  # no client's examples
 
-The folder has test.npz, validation.npz, public.npz and shared.json, as `deployment.dealing` writes them.
+`jaxfed.flower.deployment.dealing` writes the folder: test.npz, validation.npz, public.npz and shared.json.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Presence:
             raise DroppedOut(party)
 
     def staying(self, clients: Iterable[int]) -> list[int]:
-        """Those of the clients that have not left."""
+        """Return those of these clients that have not left."""
         return [client for client in clients if client not in self.gone]
 
     @contextmanager

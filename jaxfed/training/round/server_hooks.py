@@ -218,7 +218,7 @@ class Messages(NamedTuple):
     """Messages between the server and single clients, beside the model and control.
 
     Fields:
-        send: messages to single clients (`Client.received`).
+        send: messages to single clients (`ClientRound.received`).
         download_bytes: parameters -> bytes in which one client receives them.
         after_mean: the clients' upload after they receive the round's new model, in place of
             `ClientUpdate.upload`; None: no such upload, and they do not receive the model.
