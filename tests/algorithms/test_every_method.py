@@ -274,9 +274,7 @@ LEARN_FROM_PUBLIC = ("fedct", "distributed_distillation", "fedmd", "dsfl")
 COUNT_WHO_TRAINS = [case for case in CASES if case not in LEARN_FROM_PUBLIC]
 
 
-@pytest.mark.parametrize(
-    "case", on_demand(COUNT_WHO_TRAINS, at_once=("scaffold", "feddyn", "fedmatch"))
-)
+@pytest.mark.parametrize("case", on_demand(COUNT_WHO_TRAINS, at_once=("scaffold", "feddyn")))
 def test_clients_without_anything_to_train_on_are_inert(case):
     """Nine more in every cohort change no prediction; with a method of given labels some have examples."""
     name, settings = CASES[case]

@@ -127,14 +127,14 @@ SIMULATED = {
     "...0 clients": clients(),
     "...1 clients and 0 of their new points": clients(PAIR, new=[]),
     "...rounds=0": simulated(rounds=0),
-    "...cohort_size=3; use 1 to 2, and 0 for all": simulated(cohort_size=3),
-    "...seed=-1; use integers from 0": simulated(seed=-1),
-    "...evaluate_every=-1; use integers from 1 on": simulated(evaluate_every=-1),
-    "...on_round='print'; use a function": simulated(on_round="print"),
-    "...sampling='unifrom'; choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
+    "simulate.cohort_size=3: use 1 to 2, and 0 for all": simulated(cohort_size=3),
+    "simulate.seed=-1: use integers from 0 on": simulated(seed=-1),
+    "simulate.evaluate_every=-1: use integers from 0 on": simulated(evaluate_every=-1),
+    "simulate.on_round='print': use a function, or None": simulated(on_round="print"),
+    "simulate.sampling='unifrom': choose one of 'uniform', 'pro": simulated(sampling="unifrom"),
     "...algorithm is a str; use a FederatedAlgorithm": simulated("fedavg"),
     "...federation is a list; use a Federation": simulated(KNN, TWO),
-    "...clock is a float; use a Clock": simulated(clock=0.1),
+    "simulate.clock=0.1: use Clock(...), or None": simulated(clock=0.1),
     "...Training: model is a Linear; from_flax": lambda: fedavg(nnx.Linear(4, 3, rngs=nnx.Rngs(0))),
     "...does not take examples of (4,): ": lambda: simulated(fedavg(linear(5)))(),
     "rounds=3: ... Training.labeled_only_rounds=3": lambda: simulated(
@@ -405,7 +405,7 @@ AUDITS = {
     "trackers='Recorder': is given twice": tracked([Recorder(), Recorder()]),
     "...train_size=1798: digits has 1797": dealt("xclp_digits.py", **{"dataset.train_size": 1798}),
     "...5000": dealt("xclp_digits.py", **{"federation.num_labeled": 5000}),
-    "...breast_cancer has float32 from 0 to 4254": dealt(
+    "...breast_cancer: images have shape (569, 30)": dealt(
         "xclp_digits.py", **{"preprocessing.kind": "pretrained", "dataset.name": "breast_cancer"}
     ),
     "config.model.depth: unknown key": option_of_another_network,

@@ -105,7 +105,7 @@ def test_a_store_of_many_clients_chooses_the_same_helpers(monkeypatch, choice):
     for limit in (2**40, 0):
         monkeypatch.setattr(client_rows, "COPIED_ON_CPU", limit)
         hook = prototype_store(model, 3, 4, 2, choice)
-        stores.append([hook.create(model.init(KEY), federation)])
+        stores.append([hook.create(model.init(KEY), federation, KEY)])
         for number, (ids, center, is_there) in enumerate(rounds, 1):
             shown = Prototypes(jnp.where(is_there[..., None], center, 0), jnp.asarray(is_there))
             of_round = jnp.int32(ids), shown, jnp.int32(number), jax.random.key(number)

@@ -78,6 +78,7 @@ def flwr_clientapp():
 """
 
 
+@pytest.mark.slow
 def test_a_message_has_ready_what_an_earlier_one_imported(tmp_path):
     (tmp_path / "a_program.py").write_text(LEARNING)
     starter = STARTER.format(path=[str(tmp_path), *sys.path])

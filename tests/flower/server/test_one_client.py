@@ -106,7 +106,13 @@ def test_largest_weight(weighting, largest):
     assert aggregate.largest_weight(given, 7) == largest
 
 
-@pytest.mark.parametrize("holds", [True, False], ids=["test examples", "no examples"])
+@pytest.mark.parametrize(
+    "holds",
+    [
+        pytest.param(True, id="test examples"),
+        pytest.param(False, id="no examples", marks=pytest.mark.slow),
+    ],
+)
 def test_a_mean_that_is_no_model_is_not_kept(tmp_path, holds):
     """Without a limit of norms 1e36 of one client is finite in the mean, and nan in the next round."""
     free = ("deployment.largest_norm=3e38", "checkpoint_every=1", "rounds=3")
