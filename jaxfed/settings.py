@@ -331,6 +331,7 @@ def advice(hint: Any) -> str:
 
 def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type of a hint, and its annotations."""
+    hint = getattr(hint, "__value__", hint)  # of an alias by `type`, as NumPy 2.5 has them
     if get_origin(hint) is Annotated:
         base, *notes = get_args(hint)
         return base, tuple(notes)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
@@ -253,3 +254,11 @@ def test_hints_that_differ_in_their_annotations_differ():
     assert is_allowed(0, NotNegative | None)
     assert not is_allowed(1, BelowOne | None)
     assert is_allowed(1, Share | None)
+
+
+def test_an_alias_is_what_it_stands_for():
+    """As NumPy 2.5 has `ArrayLike`; Python has the statement `type` from 3.12 on."""
+    alias = SimpleNamespace(__value__=int | None)
+    check_value("key", 3, alias)
+    with pytest.raises(UsageError, match="key='3': use integers, or None"):
+        check_value("key", "3", alias)

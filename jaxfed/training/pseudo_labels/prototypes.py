@@ -164,7 +164,8 @@ def message_bytes(shown: Prototypes) -> jax.Array:
 
 def embedding_size(model: Model, state: nnx.State, federation: Federation) -> int:
     """Return D, the dimension of embeddings."""
-    example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), federation.x.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(federation.x.dtype)
+    example = jax.ShapeDtypeStruct((1, *federation.x.shape[1:]), dtype)
     return int(jax.eval_shape(model.features, state, example).shape[-1])
 
 
