@@ -309,35 +309,32 @@ def _occurs(is_one: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> bool:
     return any(is_one(part).any() for part in parts(x))
 
 
-def client_numbers(
-    train: np.ndarray | None, test: np.ndarray | None
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+def natural_clients(
+    train: np.ndarray | None, test: np.ndarray | None, num_test: int
+) -> dict[str, Any]:
     """Number natural clients from 0 in the order of their sorted names over both splits.
 
     Args:
         train: any [n] of names or numbers, or None where the source has no such column.
-        test: the same of the test split; None stands for no test examples.
+        test: the same of the test split; None: its examples, if any, are for all clients together.
+        num_test: number of test examples.
 
     Returns:
-        int32 [n] and int32 [n_test], or (None, None).
+        `client_id`, `client_id_test` and `client_names` of a `Dataset`; nothing without a column.
     """
     if train is None:
-        return None, None
+        return {}
     columns = [np.asarray(train), np.asarray(train)[:0] if test is None else np.asarray(test)]
-    _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
+    names, numbers = np.unique(np.concatenate(columns), return_inverse=True)
     first, second = np.split(numbers.astype(np.int32), [len(columns[0])])
-    return first, second
-
-
-def client_names(train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
-    """Return the names of natural clients by their number, for the arguments of `client_numbers`."""
-    if train is None:
-        return ()
-    found = np.unique(np.concatenate([train, train[:0] if test is None else test]))
-    return tuple(
-        name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-        for name in found.tolist()
-    )
+    return {
+        "client_id": first,
+        "client_id_test": None if test is None and num_test else second,
+        "client_names": tuple(
+            name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+            for name in names.tolist()
+        ),
+    }
 
 
 def class_numbers(

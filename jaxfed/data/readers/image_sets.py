@@ -22,7 +22,7 @@ import numpy as np
 from absl import logging
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, client_numbers
+from jaxfed.data.dataset import Dataset, natural_clients
 from jaxfed.data.readers.image_encoder import ImageEncoder
 from jaxfed.data.readers.image_files import Shape, center, check_image_size, decode, images_in
 from jaxfed.data.readers.image_folder import Examples, classes_in, decoded
@@ -315,7 +315,8 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
 
     key = files_key([table, *joint], _FORMAT, str(folder.resolve()), size)
     arrays = cached_arrays("fed_isic2019", key, make)
-    client_id, client_id_test = client_numbers(column("train", "center"), column("test", "center"))
+    test = column("test", "center")
+    centers = natural_clients(column("train", "center"), test, len(test))
     return Dataset(
         name=str(folder),
         x=arrays["x-train"],
@@ -324,7 +325,7 @@ def fed_isic2019(folder: Path, image_size: int | None = None) -> Dataset:
         y_test=column("test", "target"),
         num_classes=len(LESIONS_2019),
         class_names=LESIONS_2019,
-        client_id=client_id,
-        client_id_test=client_id_test,
+        client_id=centers["client_id"],
+        client_id_test=centers["client_id_test"],
         encoder=ImageEncoder(size, size, 3, share),
     )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import Dataset, class_numbers, client_names, client_numbers
+from jaxfed.data.dataset import Dataset, class_numbers, natural_clients
 from jaxfed.data.labels import check_test_labels, read_labels
 from jaxfed.data.readers.array_encoder import ArrayEncoder
 from jaxfed.data.readers.image_files import images_in
@@ -93,7 +93,6 @@ def read(folder: Path) -> Dataset:
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, is_labeled=labels.is_labeled
     )
-    client_id, client_id_test = client_numbers(arrays["user-train"], arrays["user-test"])
     x = arrays["x-train"]
     return Dataset(
         name=str(folder),
@@ -103,10 +102,8 @@ def read(folder: Path) -> Dataset:
         y_test=y_test,
         num_classes=len(names),
         class_names=names,
-        client_id=client_id,
-        client_id_test=client_id_test,
         encoder=ArrayEncoder.of(x, of_shares=True),
-        client_names=client_names(arrays["user-train"], arrays["user-test"]),
+        **natural_clients(arrays["user-train"], arrays["user-test"], len(y_test)),
     )
 
 

@@ -13,8 +13,7 @@ from jaxfed.data.dataset import (
     UNLABELED,
     Dataset,
     class_numbers,
-    client_names,
-    client_numbers,
+    natural_clients,
 )
 from jaxfed.data.given_examples import integer_images
 from jaxfed.data.labels import check_test_labels, read_labels
@@ -114,11 +113,6 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
     (y, y_test), names = class_numbers(
         labels.values, labels_test.values, names=class_names, is_labeled=labels.is_labeled
     )
-    client_id, client_id_test = client_numbers(
-        arrays.get("client_id"), arrays.get("client_id_test")
-    )
-    if len(x_test) and arrays.get("client_id_test") is None:
-        client_id_test = None  # a test set for all clients together
     return Dataset(
         name=str(path),
         x=x,
@@ -127,12 +121,10 @@ def read(path: Path, client_key: str | None = None, *, labels_optional: bool = F
         y_test=y_test,
         num_classes=len(names),
         class_names=names,
-        client_id=client_id,
-        client_id_test=client_id_test,
-        client_names=client_names(arrays.get("client_id"), arrays.get("client_id_test")),
         subclass=_subclass(arrays, "subclass"),
         subclass_test=_subclass(arrays, "subclass_test"),
         labels_optional=labels_optional,
+        **natural_clients(arrays.get("client_id"), arrays.get("client_id_test"), len(x_test)),
     ).with_validation(number)
 
 

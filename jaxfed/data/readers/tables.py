@@ -39,9 +39,8 @@ from jaxfed.data.dataset import (
     Dataset,
     Encoder,
     class_numbers,
-    client_names,
-    client_numbers,
     has_gaps,
+    natural_clients,
 )
 from jaxfed.data.labels import check_test_labels, is_nothing, plain_text, read_labels
 from jaxfed.data.mapped_rows import parts
@@ -129,9 +128,6 @@ def read(
         clients = np.split(_clients(table, client), [table.num_train])
     elif is_by_file:
         clients = (_names_of_files(table), None)
-    client_id, client_id_test = client_numbers(*clients)
-    if is_by_file and len(y_test):
-        client_id_test = None  # a test set for all clients together
     x, encoder = _examples(table, places, "" if label is None else names[label], image_size)
     x, x_test = x if isinstance(x, tuple) else (x[: table.num_train], x[table.num_train :])
     return Dataset(
@@ -142,12 +138,10 @@ def read(
         y_test=y_test,
         num_classes=len(class_names),
         class_names=class_names,
-        client_id=client_id,
-        client_id_test=client_id_test,
-        client_names=client_names(*clients),
         has_gaps=x.dtype.kind == "f" and x.ndim == 2 and has_gaps(x, x_test),
         encoder=encoder,
         labels_optional=labels_optional,
+        **natural_clients(clients[0], clients[1], len(y_test)),
     ).with_validation(table.num_validation)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from jaxfed.data.cache import cached_arrays, files_key
-from jaxfed.data.dataset import UNLABELED, Dataset, client_names, client_numbers
+from jaxfed.data.dataset import UNLABELED, Dataset, natural_clients
 from jaxfed.data.given_examples import integer_images
 from jaxfed.errors import UsageError
 
@@ -60,22 +60,18 @@ def read(name: str, folder: Path, label_key: str | None = None) -> Dataset:
         partial(_make, name, folder, label_key),
     )
     x, y = arrays["x-train"], arrays["y-train"]
-    client_id, client_id_test = client_numbers(
-        arrays.get("client-train"), arrays.get("client-test")
-    )
+    x_test = arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype))
     class_names = tuple(map(str, arrays["class_names"]))
     return Dataset(
         name=name,
         x=x,
         y=y,
-        x_test=arrays.get("x-test", np.zeros((0, *x.shape[1:]), x.dtype)),
+        x_test=x_test,
         y_test=arrays.get("y-test", np.zeros(0, np.int32)),
         num_classes=len(class_names),
         class_names=class_names,
-        client_id=client_id,
-        client_id_test=client_id_test,
-        client_names=client_names(arrays.get("client-train"), arrays.get("client-test")),
         origin=str(arrays["origin"]),
+        **natural_clients(arrays.get("client-train"), arrays.get("client-test"), len(x_test)),
         **_subclasses(arrays),
     )
 
