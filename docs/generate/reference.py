@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.reference import entries
 from jaxfed.federation.method import INGREDIENTS, Method, method_settings, plain
-from jaxfed.training.round.network.server_side import AT_CLIENTS, JOINT
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
+from jaxfed.training.round.network.server_side import AT_CLIENTS
 
 
 def keys_page() -> str:
@@ -99,7 +100,7 @@ class Entry(NamedTuple):
     @property
     def on_network(self) -> str:
         """Answer, "yes" or "no"; on a network clients have all labels and label their own examples."""
-        own, sources = self.declared, {*AT_CLIENTS, *JOINT}
+        own, sources = self.declared, {*AT_CLIENTS, *BY_XCLP}
         labels = not isinstance(own.pseudo_label, str) or own.pseudo_label in sources
         return "yes" if own.on_network and "clients" in own.labels_at and labels else "no"
 

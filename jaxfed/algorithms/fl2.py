@@ -39,7 +39,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Share
 from jaxfed.training.local.client_data import ClientData, usable
@@ -86,13 +85,9 @@ def fl2(
         client = client._replace(data=data)
         update = client.update(client.steps(loss), metrics={"sure": sure, "threshold": tau})
         is_in = jnp.any(usable(data)) & (update.weight > 0)
-        num_bytes = num_bytes_of(nnx.filter_state(client.shared.model, nnx.Param))
         return update._replace(
             weight=jnp.where(is_in, jnp.maximum(1 - tau, _LEAST_WEIGHT), 0),
-            sent={
-                "parameters": jnp.where(is_in, jnp.int32(num_bytes), 0),
-                "thresholds": jnp.where(is_in, jnp.int32(4), 0),
-            },
+            sent=client.model_sent_if(is_in) | {"thresholds": jnp.where(is_in, jnp.int32(4), 0)},
         )
 
     return federated_training(

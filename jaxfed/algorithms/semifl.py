@@ -43,7 +43,6 @@ import optax
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Positive, Share
 from jaxfed.training.local.client_data import ClientData
@@ -108,10 +107,9 @@ def semifl(
         count = jnp.maximum(jnp.sum(data.mask), 1).astype(jnp.float32)
         sure = jnp.sum(is_sure).astype(jnp.float32) / count
         update = client.update(client.steps(loss), metrics={"sure": sure})
-        num_bytes = num_bytes_of(nnx.filter_state(client.shared.model, nnx.Param))
+        is_in = jnp.any(is_sure)
         return update._replace(
-            weight=jnp.where(jnp.any(is_sure), update.weight, 0),
-            sent={"parameters": jnp.where(jnp.any(is_sure), jnp.int32(num_bytes), 0)},
+            weight=jnp.where(is_in, update.weight, 0), sent=client.model_sent_if(is_in)
         )
 
     return federated_training(

@@ -23,8 +23,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.clock.schedule import Schedule, schedule_of
 from jaxfed.federation.departures import Departure, check_departures
 from jaxfed.federation.sampling import Sampling, cohort_sizes, num_groups
-
-_BY_XCLP = ("xclp", "xclp_prototypes")  # sources of labels that read the section `xclp`
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 
 
 def check_number_of_clients(config: ConfigDict, num_clients: int) -> None:
@@ -133,6 +132,6 @@ def in_time(
     if schedule is not None:
         sizes = [len(one.clients) for one in schedule.rounds]
         _check_partners(config, name, {*sizes})
-        if needed.pseudo_label in _BY_XCLP:
+        if needed.pseudo_label in BY_XCLP:
             _check_partners(config, "xclp", {*sizes[training.labeled_only_rounds :]})
     return algorithm, schedule

@@ -26,7 +26,7 @@ from jaxfed.config.overrides import CANDIDATES, setting_of, with_overrides
 from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.errors import UsageError
 from jaxfed.learners import LEARNERS
-from jaxfed.training.pseudo_labels.label_sources import SECTION_OF, source_names
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP, settings_section, source_names
 from jaxfed.training.pseudo_labels.pseudo_label import LABELING_NOTHING
 from jaxfed.xclp.settings import disclosure
 
@@ -70,8 +70,7 @@ def seen_by(config: ConfigDict, name: str) -> dict[str, Any]:
             unread |= {"model", "training"}
     elif needed.trains:
         taken = _pseudo_labels_taken(config, name)
-        # A source's settings are in a section, mostly of its own name, which may also be a method's.
-        unread -= {SECTION_OF.get(source, source) for source in taken}
+        unread -= set(map(settings_section, taken))  # of a name that may also be a method's
         # `xclp.late_fraction` is read by the one-shot method alone.
         unread |= {"learner", "xclp.late_fraction"}
         unread |= {"pseudo_label"} if taken <= LABELING_NOTHING else set()
@@ -143,7 +142,7 @@ def _xclp_settings(config: ConfigDict, name: str) -> dict[str, Any]:
     if not needed.trains:
         own = methods.all_keywords(config, name)
         return own if "hamming" in own else {}
-    by_xclp = {"xclp", "xclp_prototypes"} & _pseudo_labels_taken(config, name)
+    by_xclp = {*BY_XCLP} & _pseudo_labels_taken(config, name)
     return config.xclp.to_dict() if by_xclp and not needed.has_learners else {}
 
 

@@ -19,7 +19,7 @@ from jaxfed.data.mapped_rows import parts
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.execution.memory import require
-from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
+from jaxfed.training.pseudo_labels.label_sources import settings_section
 
 _LARGEST_RATIO = 100  # of feature scales without a warning
 
@@ -73,8 +73,7 @@ def check_memory(config: ConfigDict, federation: Federation, num_features: int) 
     chosen = methods.chosen(config)
     given = {name: methods.all_keywords(config, name) for name in chosen}
     for needed in (methods.needs(config, name) for name in chosen):
-        source = str(needed.pseudo_label) if needed.trains else ""
-        owner = SECTION_OF.get(source, source)  # the section with the settings of its pseudo-labels
+        owner = settings_section(str(needed.pseudo_label)) if needed.trains else ""
         given |= {owner: config[owner]} if owner in config else {}
     for name, values in given.items():
         for key, (each, what) in arrays.items():

@@ -14,7 +14,7 @@ from jaxfed.config.keys import flatten
 from jaxfed.config.sections import OF_COMMANDS
 from jaxfed.experiment.store.records import Run
 from jaxfed.reports.tables.display_names import setting_text
-from jaxfed.training.pseudo_labels.label_sources import SECTION_OF
+from jaxfed.training.pseudo_labels.label_sources import settings_section
 
 # The first of these keys that is not 0 counts (`jaxfed.config.data.simulation`).
 _LABELS = ("federation.labeled_per_class", "federation.num_labeled", "federation.labeled_fraction")
@@ -117,7 +117,7 @@ def touches(run: Run, key: str, method: str) -> bool:
         return f"{method}.{rest}" not in settings
     named = (settings.get(f"{owner}.pseudo_label") for owner in (method, algorithm))
     source = next(filter(None, named), algorithm.removeprefix("fedavg_")) if learns else algorithm
-    source = SECTION_OF.get(source, source)
+    source = settings_section(source)
     if source in _LIKE_XCLP and section == "xclp":
         owners = (f"{owner}.{rest}" for owner in (method, source))
         return all(settings.get(own, settings[key]) == settings[key] for own in owners)

@@ -71,15 +71,17 @@ class LabelParts(NamedTuple):
         return self.known_classes
 
 
-SECTION_OF = {
-    "xclp_prototypes": "xclp"
-}  # in a config, for sources whose settings are in another source's section
-
 OWN = ("none", "unlabeled", "xclp", "xclp_prototypes", "per_client_lp", "network", "teacher")
+BY_XCLP = ("xclp", "xclp_prototypes")  # over one graph of the cohort
 BY_OWN_LABELS = ("per_client_lp", "xclp_prototypes")  # use what each client makes of its own labels
 PSEUDO_LABELS: Registry[Callable[..., PseudoLabel]] = Registry(
     "source of labels", {}, reserved=OWN, num_given=1
 )
+
+
+def settings_section(source: str) -> str:
+    """Return a config's section with the settings of a source: mostly of its own name."""
+    return "xclp" if source in BY_XCLP else source
 
 
 def source_names() -> tuple[str, ...]:
@@ -178,7 +180,7 @@ class LabelSources:
 
     def __call__(self, model: Model, execution: ClientExecution) -> Mapping[str, PseudoLabel]:
         """Return all sources for the features and predictions of one model."""
-        by_xclp = () if self.xclp_parameters is None else ("xclp", "xclp_prototypes")
+        by_xclp = () if self.xclp_parameters is None else BY_XCLP
         within_clients = () if self.own_parameters is None else ("per_client_lp",)
         names = ("none", "unlabeled", "network", "teacher", *by_xclp, *within_clients)
         return _Sources(

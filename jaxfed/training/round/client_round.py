@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxfed.federation.communication import num_bytes_of
 from jaxfed.random_streams import Stream
 from jaxfed.training.local.batches import Batches, BatchPlan
 from jaxfed.training.local.client_data import ClientData
@@ -160,6 +161,11 @@ class ClientRound(NamedTuple):
             optimizer_state=() if self.optimizer_state is None else trained.optimizer_state,
             **parts,
         )
+
+    def model_sent_if(self, is_sent: jax.Array) -> dict[str, jax.Array]:
+        """Return `ClientUpdate.sent` of a client that sends its parameters only if `is_sent`, bool scalar."""
+        num_bytes = num_bytes_of(nnx.filter_state(self.shared.model, nnx.Param))
+        return {"parameters": jnp.where(is_sent, jnp.int32(num_bytes), 0)}
 
 
 # Written for one client, lifted by `client_map`.

@@ -23,6 +23,7 @@ from jaxfed.federation.cohort import Array, Cohort
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.sides import Ask, Check, ClientSide, Unusable
 from jaxfed.settings import choose_one_of
+from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
 from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabel, PseudoLabels
 from jaxfed.training.round.client_round import ClientUpdate, Shared
 from jaxfed.training.round.network.client_side import (
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 # Sources that label a client's examples by themselves and the model: no other client, no teacher.
 AT_CLIENTS = ("none", "unlabeled", "network", "per_client_lp")
-JOINT = ("xclp", "xclp_prototypes")  # `jaxfed.training.round.network.joint_labels`
 
 _ROUNDED = 1 + 1e-5  # a sum of probabilities may be a little above 1
 
@@ -98,7 +98,7 @@ def training_sides(
                 "on a network clients label their own examples",
                 key="pseudo_label",
                 value=pseudo_label,
-                allowed=choose_one_of((*AT_CLIENTS, *JOINT)),
+                allowed=choose_one_of((*AT_CLIENTS, *BY_XCLP)),
             )
 
         def served(number: int, label: Any) -> Stage:
@@ -291,7 +291,7 @@ def _mean_over_examples(metrics: dict[str, jax.Array], count: jax.Array) -> dict
 
 def _joint_source(name: str, source: PseudoLabel) -> XclpLabels | None:
     """Return the source if it is XCLP with nothing around it, as clients can run it together."""
-    if name not in JOINT:
+    if name not in BY_XCLP:
         return None
     from jaxfed.training.pseudo_labels.propagated_labels import XclpLabels
 
