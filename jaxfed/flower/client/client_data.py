@@ -1,7 +1,7 @@
 """A client's folder: its examples and its settings, checked before anything is sent.
 
     train.npz      x [n, ...] and y int [n], -1 for unlabeled; columns, the names of x's last axis, optional
-    test.npz       the same; new points, checked and left to the client: no run reads them; optional
+    test.npz       the same; new points, which take part as `Federation.new` does; optional
     public.npz     x [n_u, ...], the examples that everybody has; optional
     client.toml    fields of `ClientSettings`; number and name are needed
     labels.csv     written by a method that labels the client's examples (`labels_file`); mode 0600
@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxfed.data.dataset import UNLABELED
 from jaxfed.data.given_examples import examples_of, pair_of
 from jaxfed.data.readers.npz import plain_arrays
 from jaxfed.errors import UsageError, suggestion
@@ -109,6 +110,15 @@ class ClientData(NamedTuple):
     test: Points | None
     public: np.ndarray | None
     columns: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> Points:
+        """Examples of train.npz, then those of test.npz, whose classes no method receives."""
+        if self.test is None:
+            return self.train
+        hidden = np.full(len(self.test.y), UNLABELED, np.int32)
+        x = np.concatenate([self.train.x, self.test.x])
+        return Points(x, np.concatenate([self.train.y, hidden]))
 
     def federation(self, num_classes: int) -> Federation:
         """Return a federation of this client alone; its test points are its new ones."""

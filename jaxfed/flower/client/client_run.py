@@ -87,18 +87,19 @@ def perform(request: Record, *, folder: Path, seconds: Seconds | None = None) ->
 
 def own_federation(data: ClientData, setup: Setup) -> Federation:
     """Return the federation as this client knows it: its own examples, and numbers about the others'."""
-    client, x, y = data.settings.number, *data.train
+    client, x, y = data.settings.number, *data.points
     public = x[:0] if data.public is None else data.public
     order = client_data.labeled_first(y)
-    labeled = int((y >= 0).sum())
     rows = np.arange(len(x))
-    nobody: list[np.ndarray] = [rows[:0]] * setup.num_clients
-    first, rest = list(nobody), list(nobody)
-    first[client], rest[client] = rows[:labeled], rows[labeled:]
+    of_role = np.split(rows, [int((y >= 0).sum()), len(data.train.y)])  # labeled, unlabeled, new
+
+    def own(role: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(role if j == client else rows[:0] for j in range(setup.num_clients))
+
     return Federation(
         np.concatenate([x[order], public]),
         np.concatenate([y[order], np.full(len(public), UNLABELED, np.int32)]),
-        Partition(tuple(first), tuple(rest), tuple(nobody)),
+        Partition(*map(own, of_role)),
         setup.num_classes,
         public=np.arange(len(x), len(x) + len(public)),
         census=setup.census,
@@ -111,7 +112,7 @@ def _hello(data: ClientData, step: Step, content: Record) -> Record:
     text, method = (records.text(content, name, longest=1_000_000) for name in ("config", "method"))
     config = accepted(data.settings, text, method, step.run)
     _check_labels(data, records.whole_number(content, "num_classes", least=2))
-    x, y = data.train
+    x, y = data.points
     sums, least = scales_by_clients(config, method), data.settings.least_examples
     if sums and 0 < len(x) < least:
         raise StepRefused(
@@ -141,7 +142,7 @@ def _step(
     compiled = _counting_compilation()
     told = setup.from_record(records.part(content, SETUP))
     _check(data, told, records.whole_number(content, "cohort"))
-    hello.check_unchanged(records.part(content, HELLO), data.folder, *data.train)
+    hello.check_unchanged(records.part(content, HELLO), data.folder, *data.points)
     config = accepted(data.settings, told.config, told.method, step.run)
     side, federation, key = method_of(data, told, config)
     made = time.perf_counter()

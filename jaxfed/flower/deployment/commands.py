@@ -123,7 +123,7 @@ def try_here(
         say: receives lines.
 
     Returns:
-        Exit status: 1 if the run failed.
+        Exit status: 1 if the run failed, or differs from the simulation.
 
     Raises:
         UsageError: a mistake in the config or the arguments.
@@ -144,6 +144,7 @@ def try_here(
     if not workdir.is_finished(place / RUN, settings):
         say(f"dealing {experiment.config.dataset.name} to {number} client{'s' * (number != 1)}")
         dealt = deal(experiment.config, place / NODES, place / SERVER)
+        server_run.check(experiment.config, server_data.read(place / SERVER))
         cache = compilation_cache.folder(experiment.config.execution.compilation_cache)
         with local.Local(
             place / NETWORK,
@@ -186,7 +187,7 @@ def try_here(
     ]
     for line in filter(None, closing):
         say(line)
-    return 0
+    return int(not found.is_none)
 
 
 def serve(

@@ -15,15 +15,13 @@ from jaxfed.experiment.store.manifest import read_predictions
 from jaxfed.experiment.store.workdir import Workdir
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort, emptied
+from jaxfed.flower.client.client_data import TEST, TRAIN
 from jaxfed.flower.client.labels_file import LABELS
 from jaxfed.host.safe_files import arrays_of
 
 _LEAVES = "state/"
 _MODELS = "state/learner."  # of clients, if each has its own
-_TRAINING = (
-    "labeled",
-    "unlabeled",
-)  # roles of a client's training points, in the order of train.npz
+_FILES = {"labeled": TRAIN, "unlabeled": TRAIN, "new": TEST}  # role of a client's point -> its file
 
 
 def without(
@@ -52,7 +50,7 @@ class Difference(NamedTuple):
             names; None without states.
         num_arrays: number of arrays that were compared.
         labels: number of predicted labels that differ; None without predictions.
-        num_labels: number of predictions.
+        num_labels: number of points with a label in one of the two.
     """
 
     largest: float | None
@@ -70,6 +68,11 @@ class Difference(NamedTuple):
             labels = f"{self.labels} of {self.num_labels} labels differ"
         return f"{states}; {labels}"
 
+    @property
+    def is_none(self) -> bool:
+        """True if no entry and no label differs."""
+        return not self.largest and not self.labels
+
 
 def compare(
     first: Path, second: Path, method: str, *, repeat: int = 0, nodes: Path | None = None
@@ -78,7 +81,8 @@ def compare(
 
     The first one is that of a server, whose state has no rows for its clients' own states, and none of their
     models if each has its own. Labels that stay with the clients are in their folders, `nodes`/NUMBER, if
-    these are here: row i of a client's train.npz is its example i in the simulation.
+    these are here: row i of a client's train.npz is its training example i in the simulation, row i of
+    test.npz its new point i.
     """
     here, there = (_last_state(path, method, repeat) for path in (first, second))
     largest = None
@@ -97,12 +101,10 @@ def compare(
     tables = [_labels(path, method, repeat) for path in (first, second)]
     if nodes is not None and not tables[0]:  # a server has no labels of its clients' points
         tables = [_labels_at_clients(nodes), _labels_of_clients(second, method, repeat)]
-    labels = None
+    labels, points = None, {*tables[0], *tables[1]}
     if all(tables):
-        here_labels, there_labels = tables
-        points = {*here_labels, *there_labels}
-        labels = sum(here_labels.get(point) != there_labels.get(point) for point in points)
-    return Difference(largest, len(here), labels, len(tables[0]))
+        labels = sum(tables[0].get(point) != tables[1].get(point) for point in points)
+    return Difference(largest, len(here), labels, len(points))
 
 
 def _last_state(workdir: Path, method: str, repeat: int) -> dict[str, np.ndarray]:
@@ -127,28 +129,29 @@ def _difference(here: np.ndarray | None, there: np.ndarray | None) -> float:
     return float("inf") if np.isnan(gaps).any() else float(gaps.max())
 
 
-def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str]:
+def _labels(workdir: Path, method: str, repeat: int) -> dict[tuple[str, ...], str]:
     """Return the label of each point, by its client and its number; {} without predictions."""
     rows = read_predictions(workdir, method, repeat) or ()
     return {(row["client"], row["index"]): row["label"] for row in rows}
 
 
-def _labels_of_clients(workdir: Path, method: str, repeat: int) -> dict[tuple[str, str], str]:
-    """Return the label of each of the clients' training points, by its client and its place there."""
-    found: dict[tuple[str, str], str] = {}
-    next_place: Counter[str] = Counter()
+def _labels_of_clients(workdir: Path, method: str, repeat: int) -> dict[tuple[str, ...], str]:
+    """Return the label of each of the clients' points, by its client, file and row there."""
+    found: dict[tuple[str, ...], str] = {}
+    next_row: Counter[tuple[str, str]] = Counter()
     for row in read_predictions(workdir, method, repeat) or ():
-        if row["role"] in _TRAINING:
-            found[row["client"], str(next_place[row["client"]])] = row["label"]
-            next_place[row["client"]] += 1
+        if file := _FILES.get(row["role"]):
+            place = row["client"], file
+            found[*place, str(next_row[place])] = row["label"]
+            next_row[place] += 1
     return found
 
 
-def _labels_at_clients(nodes: Path) -> dict[tuple[str, str], str]:
-    """Return the labels in the clients' folders, by client and row."""
-    found: dict[tuple[str, str], str] = {}
+def _labels_at_clients(nodes: Path) -> dict[tuple[str, ...], str]:
+    """Return the labels in the clients' folders, by client, file and row."""
+    found: dict[tuple[str, ...], str] = {}
     for file in nodes.glob(f"*/{LABELS}"):
         with file.open(encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
-                found[file.parent.name, row["index"]] = row["label"]
+                found[file.parent.name, row["file"], row["index"]] = row["label"]
     return found

@@ -96,14 +96,18 @@ def check_network(p: Parameters) -> None:
     """Check that a labeling with these settings runs on a network.
 
     Raises:
-        UsageError: it does not; names the setting and what to write.
+        UsageError: it does not; names each such setting and what to write.
     """
-    for key, (values, allowed) in _NEEDED.items():
-        value = getattr(p, key)
-        if (tuple(value) if isinstance(value, list) else value) not in values:
-            raise UsageError(
-                "does not run on a network", key=key, owner="xclp", value=value, allowed=allowed
-            )
+    wrong = [
+        UsageError(key=key, owner="xclp", value=value, allowed=allowed)
+        for key, (values, allowed) in _NEEDED.items()
+        if (tuple(value) if isinstance(value := getattr(p, key), list) else value) not in values
+    ]
+    if wrong:
+        first, *others = wrong
+        first.wrong = "does not run on a network"
+        first.allowed = "; ".join([first.allowed, *map(str, others)])
+        raise first
 
 
 def labeled_by_clients(

@@ -252,6 +252,9 @@ STOPPED = [
 ]
 
 
+SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns"]
+
+
 def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     """From the config to the comparison, with a run in which nothing happens, and killed nodes."""
     monkeypatch.setattr(
@@ -265,7 +268,7 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     def try_here(*kills):
         return commands.try_here(
             f"{DIGITS}:smoke",
-            [],
+            SECURE,
             place,
             simulate=lambda config, folder, left: simulated.append(left),
             num_nodes=3,
@@ -274,6 +277,9 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(commands.workdir, "is_finished", lambda *_: False)
+    with pytest.raises(UsageError, match=r"xclp\.hamming='plaintext': does not run on a network"):
+        commands.try_here(f"{DIGITS}:smoke", [], place, simulate=None, say=said.append)
+    assert not (place / "network").exists()  # no process was started
     assert try_here() == 0
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
     stages.write_text("".join(json.dumps(line) + "\n" for line in STOPPED))
@@ -286,6 +292,9 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     assert said[-3].startswith("network and simulation without those who left: ")
     assert said[-2] == "what was sent before may count: client 1 left round 1 at 'upload'"
     assert sorted(path.name for path in place.iterdir()) == ["network", "nodes", "run", "server"]
+    differs = comparison.Difference(0.0, 1, 1, 100)
+    monkeypatch.setattr(commands, "compare", lambda *_, **__: differs)
+    assert try_here() == 1
 
 
 def stand_in_init(init, flower):

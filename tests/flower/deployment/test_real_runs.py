@@ -47,7 +47,7 @@ if Path(os.environ.get("FLWR_HOME", "")).name == "node-1":
 """
 
 
-def tried(place, *settings, status=0, **variables):
+def tried(place, *settings, status=(0,), **variables):
     """Lines of `launch.flower try`."""
     env = {name: v for name, v in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     env |= variables
@@ -57,7 +57,7 @@ def tried(place, *settings, status=0, **variables):
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     print(done.stdout, done.stderr)
-    assert done.returncode == status
+    assert done.returncode in status
     return done.stdout.splitlines()
 
 
@@ -95,7 +95,8 @@ IN_SESSIONS = {
 @pytest.mark.parametrize("name", IN_SESSIONS)
 def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path, name):
     settings, allowed = IN_SESSIONS[name]
-    tried(tmp_path, *SMALL, f"algorithm={name}", *settings, "rounds=2")
+    statuses = (0, 1) if allowed else (0,)  # 1: other bits, by rounding
+    tried(tmp_path, *SMALL, f"algorithm={name}", *settings, "rounds=2", status=statuses)
     found = comparison.compare(tmp_path / "run", tmp_path / "simulation", name)
     assert found.num_arrays > 2
     assert found.largest <= allowed
@@ -108,7 +109,7 @@ def test_processes_that_run_protocols_compute_what_the_simulation_does(tmp_path,
 def test_of_an_error_of_a_client_only_the_class_leaves_it(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(FAILING)
     settings = (*SMALL, "deployment.wait_for_nodes=60.0", "deployment.retries=0")
-    said = tried(tmp_path / "w", *settings, status=1, PYTHONPATH=str(tmp_path))
+    said = tried(tmp_path / "w", *settings, status=(1,), PYTHONPATH=str(tmp_path))
     assert any("its step failed: UsageError" in line for line in said)
     network = tmp_path / "w" / "network"
     files = [path for path in network.rglob("*") if path.is_file()]

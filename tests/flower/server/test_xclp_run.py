@@ -31,7 +31,9 @@ def labels_of(folder):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("row_sums", ["masked", "masked_resilient"])
 def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
-    config = config_of("xclp", *SECURE, f"xclp.row_sums={row_sums}")
+    """Those of new points in test.npz, too, which are in the graph."""
+    more = f"xclp.row_sums={row_sums}", "federation.test=clients"
+    config = config_of("xclp", *SECURE, *more)
     there = Deployment(tmp_path, config)
     there.serve()
     simulate(config, workdir=tmp_path / "simulation", progress=False)
@@ -48,19 +50,25 @@ def test_labels_at_clients_are_the_simulations(tmp_path, row_sums):
     assert (found.labels, found.num_labels) == (0, len(rows))
     file = there.folders[1] / "labels.csv"
     text = file.read_text()
-    file.write_text(text.replace("\n0,", "\n0,7", 1))
+    file.write_text(text.replace("npz,0,", "npz,0,7", 1))
     assert comparison.compare(*places, "xclp", nodes=nodes).labels == 1
     assert comparison.compare(*places, "xclp").labels is None
 
 
 def assert_in_a_file(folder, expected):
-    """The client's labels.csv has the simulation's labels, by the rows of its own train.npz."""
+    """The client's labels.csv has the simulation's labels, by the rows of its own two files."""
     file = folder / "labels.csv"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with file.open(encoding="utf-8", newline="") as stream:
         found = list(csv.DictReader(stream))
-    y = client_data.read(folder).train.y
-    assert [int(row["index"]) for row in found] == list(range(len(y)))
+    data = client_data.read(folder)
+    y, num_new = data.points.y, len(data.test.y)
+    assert num_new > 0
+    assert [row["file"] for row in found] == ["train.npz"] * len(data.train.y) + [
+        "test.npz"
+    ] * num_new
+    places = [*range(len(data.train.y)), *range(num_new)]
+    assert [int(row["index"]) for row in found] == places
     assert [row["given"] for row in found] == ["" if label < 0 else str(label) for label in y]
     order = [*np.flatnonzero(y >= 0), *np.flatnonzero(y < 0)]  # the simulation's
     assert [found[row]["label"] for row in order] == [row["label"] for row in expected]
@@ -73,6 +81,9 @@ def assert_in_a_file(folder, expected):
 
 def test_what_cannot_run_says_so_before_anybody_is_asked(tmp_path):
     there = Deployment(tmp_path, config_of("xclp"))
-    with pytest.raises(UsageError, match=r"hamming=.*does not run on a network; use 'masked'"):
+    every = (
+        r"hamming=.*does not run on a network; use 'masked'; .*row_sums=.*; .*influence='labels'"
+    )
+    with pytest.raises(UsageError, match=every):
         there.serve()
     assert not there.network.received
