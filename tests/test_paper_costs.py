@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxfed.kernels.devices.operations import operations
+from jaxfed.kernels.devices import operations
 from jaxfed.models import MODELS
 from jaxfed.models.resnet9 import resnet8
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting

@@ -37,7 +37,7 @@ from jaxfed.algorithms.per_client_lp import per_client_lp
 from jaxfed.data import Partition
 from jaxfed.federation.clients import Federation
 from jaxfed.kernels import conjugate_gradient, knn, lsh
-from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.devices import padded_rows
 from jaxfed.kernels.graph import Graph, cosine_from_hamming, normalized_graph
 from jaxfed.xclp import Parameters, Result, cross_client_label_propagation, setup
 from jaxfed.xclp.one_shot.transduction import client_arrays

@@ -35,7 +35,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
 from jaxfed.federation.evaluate import over_own_points
 from jaxfed.federation.method import method
-from jaxfed.kernels.devices.padding import in_batches, rows_at_once
+from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.local_update import Trained
 from jaxfed.training.pseudo_labels.label_sources import not_by_server

@@ -19,7 +19,7 @@ from jaxfed.federation.clients import UNLABELED
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.method import method
-from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.devices import padded_rows
 from jaxfed.xclp import Propagation, one_hot_labels
 from jaxfed.xclp.one_shot.cosine_propagation import (
     label_over_cosines,

@@ -26,7 +26,7 @@ from jaxfed.data.features import extraction
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import Predict, ServerState
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.kernels.devices.padding import in_batches, rows_at_once
+from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.training.round.evaluation import ModelPredict
 
 PLATFORMS = ("cpu", "cuda")

@@ -31,7 +31,7 @@ import numpy as np
 from scipy.special import softmax
 
 from jaxfed.federation.cohort import Array
-from jaxfed.kernels.devices.padding import in_batches, rows_at_once
+from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.learners.client_fit import Question, answers_of
 from jaxfed.learners.learner import Learner, State
 from jaxfed.training.round.server_hooks import Classifier

@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from jaxfed.kernels.arrays import gather_unchecked
-from jaxfed.kernels.devices.spread import ALL, SpreadRows, by_rows, mesh_of
+from jaxfed.kernels.devices import ALL, SpreadRows, by_rows, mesh_of
 from jaxfed.kernels.graph import GRAPH_ROWS, Graph
 
 

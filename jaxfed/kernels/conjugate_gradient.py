@@ -10,9 +10,8 @@ properties are used:
   positive definite for every graph. A step then takes two products with W, but the number of steps
   halves. So does that of dot products and vector sums, which cost as much.
 
-Up to 16 columns of many points share their search directions (`jaxfed.kernels.solver.search_directions`),
-which halves the steps once more: at alpha = 0.99 some 10 to 20 are left. That module also lists what else was
-tried.
+Up to 16 columns of many points share their search directions, which halves the steps once more: at
+alpha = 0.99 some 10 to 20 are left.
 
 Below alpha = 0.85 `propagate` sums the power series sum_h (alpha W)^h Y. Scores fall with every edge to the
 nearest label, and a residual relative to the whole column does not determine small ones: with 20 labels among
@@ -22,11 +21,44 @@ exact to float32 in every entry above its minimum, 1e-38.
 
 `propagate_centered` removes the part along those eigenvectors from the right-hand side and the solution. So
 it allows alpha = 1, too, where I - W is singular along them alone.
+
+Steps come in rounds, each ended by a true residual. A round's steps follow the recursion. Then the residual
+is evaluated from Z itself, in float32, and replaces the recursive one. So the reported residual is the true
+one, and rounding errors cannot accumulate for long. Columns stop one by one.
+
+A step minimizes the error along directions P, with Q = (I - alpha W) P, and makes the next directions from
+Z = M^-1 R, conjugate to the last ones:
+
+    P <- Z - P G^-1 Q^T Z,    G = P^T Q,    X <- X + P G^-1 P^T R,    R <- R - Q G^-1 P^T R
+
+`Alone` keeps only the diagonals of these C x C matrices. Every column is then a system of its own, with the
+quotients of the textbook. `Together` uses the full matrices (O'Leary, "The block conjugate gradient algorithm
+and related methods", Linear Algebra and its Applications 29, 1980), and every column profits from the
+directions of all. The directions of all labels together span the graph's clusters, whose eigenvalues slow a
+single column down. Sharing halves the number of steps (9 for 16 on 100,000 points around ten centers, 22 for
+40 on 10,000 of Fashion-MNIST), while a step takes C^2 products of vectors instead of C. On two cores of an
+Intel CPU that is a quarter less time at C = 10. At C = 62 groups of 16 take as long as separate columns, and
+wider groups up to twice as long, because XLA's product of [n, C]^T and [n, C] takes longer than W's.
+
+Tried for steps and their products at n = 100,000, k = 10, C = 10 on the same cores, and rejected:
+
+* Points in another order. In the given order, neighbors are 33,000 places apart; by reverse Cuthill-McKee
+  21,000, and a product takes 0.92 of its time (0.78 at C = 32); by their classes, which are unknown, 7,400
+  and 0.95 (0.70). The order takes SciPy 28 ms, a fifth of a solve, before the graph is built again.
+* bfloat16 copies of gathered rows, sums in float32, for the preconditioner, which needs no more: half the
+  bytes, but XLA:CPU's conversions take longer than it saves (1.1 to 1.3 times the time of float32). Two
+  packed into a word and separated by shifts: 1.7 times and more, since the compiler does not vectorize it.
+* Vectors of 512 bits instead of 256: as fast or slower. The same loops written in C by hand take 0.65
+  to 0.9 of XLA's time; half of that is reading W.
+* Rows in the order of their number of neighbors, in a table for each width: no scatter and a fifth
+  fewer slots, but 1.2 to 1.5 times the time, being seven small loops instead of one.
+* A preconditioner of higher degree: on a spectrum in [-0.6, 0.6], which remains once clusters are found,
+  1 + t + t^2 conditions no better than 1 + t. Chebyshev iteration needs 100 products for the same.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +70,348 @@ from jax.typing import ArrayLike
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import as_float32
 from jaxfed.kernels.components import Components, reachable, without_leading
-from jaxfed.kernels.devices.spread import ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices import ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
 from jaxfed.kernels.graph import (
     GRAPH_ROWS,
     Graph,
     add_product,
     scaled,
+    subtract_product,
     subtract_product_apart,
 )
-from jaxfed.kernels.solver.column_block import Convergence, solve_block
+
+# Smallest eigenvalue of G, scaled to unit diagonal, relative to the largest. Smaller ones may be float32's
+# rounding errors, even negative: if columns are linearly dependent, or the system is nearly singular.
+_LEAST = 1e-5
+
+# `Together` serves at most so many columns of at least so many points. Fewer points are solved in
+# milliseconds either way. Separate columns often end far below their tolerance, which shows in tiny scores.
+MOST_TOGETHER, FEWEST_POINTS = 16, 4096
+
+
+class Alone(NamedTuple):
+    """Separate directions for every column; `rows` are those of this device."""
+
+    rows: SpreadRows
+
+    def none(self, y: Array) -> tuple[Array, ...]:
+        """An infinite <R, Z>, which starts a new direction."""
+        return (jnp.full(y.shape[1], jnp.inf, y.dtype),)
+
+    def conjugate(
+        self,
+        last: tuple[Array, ...],
+        directions: Array,
+        smoothed: Array,
+        residual: Array,
+        moves: Array,
+    ) -> tuple[Array, Array]:
+        """Z + P <R, Z> / <R, Z> of the last step."""
+        slope = self._dots(residual, smoothed)
+        ratio = jnp.where(moves, slope / last[0], 0.0)
+        return smoothed + ratio[None] * directions, slope
+
+    def lengths(
+        self, slope: Array, directions: Array, products: Array, residual: Array, moves: Array
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """<R, Z> / <P, Q>: P^T R is <R, Z> if R is orthogonal to the last direction."""
+        lengths = jnp.where(moves, slope / self._dots(directions, products), 0.0)
+        return lengths, (jnp.where(moves, slope, jnp.inf),)
+
+    def along(self, directions: Array, lengths: Array) -> Array:
+        """P times lengths, column by column."""
+        return lengths[None] * directions
+
+    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
+        """State in which the next directions of these columns do not depend on their last ones."""
+        return (jnp.where(distrusted, jnp.inf, last[0]),)
+
+    def _dots(self, a: Array, b: Array) -> Array:
+        return self.rows.total(jnp.sum(a * b, axis=0))
+
+
+class Together(NamedTuple):
+    """Shared directions of all columns, at most about 16; `rows` are those of this device."""
+
+    rows: SpreadRows
+
+    def none(self, y: Array) -> tuple[Array, ...]:
+        """Q and G^-1, both 0."""
+        return jnp.zeros_like(y), jnp.zeros((y.shape[1], y.shape[1]), y.dtype)
+
+    def conjugate(
+        self,
+        last: tuple[Array, ...],
+        directions: Array,
+        smoothed: Array,
+        residual: Array,
+        moves: Array,
+    ) -> tuple[Array, Array]:
+        """Z - P G^-1 Q^T Z, which is valid for any R, also a replaced one."""
+        products, inverse = last
+        ratio = _times(inverse, self._dots(products, smoothed))
+        return smoothed - self.along(directions, ratio), jnp.zeros(())
+
+    def lengths(
+        self, slope: Array, directions: Array, products: Array, residual: Array, moves: Array
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """G^-1 P^T R."""
+        inverse = _inverse(self._dots(directions, products))
+        lengths = _times(inverse, self._dots(directions, residual))
+        return jnp.where(moves[None], lengths, 0.0), (products, inverse)
+
+    def along(self, directions: Array, lengths: Array) -> Array:
+        """Column after column: XLA fuses it with the following sum; a matrix product is a separate pass."""
+        product = directions[:, :1] * lengths[:1]
+        for column in range(1, len(lengths)):
+            product = product + directions[:, column, None] * lengths[column][None]
+        return product
+
+    def anew(self, last: tuple[Array, ...], distrusted: Array) -> tuple[Array, ...]:
+        """Unchanged state, which is valid for any R."""
+        return last
+
+    def _dots(self, a: Array, b: Array) -> Array:
+        contract = (((0,), (0,)), ((), ()))
+        return self.rows.total(lax.dot_general(a, b, contract, precision=lax.Precision.HIGHEST))
+
+
+# In both, `last` is the state between steps; `moves`, bool [C], marks columns that take part in the step, and
+# `distrusted`, bool [C], those whose last step is useless.
+Directions = Alone | Together
+
+
+def directions_of(y: Array, rows: SpreadRows) -> Directions:
+    """The faster kind of directions for the columns of Y, whose rows on this device are [n, C]."""
+    num_points, num_columns = y.shape[0] * rows.num_parts, y.shape[1]
+    if num_columns <= MOST_TOGETHER and num_points >= FEWEST_POINTS:
+        return Together(rows)
+    return Alone(rows)
+
+
+def _times(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def _inverse(g: Array) -> Array:
+    """Pseudo-inverse of G without its smallest eigenvalues; later steps reduce the error along these."""
+    size = jnp.diagonal(g)
+    scale = jnp.where(size > 0, lax.rsqrt(jnp.where(size > 0, size, 1.0)), 0.0)
+    symmetric = 0.5 * scale[:, None] * (g + g.T) * scale[None]
+    values, vectors = jnp.linalg.eigh(symmetric, symmetrize_input=False)
+    told = values > _LEAST * values.max()
+    inverses = jnp.where(told, 1.0 / jnp.where(told, values, 1.0), 0.0)
+    scaled = scale[:, None] * vectors
+    return _times(scaled * inverses[None], scaled.T)
+
+
+# Steps between two true residuals: each costs a product, and bounds how far rounding can carry the
+# recursive residual away. 4 to 16 need the same steps; without any, float32 ends at 2 to 6e-6.
+_VERIFY_EVERY = 16
+# The recursion aims below the tolerance, so that the first verification usually succeeds; the true
+# residual too, because evaluating it in float32 has itself an error (about 3e-8 |z|).
+_AIM = 0.7
+_ACCEPT = 0.9
+# A column's next direction builds on its last one unless its residual was off by more than this factor.
+_TRUSTED = 2.0
+# Where the system is nearly singular, a residual below this share of |z| is rounding; more steps add to it.
+_ROUNDING = 1e-7
+# Largest beta of the preconditioner I + beta W. At beta = 1 it would be singular for eigenvalue -1, which
+# bipartite components have, such as two points that are linked only to each other.
+_LARGEST_BETA = 0.99
+
+
+class Convergence(NamedTuple):
+    """Convergence of each column.
+
+    Attributes:
+      steps: int32 [C], conjugate gradient steps until the column stopped.
+      residual: float32 [C], |y - (I - alpha W) z| / |y|, evaluated from z; 0 for a zero column.
+      converged: bool [C], residual <= tolerance.
+    """
+
+    steps: Array
+    residual: Array
+    converged: Array
+
+
+class _State(NamedTuple):
+    z: Array  # [n, C]
+    residual: Array  # [n, C]
+    directions: Array  # P [n, C]
+    last: tuple[Array, ...]  # state of `Directions` after the last step
+    residual_norm: Array  # [C], squared
+    verified_norm: Array  # [C], squared true residual at the last verification
+    claimed_norm: Array  # [C], the same when the recursion last claimed success
+    steps: Array  # int32 [C]
+    done: Array  # bool [C]
+
+
+def solve_block(
+    graph: Graph,
+    y: Array,
+    start: Array,
+    alpha: Array,
+    tolerance: Array,
+    max_steps: Array,
+    found: Components | None,
+    rows: SpreadRows,
+    residual: Array | None = None,
+) -> tuple[Array, Convergence]:
+    """Solve (I - alpha W) Z = Y for a block of columns.
+
+    Args:
+        graph: W, of n points.
+        y: float32 [n, C], of a size whose squares neither overflow nor vanish.
+        start: float32 [n, C], where Z begins; W start = start unless its residual is given.
+        alpha: float32 scalar in [0, 1); to 1 where leading eigenvectors are left out.
+        tolerance: float32 scalar, of the relative residual.
+        max_steps: int32 scalar.
+        found: components whose leading eigenvectors are projected out of Z, and already of Y; None: no
+            projection.
+        rows: the rows of this device, if they are spread over devices.
+        residual: float32 [n, C], Y - (I - alpha W) start.
+
+    Returns:
+        Z float32 [n, C], and the convergence of each column. A column that is not finite is returned as NaN.
+
+    Cost: a step takes two products with W; a round of up to 16 one more.
+    """
+    # Z = (c + alpha W) R with c = alpha / beta: the preconditioner times c, which no step sees.
+    alpha_w, c = scaled(graph, alpha), jnp.maximum(alpha / _LARGEST_BETA, 1.0)
+    y_norm = _squares(y, rows)
+    # A column that is not finite would spoil those that share its directions.
+    is_finite = jnp.isfinite(y_norm)
+    y, start = jnp.where(is_finite, y, 0.0), jnp.where(is_finite, start, 0.0)
+    aim, accept = ((share * tolerance) ** 2 * y_norm for share in (_AIM, _ACCEPT))
+    block = _Block(graph, alpha_w, c, y, aim, accept, max_steps, found, rows)
+    state = lax.while_loop(
+        lambda state: ~jnp.all(state.done),
+        block.advance,
+        block.first(start, alpha, is_finite, residual),
+    )
+    residual = jnp.sqrt(state.residual_norm / jnp.where(y_norm > 0, y_norm, 1.0))
+    residual = jnp.where(is_finite, residual, jnp.nan)
+    z = jnp.where(is_finite, state.z, jnp.nan)
+    return z, Convergence(state.steps, residual, residual <= tolerance)
+
+
+class _Block(NamedTuple):
+    """The system of a block of columns, and one round of steps toward its solution.
+
+    Fields:
+        graph: W.
+        alpha_w: alpha W.
+        c: float32 scalar, alpha / beta of the preconditioner.
+        y: float32 [n, C]; columns that are not finite are 0.
+        aim: float32 [C], squared norm below which a residual of the recursion ends a round.
+        accept: float32 [C], squared norm below which a true residual ends a column.
+        max_steps: int32 scalar.
+        found: as `solve_block`.
+        rows: as `solve_block`.
+    """
+
+    graph: Graph
+    alpha_w: Graph
+    c: Array
+    y: Array
+    aim: Array
+    accept: Array
+    max_steps: Array
+    found: Components | None
+    rows: SpreadRows
+
+    @property
+    def search(self) -> Directions:
+        """The kind of search directions."""
+        return directions_of(self.y, self.rows)
+
+    def kept(self, x: Array) -> Array:
+        """x without components along leading eigenvectors, which rounding adds, if they are projected out."""
+        return x if self.found is None else without_leading(self.graph, self.found, x, self.rows)
+
+    def first(self, start: Array, alpha: Array, is_finite: Array, residual: Array | None) -> _State:
+        """Return the state before the first step; without a residual W start = start."""
+        first = self.y - (1 - alpha) * start
+        if residual is not None:
+            first = jnp.where(is_finite, residual, 0.0)
+        return _State(
+            z=start,
+            residual=first,
+            directions=jnp.zeros_like(self.y),
+            last=self.search.none(self.y),
+            residual_norm=_squares(first, self.rows),
+            verified_norm=_squares(first, self.rows),
+            claimed_norm=jnp.full_like(self.aim, jnp.inf),
+            steps=jnp.zeros(is_finite.shape, jnp.int32),
+            done=~is_finite,
+        )
+
+    def advance(self, state: _State) -> _State:
+        """Take a round of steps, and verify its residual."""
+        _, change, state = lax.while_loop(
+            lambda carry: (carry[0] < _VERIFY_EVERY) & jnp.any(self.live(carry[2])),
+            self.step,
+            (jnp.int32(0), jnp.zeros_like(self.y), state),
+        )
+        return self.verify(change, state)
+
+    def live(self, state: _State) -> Array:
+        """True for columns that go on: bool [C]."""
+        return ~state.done & (state.residual_norm > self.aim) & (state.steps < self.max_steps)
+
+    def step(self, carry: tuple[Array, Array, _State]) -> tuple[Array, Array, _State]:
+        """Take one step; the change of z since the last verification is summed separately."""
+        count, change, state = carry
+        search, rows, moves = self.search, self.rows, self.live(state)
+        smoothed = add_product(self.alpha_w, self.c * state.residual, state.residual, rows)
+        directions, slope = search.conjugate(
+            state.last, state.directions, smoothed, state.residual, moves
+        )
+        products = subtract_product(self.alpha_w, directions, directions, rows)
+        lengths, last = search.lengths(slope, directions, products, state.residual, moves)
+        residual = state.residual - search.along(products, lengths)
+        return (
+            count + 1,
+            change + search.along(directions, lengths),
+            state._replace(
+                residual=residual,
+                directions=directions,
+                last=last,
+                residual_norm=jnp.where(moves, _squares(residual, rows), state.residual_norm),
+                steps=state.steps + moves.astype(jnp.int32),
+            ),
+        )
+
+    def verify(self, change: Array, state: _State) -> _State:
+        """Add the change to z, and replace the recursive residual by the true one."""
+        z = self.kept(state.z + change)
+        residual = self.kept(self.y - subtract_product_apart(self.alpha_w, z, z, self.rows))
+        norm = _squares(residual, self.rows)
+        # If the recursion ends again and the true residual has not halved (squared: a quarter), it is
+        # limited by rounding.
+        ended = state.residual_norm <= self.aim
+        stuck = ended & (norm > 0.25 * state.claimed_norm)
+        if self.found is not None:
+            stuck |= norm <= _ROUNDING**2 * _squares(z, self.rows)
+        # A residual that has grown may be rounding alone; a direction built on it would diverge.
+        distrusted = (norm > _TRUSTED**2 * state.residual_norm) | (norm > state.verified_norm)
+        return state._replace(
+            z=z,
+            residual=residual,
+            last=self.search.anew(state.last, distrusted),
+            residual_norm=norm,
+            verified_norm=norm,
+            claimed_norm=jnp.where(ended, norm, state.claimed_norm),
+            # NaN compares false: such a column is done, and not converged.
+            done=state.done | ~(norm > self.accept) | stuck | (state.steps >= self.max_steps),
+        )
+
+
+def _squares(a: Array, rows: SpreadRows) -> Array:
+    """Squared norms of columns: [n, C] -> [C]."""
+    return rows.total(jnp.sum(a * a, axis=0))
+
 
 SERIES_BELOW = 0.85  # alpha
 FEW, LANES = 8, 16  # above `FEW`, columns are padded to multiples of `LANES`

@@ -9,7 +9,7 @@ rows* of k slots each, as many as a node needs, whose sums are added to the node
 with c reverse edges needs ceil(c / k) - 1 overflow rows, and there are at most n k reverse edges.
 So n overflow rows always suffice, and no edge is ever lost.
 
-The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.devices.spread`), overflow rows
+The rows of a graph may be spread over the devices of a mesh (`jaxfed.kernels.devices`), overflow rows
 together with their rows. A product then gathers X on every device. While the graph is built, every device
 reads all n k edges of B and stores those of its own rows.
 """
@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels.arrays import gather_unchecked
-from jaxfed.kernels.devices.spread import ALL, ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
-from jaxfed.kernels.edges.counting_sort import ByTarget, by_target, by_target_on_host, is_on_host
-from jaxfed.kernels.edges.mutual_edges import Edges, match
+from jaxfed.kernels.devices import ALL, ROWS, SAME, SpreadRows, by_rows, mesh_of, spread
+from jaxfed.kernels.edges import ByTarget, Edges, by_target, by_target_on_host, is_on_host, match
 
 # Slots whose gathers are unrolled into one fused loop. One batched gather is 2 to 12 times slower
 # on CPU; unrolling everything makes k = 100 take minutes to compile.

@@ -18,8 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
 from jaxfed.kernels.arrays import as_float32
-from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.kernels.devices.spread import ROWS, SpreadRows, by_rows, mesh_of, spread
+from jaxfed.kernels.devices import ROWS, Footprint, SpreadRows, by_rows, footprint, mesh_of, spread
 from jaxfed.kernels.neighbors import cosines, nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES
 from jaxfed.kernels.neighbors.distances import can_number, hamming_distances, no_distance
@@ -40,7 +39,7 @@ def hamming_knn(
 
     Args:
       bits: uint32 [n, W], packed codes (`lsh.project_bits`), L = 32 W bits. Over the p devices of a
-        mesh (`jaxfed.kernels.devices.spread`) they go round a ring in p turns. The result is the same, bit
+        mesh (`jaxfed.kernels.devices`) they go round a ring in p turns. The result is the same, bit
         for bit, with its rows over the mesh.
       num_neighbors: k > 0; may exceed n - 1.
       valid: bool [n], False for padding: such a point has no neighbors and is no neighbor.

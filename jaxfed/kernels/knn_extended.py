@@ -22,8 +22,7 @@ from jax import lax
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.kernels.devices.padding import padded_length, padded_to
+from jaxfed.kernels.devices import Footprint, footprint, padded_length, padded_to
 from jaxfed.kernels.knn import hamming_knn, hamming_knn_among, hamming_knn_footprint
 from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import no_distance

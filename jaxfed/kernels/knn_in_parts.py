@@ -16,8 +16,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.footprint import Footprint, footprint
-from jaxfed.kernels.devices.padding import padded_to
+from jaxfed.kernels.devices import Footprint, footprint, padded_to
 from jaxfed.kernels.knn import hamming_nearer
 from jaxfed.kernels.neighbors import nearest
 from jaxfed.kernels.neighbors.distances import no_distance

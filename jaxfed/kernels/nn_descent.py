@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming, knn, lsh
-from jaxfed.kernels.devices.footprint import Footprint, footprint
+from jaxfed.kernels.devices import Footprint, footprint
 from jaxfed.kernels.neighbors import nearest
 
 NUM_TABLES = 4

@@ -27,8 +27,8 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Array, Cohort, padded
 from jaxfed.federation.execution.client_map import jitted
 from jaxfed.federation.ragged import Ragged, apart, joined
-from jaxfed.kernels.devices.padding import in_batches
-from jaxfed.kernels.permutation import permuted
+from jaxfed.kernels.arrays import permuted
+from jaxfed.kernels.devices import in_batches
 from jaxfed.learners.learner import (
     SPOILED,
     Fitted,

@@ -1,6 +1,6 @@
 """Device memory of one labeling, planned before it starts, and parts of the codes that fit a memory limit.
 
-    codes         Pi and two blocks of vectors                      (lines 2 to 4; `kernels.streaming`)
+    codes         Pi and two blocks of vectors                      (lines 2 to 4; `kernels.lsh`)
     neighbors     all codes, or two parts of them                   (lines 5 to 7; `kernels.knn_in_parts`)
     graph         its edges, in all intermediate forms              (lines 8 and 9; `kernels.graph`)
     propagation   the graph, labels, solution, and seven or eight arrays of a block of columns (line 10)
@@ -13,9 +13,9 @@ planned.
 from __future__ import annotations
 
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels import knn_in_parts, lsh, streaming
+from jaxfed.kernels import knn_in_parts, lsh
 from jaxfed.kernels.conjugate_gradient import propagation_bytes
-from jaxfed.kernels.devices.padding import padded_length
+from jaxfed.kernels.devices import padded_length
 from jaxfed.kernels.graph import graph_bytes
 from jaxfed.kernels.knn import hamming_knn_footprint
 from jaxfed.kernels.knn_extended import footprint_of_extension
@@ -52,7 +52,7 @@ def planned_part(
     devices = 1 if mesh is None else mesh.size
     n, words, k = padded_length(num_points), p.num_bits // lsh.WORD_BITS, p.num_neighbors
     n += -n % devices
-    stages = {"codes": streaming.codes_bytes(num_later or num_points, dim, p.num_bits)}
+    stages = {"codes": lsh.codes_bytes(num_later or num_points, dim, p.num_bits)}
     if p.has_session:
         execution.limit.take_stages(what, stages)
         return None

@@ -18,7 +18,7 @@ from jaxfed.data.mapped_rows import is_mapped
 from jaxfed.data.packing import _Column
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
-from jaxfed.kernels.devices.padding import rows_at_once
+from jaxfed.kernels.devices import rows_at_once
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.kernels import permutation
-from jaxfed.kernels.permutation import permuted
+from jaxfed.kernels import arrays
+from jaxfed.kernels.arrays import permuted
 
 MOST = jnp.arange(1000, dtype=jnp.int32)
 at_places = jax.jit(permuted)
@@ -47,4 +47,4 @@ def test_hashes_are_those_of_fold_in(generator):
     key = jax.random.split(jax.random.key(3, impl=generator))[1]
     numbers = jnp.array([0, 1, 5, 2**20 + 17, 2**31 - 1], jnp.int32)
     expected = [jax.random.key_data(jax.random.fold_in(key, number))[0] for number in numbers]
-    np.testing.assert_array_equal(permutation._folded_in(key, numbers), jnp.stack(expected))
+    np.testing.assert_array_equal(arrays._folded_in(key, numbers), jnp.stack(expected))

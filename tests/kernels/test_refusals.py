@@ -14,8 +14,7 @@ from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.convolution.conv import matmul_conv
 from jaxfed.kernels.convolution.direct_conv import direct_conv
 from jaxfed.kernels.convolution.winograd import winograd_conv
-from jaxfed.kernels.devices.spread import points_mesh
-from jaxfed.kernels.edges import counting_sort
+from jaxfed.kernels.devices import points_mesh
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.knn_extended import extended_hamming_knn
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
@@ -43,8 +42,8 @@ def beyond_one():
 
 
 def too_many_edges():
-    edges = jax.ShapeDtypeStruct((2**31 + 1,), jnp.int32)
-    jax.eval_shape(lambda targets: counting_sort.by_target(targets, 5), edges)
+    listed = jax.ShapeDtypeStruct((2**31 + 1,), jnp.int32)
+    jax.eval_shape(lambda targets: edges.by_target(targets, 5), listed)
 
 
 GRAPHS = {

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxfed.kernels import lsh, streaming
+from jaxfed.kernels import lsh
 from jaxfed.xclp import propagate_labels
 
 PI = lsh.hyperplanes(jax.random.key(0), 64, 33)
@@ -24,9 +24,9 @@ def cut(vectors, sizes):
     ids=str,
 )
 def test_codes_are_those_of_one_piece_however_the_rows_come(block_bytes, sizes, monkeypatch):
-    monkeypatch.setattr(streaming, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lsh, "_BLOCK_BYTES", block_bytes)
     vectors = np.random.default_rng(0).standard_normal((sum(sizes), 33), dtype=np.float32)
-    codes = streaming.streamed_bits(cut(vectors, sizes), PI)
+    codes = lsh.streamed_bits(cut(vectors, sizes), PI)
     np.testing.assert_array_equal(codes, lsh.sign_bits(vectors, PI))
     assert isinstance(codes, np.ndarray)
     assert codes.dtype == np.uint32
@@ -36,7 +36,7 @@ def test_codes_are_those_of_one_piece_however_the_rows_come(block_bytes, sizes, 
 def test_any_real_numbers_are_computed_in_float32(dtype):
     vectors = (10 * np.random.default_rng(1).standard_normal((300, 33))).astype(dtype)
     expected = lsh.sign_bits(vectors.astype(np.float32), PI)
-    np.testing.assert_array_equal(streaming.streamed_bits([vectors], PI), expected)
+    np.testing.assert_array_equal(lsh.streamed_bits([vectors], PI), expected)
 
 
 def test_the_device_gets_a_block_at_a_time_and_has_two(monkeypatch):
@@ -51,17 +51,17 @@ def test_the_device_gets_a_block_at_a_time_and_has_two(monkeypatch):
         most.append(len(there))
         return codes
 
-    monkeypatch.setattr(streaming.lsh, "sign_bits", sign_bits)
-    monkeypatch.setattr(streaming, "_BLOCK_BYTES", 512 * 4 * 33)
-    streaming.streamed_bits([np.zeros((2000, 33)), np.zeros((500, 33))], PI)
+    monkeypatch.setattr(lsh, "sign_bits", sign_bits)
+    monkeypatch.setattr(lsh, "_BLOCK_BYTES", 512 * 4 * 33)
+    lsh.streamed_bits([np.zeros((2000, 33)), np.zeros((500, 33))], PI)
     assert rows == [512] * 5
     assert max(most) == 2
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(0, 1 << 21), (1, 1 << 21), (1280, 1792), (10**7, 256)])
 def test_a_block_has_rows_whatever_their_length(dim, rows):
-    assert streaming.rows_of_block(1 << 21, dim) == rows
-    assert streaming.rows_of_block(100, dim) == 256
+    assert lsh.rows_of_block(1 << 21, dim) == rows
+    assert lsh.rows_of_block(100, dim) == 256
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from jaxfed.federation.execution.settings import HERE
 from jaxfed.host.parallel import processes
 from jaxfed.host.interruption import Interrupted, Interruption
 from jaxfed.kernels import knn
-from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.kernels.devices import everywhere
 
 address, number, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 processes.connect(address, 2, number)

@@ -9,7 +9,7 @@ from jaxfed.errors import BeyondMemory
 from jaxfed.federation.execution.memory import MemoryLimit, bytes_text
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import conjugate_gradient, knn, knn_in_parts
-from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.kernels.devices import footprint
 from jaxfed.kernels.graph import graph_bytes, normalized_graph
 from jaxfed.xclp import Parameters, algorithm, memory_plan, propagate_labels
 

@@ -7,7 +7,7 @@ from dense_xclp import clustered_clients
 
 from jaxfed.federation.execution.settings import HERE, Execution, ResultCache
 from jaxfed.kernels import knn
-from jaxfed.kernels.devices.spread import mesh_of, points_mesh
+from jaxfed.kernels.devices import mesh_of, points_mesh
 from jaxfed.xclp import Parameters, cross_client_label_propagation
 from jaxfed.xclp.settings import exchangeable_steps
 from jaxfed.xclp.steps import propagation_matrix

@@ -30,7 +30,7 @@ from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import cohorts_of, play
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.host.checkpoint_writer import CheckpointWriter
-from jaxfed.kernels.devices.padding import in_batches
+from jaxfed.kernels.devices import in_batches
 from jaxfed.models import Model
 
 _STREAM = 2**32 - 1  # key stream; the experiment's own rounds count from 0

@@ -3,7 +3,7 @@
     for costs in method_costs(config): ...
 
 Operations cover everything a client computes in the round: forward and backward pass, augmentation,
-optimizer, prototypes. They come from XLA's analysis of its program (`jaxfed.kernels.devices.operations`).
+optimizer, prototypes. They come from XLA's analysis of its program (`jaxfed.kernels.devices`).
 Bytes are counted by the round itself, with everything sent that may be sent
 (`jaxfed.training.round.counted_round`). No client computes anything. Each method has the costs of two ways to
 form batches:
@@ -31,7 +31,7 @@ from jaxfed.data import Partition
 from jaxfed.errors import UsageError
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.communication import num_bytes_of
-from jaxfed.kernels.devices.operations import operations
+from jaxfed.kernels.devices import operations
 from jaxfed.paper_costs import PAPER_COSTS, CostSetting
 from jaxfed.training.pseudo_labels.prototypes import embedding_size
 from jaxfed.training.round.counted_round import CountingClients, RoundCosts, round_costs

@@ -7,7 +7,7 @@
     require(8 * k * n, "neighbors", key="num_neighbors", value=k)  refuse a setting before its array is made
 
 Arguments, results and temporaries of programs count, as XLA reports them before they run
-(`jaxfed.kernels.devices.footprint`). On a CPU the device's memory is the host's; data sets, Python and
+(`jaxfed.kernels.devices`). On a CPU the device's memory is the host's; data sets, Python and
 compilation need memory in addition.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 from jaxfed.errors import BeyondMemory
 from jaxfed.federation.communication import bytes_unit
 from jaxfed.federation.execution.client_map import MapClients, at_once, in_chunks
-from jaxfed.kernels.devices.footprint import Footprint, footprint
+from jaxfed.kernels.devices import Footprint, footprint
 from jaxfed.settings import Allowed, check_value
 
 _T = TypeVar("_T")

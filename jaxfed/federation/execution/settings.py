@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.client_map import is_one_cpu
 from jaxfed.federation.execution.memory import MemoryLimit, host_bytes
-from jaxfed.kernels.devices.spread import everywhere, points_mesh, spread
+from jaxfed.kernels.devices import everywhere, points_mesh, spread
 
 
 class ResultCache:
@@ -77,7 +77,7 @@ class Execution:
             device's memory. Block sizes are reduced to keep the limit. Blocks of a system's columns, and of
             clients at once, change rounding; all others change nothing.
         num_devices: number of devices over which one graph's points are spread
-        (`jaxfed.kernels.devices.spread`);
+        (`jaxfed.kernels.devices`);
             0: all, unless they are one CPU's. With several processes: 0, 1 or the devices of all.
         folder: on a disk, for clients' states that exceed the memory; None: there is none.
 

@@ -41,7 +41,7 @@ from jaxfed.flower.server.exchange import Answers, Exchange
 from jaxfed.flower.server.server_data import ServerData
 from jaxfed.flower.server.stages import END, ENDED, Stages
 from jaxfed.host.checkpoint import Checkpoints
-from jaxfed.kernels.devices.padding import rows_at_once
+from jaxfed.kernels.devices import rows_at_once
 
 _THEN = "the run stops; the same command continues it"
 _IS_METRIC = re.compile(r"\.(metrics|labels)\.")  # in a name of a reply

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.spread import SpreadRows
+from jaxfed.kernels.devices import SpreadRows
 
 # Columns whose distances are held at a time for one tile of queries: 1024 x 16384 int16 = 32 MiB.
 _CHUNK_COLUMNS = 16384

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.spread import SpreadRows
+from jaxfed.kernels.devices import SpreadRows
 from jaxfed.kernels.neighbors import column_minima, nearest
 from jaxfed.kernels.neighbors.distances import Distances, Tile
 from jaxfed.kernels.neighbors.nearest import Nearest

@@ -10,7 +10,7 @@ and every `Communication` count. A client's outputs are replaced by ones. Messag
 entries (FedMatch) are therefore counted whole. Values that depend on a client's labels alone are computed:
 its number of steps, the bytes it sends beside its model, and its boolean outputs (which prototypes exist).
 The skipped computation is recorded as a program, and XLA counts its operations
-(`jaxfed.kernels.devices.operations`).
+(`jaxfed.kernels.devices`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.rounds import play
-from jaxfed.kernels.devices.operations import operations
+from jaxfed.kernels.devices import operations
 from jaxfed.training.round.client_round import ClientUpdate
 
 _STEPS, _MODEL = "local_steps", "parameters"

@@ -14,7 +14,7 @@ from jaxfed.data.client_rows import ClientRows
 from jaxfed.federation.algorithm import Evaluate, Metrics, Outputs, Predict, Predictions
 from jaxfed.federation.clients import Federation
 from jaxfed.federation.evaluate import accuracy, balanced_accuracy, over_clients
-from jaxfed.kernels.devices.padding import in_batches, rows_at_once
+from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.training.round.server_hooks import Classifier
 from jaxfed.training.server.client_rows import without_tables
 from jaxfed.training.server.server_state import ServerState

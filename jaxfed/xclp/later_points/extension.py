@@ -41,7 +41,7 @@ import numpy as np
 from jaxfed.errors import UsageError
 from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.kernels.devices.padding import padded_to
+from jaxfed.kernels.devices import padded_to
 from jaxfed.kernels.knn_extended import extended_hamming_knn
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.devices.padding import in_batches, padded_rows
+from jaxfed.kernels.devices import in_batches, padded_rows
 from jaxfed.kernels.graph import cosine_from_hamming
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.settings.parameters import Parameters

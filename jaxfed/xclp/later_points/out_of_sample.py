@@ -51,7 +51,7 @@ import numpy as np
 
 from jaxfed.errors import UsageError
 from jaxfed.federation.execution.settings import HERE, Execution
-from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.devices import padded_rows
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.inputs import checked

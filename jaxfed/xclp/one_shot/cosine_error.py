@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels import graph, hamming, lsh
-from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.devices import padded_rows
 
 _ROWS_AT_ONCE = 4096
 

@@ -19,7 +19,7 @@ from jaxfed.data.dataset import UNLABELED
 from jaxfed.federation.execution.client_map import size_buckets
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.kernels import knn
-from jaxfed.kernels.devices.padding import padded_rows, padded_to
+from jaxfed.kernels.devices import padded_rows, padded_to
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.xclp.selection.choice import Choice, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import Labeled, labeled_rows

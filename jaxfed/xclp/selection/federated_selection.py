@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxfed.federation.execution.settings import Execution
-from jaxfed.kernels.devices.padding import padded_to
+from jaxfed.kernels.devices import padded_to
 from jaxfed.privacy import randomized_response
 from jaxfed.xclp.selection.choice import Choice, fits_prior, plaintext_total, select, settings_of
 from jaxfed.xclp.selection.leave_one_out import AtLabeled, Labeled, diagonal, labeled_rows

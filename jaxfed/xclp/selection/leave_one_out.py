@@ -28,8 +28,7 @@ import numpy as np
 
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate_centered
-from jaxfed.kernels.devices.padding import padded_length
-from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.kernels.devices import everywhere, padded_length
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps import client_prior
 from jaxfed.xclp.steps.label_matrix import Rows, scores, without_own

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.devices.padding import padded_rows
+from jaxfed.kernels.devices import padded_rows
 from jaxfed.xclp.settings.parameters import Parameters
 from jaxfed.xclp.steps.calibration import calibrated
 from jaxfed.xclp.steps.codes import rows_of

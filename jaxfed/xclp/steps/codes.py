@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxfed.kernels.streaming import streamed_bits
+from jaxfed.kernels.lsh import streamed_bits
 from jaxfed.privacy import randomized_response
 from jaxfed.random_streams import Stream
 from jaxfed.xclp.settings.parameters import Parameters

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.federation.departures import DroppedOut
-from jaxfed.kernels.devices.padding import padded_to
+from jaxfed.kernels.devices import padded_to
 from jaxfed.xclp.steps.propagation_matrix import Matrix, SolverAccuracy, solved
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import numpy as np
 
 from jaxfed.federation.execution.settings import Execution
 from jaxfed.kernels import knn
-from jaxfed.kernels.devices.padding import in_batches, padded_rows
-from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.kernels.devices import everywhere, in_batches, padded_rows
 from jaxfed.kernels.knn_in_parts import hamming_knn_in_parts
 from jaxfed.kernels.neighbors.distances import no_distance
 from jaxfed.xclp.settings.exchangeable_steps import NEIGHBORS, Neighbors

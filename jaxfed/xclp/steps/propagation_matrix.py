@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxfed.kernels.conjugate_gradient import Convergence, propagate
-from jaxfed.kernels.devices.spread import everywhere
+from jaxfed.kernels.devices import everywhere
 from jaxfed.kernels.graph import Graph
 from jaxfed.xclp.settings.parameters import Propagation
 from jaxfed.xclp.steps.label_matrix import Rows, scores

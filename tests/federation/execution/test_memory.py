@@ -17,7 +17,7 @@ from jaxfed.federation.execution.memory import (
     require,
 )
 from jaxfed.federation.execution.settings import HERE
-from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.kernels.devices import footprint
 from jaxfed.settings import is_allowed
 
 

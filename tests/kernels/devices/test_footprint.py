@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxfed.kernels.devices.footprint import footprint
+from jaxfed.kernels.devices import footprint
 
 X, Y = jnp.zeros((64, 3)), jnp.zeros(32, jnp.bfloat16)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxfed.kernels.convolution.conv import matmul_conv
-from jaxfed.kernels.devices.operations import operations
+from jaxfed.kernels.devices import operations
 
 N, SIDE, INTO, OUT = 5, 8, 3, 16
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jaxfed.algorithms import ALGORITHMS
 from jaxfed.federation.cohort import Cohort
-from jaxfed.kernels.devices import padding
-from jaxfed.kernels.devices.padding import in_batches, padded_length, padded_rows
+from jaxfed.kernels import devices
+from jaxfed.kernels.devices import in_batches, padded_length, padded_rows
 from jaxfed.testing.method_checks import num_compilations
 from jaxfed.xclp import propagate_labels
 
@@ -61,7 +61,7 @@ def cohort_of(sizes, capacity, seed=0):
 
 
 def without_padding(monkeypatch):
-    monkeypatch.setattr(padding, "padded_length", lambda n: n)
+    monkeypatch.setattr(devices, "padded_length", lambda n: n)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_batches_are_of_one_shape_and_change_nothing(n):
 
 @pytest.mark.parametrize(("backend", "rows"), [("cpu", 100), ("gpu", 500)])
 def test_a_network_answers_by_what_a_cpu_keeps_in_its_caches(monkeypatch, backend, rows):
-    monkeypatch.setattr(padding.jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(devices.jax, "default_backend", lambda: backend)
     seen = []
-    answers = padding.in_batches(
-        lambda x: seen.append(len(x)) or 2 * x, np.arange(250.0), padding.rows_at_once()
+    answers = devices.in_batches(
+        lambda x: seen.append(len(x)) or 2 * x, np.arange(250.0), devices.rows_at_once()
     )
     np.testing.assert_array_equal(answers, 2 * np.arange(250.0))
     assert set(seen) == {rows}

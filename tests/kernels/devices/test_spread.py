@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxfed.kernels import knn
-from jaxfed.kernels.devices.spread import (
+from jaxfed.kernels.devices import (
     AXIS,
     ROWS,
     by_rows,

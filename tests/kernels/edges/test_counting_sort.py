@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxfed.kernels import graph
-from jaxfed.kernels.edges import counting_sort
+from jaxfed.kernels import edges, graph
 
 TARGETS = {
     "no edges": (np.zeros(0, np.int32), 3),
@@ -24,12 +23,12 @@ TARGETS = {
 @pytest.mark.parametrize("word_bits", [32, 13, 10])
 def test_is_a_stable_sort(monkeypatch, name, word_bits):
     """Shorter words have a digit or several: 3 bits of 13, of 300 edges."""
-    monkeypatch.setattr(counting_sort, "_WORD_BITS", word_bits)
+    monkeypatch.setattr(edges, "_WORD_BITS", word_bits)
     targets, n = TARGETS[name]
     order = np.argsort(targets, kind="stable")
     starts = np.searchsorted(targets[order], np.arange(n + 1))
     given = jnp.asarray(targets.astype(np.int32))
-    for sort in (counting_sort.by_target, counting_sort.by_target_on_host):
+    for sort in (edges.by_target, edges.by_target_on_host):
         found = sort(given, n)
         assert found.order.dtype == found.starts.dtype == jnp.int32
         np.testing.assert_array_equal(found.order[: starts[-1]], order[: starts[-1]])
@@ -44,7 +43,7 @@ def test_a_graph_on_the_host_is_sorted_by_numpy(monkeypatch):
 
     def watched(targets, n):
         sorted_here.append(n)
-        return counting_sort.by_target_on_host(targets, n)
+        return edges.by_target_on_host(targets, n)
 
     monkeypatch.setattr(graph, "by_target_on_host", watched)
     lists = np.array([[1], [2], [0]]), np.ones((3, 1), np.float32)

@@ -14,7 +14,7 @@ import pytest
 import reference_kernels as reference
 
 from jaxfed.kernels import hamming
-from jaxfed.kernels.devices.spread import by_rows, everywhere, points_mesh, spread
+from jaxfed.kernels.devices import by_rows, everywhere, points_mesh, spread
 from jaxfed.kernels.neighbors import nearest, symmetric_knn
 from jaxfed.kernels.neighbors.cosines import COSINES, directions
 from jaxfed.kernels.neighbors.distances import can_number, hamming_distances

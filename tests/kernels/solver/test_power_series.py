@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxfed.kernels.conjugate_gradient import propagate
-from jaxfed.kernels.devices.spread import everywhere, points_mesh, spread
+from jaxfed.kernels.devices import everywhere, points_mesh, spread
 from jaxfed.kernels.graph import normalized_graph
 
 N, K, NUM_CLASSES = 300, 4, 3

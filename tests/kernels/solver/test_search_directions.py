@@ -7,10 +7,10 @@ import pytest
 import reference_kernels as reference
 from scipy import sparse
 
+from jaxfed.kernels import conjugate_gradient
 from jaxfed.kernels.conjugate_gradient import propagate
 from jaxfed.kernels.graph import normalized_graph
 from jaxfed.kernels.knn import cosine_knn
-from jaxfed.kernels.solver import search_directions
 
 NUM_CLUSTERS = 6
 
@@ -19,7 +19,7 @@ NUM_CLUSTERS = 6
 def few_points_will_do():
     """A size that no other test has: programs are compiled once for a shape."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_directions, "FEWEST_POINTS", 0)
+        patch.setattr(conjugate_gradient, "FEWEST_POINTS", 0)
         yield
 
 

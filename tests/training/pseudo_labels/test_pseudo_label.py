@@ -17,7 +17,7 @@ from jaxfed.federation.communication import Communication
 from jaxfed.federation.execution.client_map import client_map
 from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.ragged import stacked
-from jaxfed.kernels.devices.spread import mesh_of
+from jaxfed.kernels.devices import mesh_of
 from jaxfed.models.mlp import mlp
 from jaxfed.training.pseudo_labels import propagated_labels, pseudo_label
 from jaxfed.training.pseudo_labels.embedding import embedding

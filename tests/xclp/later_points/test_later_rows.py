@@ -7,7 +7,7 @@ import pytest
 from secure_labels import digits, disagreement
 
 from jaxfed.federation.communication import Communication
-from jaxfed.kernels.devices.padding import padded_length
+from jaxfed.kernels.devices import padded_length
 from jaxfed.secure.primitives import paillier
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.xclp import Parameters, cross_client_label_propagation, label_later

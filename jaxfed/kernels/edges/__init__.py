@@ -1,1 +1,0 @@
-"""Parts of the graph of neighbors; `jaxfed.kernels.graph` is its entry."""

@@ -1,1 +1,0 @@
-"""Parts of the conjugate-gradient solver; `jaxfed.kernels.conjugate_gradient` is its entry."""
