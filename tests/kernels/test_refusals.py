@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import refusals
 
-from jaxfed.kernels import hamming, knn, lsh
+from jaxfed.kernels import edges, hamming, knn, lsh
 from jaxfed.kernels.components import components
 from jaxfed.kernels.conjugate_gradient import propagate, propagate_centered
 from jaxfed.kernels.convolution.conv import matmul_conv
