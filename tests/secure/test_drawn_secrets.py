@@ -33,7 +33,7 @@ from jaxfed.secure.primitives.oblivious_transfer import TransferReceiver, transf
 from jaxfed.secure.primitives.paillier import HIDING_BITS
 from jaxfed.secure.row_sums import sparse
 from jaxfed.secure.row_sums.signed_survivors import Signer
-from jaxfed.secure.row_sums.sparse_client import packed_keys, start_message
+from jaxfed.secure.row_sums.sparse import packed_keys, start_message
 from jaxfed.secure.session.channel import Channel
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair
@@ -275,9 +275,10 @@ def test_the_table_names_every_place_that_draws():
         "primitives/oblivious_transfer.py",
         "primitives/paillier.py",
         "primitives/shamir.py",
-        "row_sums/resilient_client.py",
+        "row_sums/double_masks.py",
+        "row_sums/resilient.py",
         "row_sums/signed_survivors.py",
-        "row_sums/sparse_client.py",
+        "row_sums/sparse.py",
         "session/key_agreement.py",
         "session/neighborhoods.py",  # the server's graph, which is no secret
         "session/network/exchanges.py",

@@ -1,8 +1,7 @@
 """SecureRowSums that survives dropouts without another upload: double masks and secret sharing.
 
-After Bonawitz et al. (CCS 2017), on rows instead of one vector. In addition to the pairwise masks, from keys
-(c_j, c_j G) made for this round, client j adds G(b_j) with a seed of its own. Both secrets are shared, and
-any t of the p clients can reconstruct them:
+After Bonawitz et al. (CCS 2017), on rows instead of one vector; `double_masks` has the steps. The holders of
+a client's secrets are all p participants, itself included:
 
     start      server -> each    round, participants, threshold          12 + 4 p bytes
     mask_key   each -> server    c_j G                                   32 bytes
@@ -13,15 +12,12 @@ any t of the p clients can reconstruct them:
     shares     each -> server    of b_j for survivors, c_j for others    66 p bytes
     sums       server -> each    hat Z[R_j]                              8 n_j C bytes
 
-The server reconstructs b_j of the survivors and c_d of the dropped clients. It removes the masks G(b_j) and
-those shared with the dropped clients from the sums. It never gets both secrets of one client: with c_j and
-b_j it could open j's upload, which may only be late. A client answers one list of survivors per round, and
+The server reconstructs b_j of the survivors and c_d of the dropped clients, and removes their masks from the
+sums. A client answers one list of survivors per round, and
 t > p / 2.
 
 Plain double masking is not enough here: on the rows R_d of a dropped client all masks would be removed, and
-the server would read the others' sum, which was meant for d. So client j covers R_m, for every m, with
-another stream, from a seed that only j and m have. Client m removes it; if m has left, it stays. (There is
-one seed per direction: the same stream on R_m by j and on R_j by m would be a one-time pad used twice.)
+the server would read the others' sum, which was meant for d. Hence the streams for the owners of rows.
 
 If fewer than t clients stay until they have sent shares, nothing can be unmasked. The round is aborted, its
 uploads stay masked for ever, and the clients that are present start another one, as in `masked`, with a
@@ -49,19 +45,226 @@ each) and, with `signed`, checks s signatures (0.1 ms each).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import secrets
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
+from jaxfed.errors import ProtocolError, UsageError
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.row_sums import masked, signed_survivors
+from jaxfed.secure.row_sums.double_masks import DoubleMaskClient, DoubleMaskServer
 from jaxfed.secure.row_sums.masked import RowSums
-from jaxfed.secure.row_sums.participants import ENTRY_BYTES
-from jaxfed.secure.row_sums.resilient_client import Client as Client
-from jaxfed.secure.row_sums.resilient_server import Server
-from jaxfed.secure.session.key_agreement import KEY_BYTES
+from jaxfed.secure.row_sums.participants import (
+    ENTRY_BYTES,
+    ParticipatingRows,
+    RowsOf,
+    num_clients,
+)
+from jaxfed.secure.row_sums.participants import least_participants as least_for_sums
+from jaxfed.secure.session.endpoint import SERVER, Endpoint
+from jaxfed.secure.session.key_agreement import KEY_BYTES, RandomBytes
 from jaxfed.secure.session.phases import Parties
+
+
+class Client(DoubleMaskClient):
+    """One client; arguments as `DoubleMaskClient`.
+
+    Args:
+        signed: give shares only for a list of survivors that t clients have signed, and take part only
+            in rounds of more than two thirds of all clients.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        values: np.ndarray,
+        rows: RowsOf,
+        *,
+        signed: bool = False,
+        random_bytes: RandomBytes = secrets.token_bytes,
+    ) -> None:
+        super().__init__(endpoint, values, rows, random_bytes=random_bytes)
+        self._is_signed = signed
+
+    def announce(self) -> None:
+        """Receive the round's start; draw its secrets and send the public key of its masks.
+
+        Raises:
+            ProtocolError: a repeated round, participants that are invalid or too few, or a threshold below
+                the least or above their number.
+        """
+        number, participants, threshold = parsed_start(self._endpoint.receive(SERVER, "start"))
+        if self._own not in participants or not set(participants) <= self._rows.keys():
+            raise ProtocolError(f"row sums among clients {participants}: not what was agreed")
+        num_participants = len(participants)
+        if num_participants < least_participants(self._rows, signed=self._is_signed):
+            what = "too few to sign" if self._is_signed else "too few for a sum"
+            raise ProtocolError(f"{num_participants} of {num_clients(self._rows)} clients: {what}")
+        least = least_threshold(num_participants, signed=self._is_signed)
+        if not least <= threshold <= num_participants:
+            raise ProtocolError(f"threshold {threshold} of {num_participants} participants")
+        self._begin(number, threshold, participants, participants, num_participants)
+        self._participants = participants
+        self._others = [client for client in participants if client != self._own]
+        self._signer = signed_survivors.Signer(self._random_bytes) if self._is_signed else None
+        self._endpoint.send(SERVER, "mask_key", self._mask_keys.public)
+
+    def share_secrets(self) -> None:
+        """Send every participant its share of b_j and c_j, and the own public keys if lists are signed."""
+        keys = parsed_keys(self._endpoint.receive(SERVER, "mask_keys"), self._participants)
+        shares = self._shared(keys)
+        self._mask_public_keys, self._held = keys, {self._own: shares[self._own]}
+        for partner in self._others:
+            message = b"".join(shares[partner]) + self._own_keys()
+            self._endpoint.send(partner, f"secrets/{self._number}", message)
+
+    def collect_secrets(self) -> None:
+        """Receive the shares of all others, and their public keys if lists are signed.
+
+        Raises:
+            ProtocolError: a mask key that differs from the one that the server sent.
+        """
+        own_keys = self._own_keys()
+        self._verification_keys = {self._own: own_keys[: signed_survivors.KEY_BYTES]}
+        for partner in self._others:
+            keys = self._receive_shares(partner, len(own_keys))
+            self._verification_keys[partner] = keys[: signed_survivors.KEY_BYTES]
+            mask_key = keys[signed_survivors.KEY_BYTES :]
+            if self._signer and mask_key != self._mask_public_keys[partner]:
+                raise ProtocolError(f"a mask key in the name of {partner} that is not its own")
+
+    def upload(self) -> None:
+        """Send the rows of the others under pairwise masks, the own mask, and masks for their owners."""
+        self._send_upload(self._others, self._others)
+
+    def hear_survivors(self) -> None:
+        """Receive the list of survivors, and sign it if lists are signed.
+
+        Raises:
+            ProtocolError: survivors that are invalid or too few, or a second list in this round.
+        """
+        survivors = self._received_list("survivors", self._participants)
+        if self._own not in survivors:
+            raise ProtocolError(f"survivors {survivors}: not of this round, or too few")
+        self._endpoint.claim(f"row sums/{self._number}/survivors")
+        self._survivors = survivors
+        if self._signer:
+            signature = self._signer.signature(self._number, self._participants, survivors)
+            self._endpoint.send(SERVER, f"signature/{self._number}", signature)
+
+    def reveal(self) -> None:
+        """Send the shares that the server needs: b_j of survivors, c_j of the others.
+
+        Raises:
+            ProtocolError: fewer than t signatures of this list, if lists are signed, or shares that were
+                given before in this round.
+        """
+        if self._signer:
+            signed_survivors.check_signatures(
+                self._endpoint.receive(SERVER, f"signatures/{self._number}"),
+                self._verification_keys,
+                self._number,
+                self._participants,
+                self._survivors,
+                self._threshold,
+            )
+        self._send_shares(self._participants)
+
+    def _own_keys(self) -> bytes:
+        """Public keys that a client that signs sends to the others over their sealed links."""
+        return self._signer.public + self._mask_keys.public if self._signer else b""
+
+
+class Server(DoubleMaskServer):
+    """The server.
+
+    Args:
+        endpoint: its end of the session.
+        rows: R_k of every client.
+        num_classes: C.
+        threshold: t, the number of shares that reconstruct a secret; None: the smallest t that each round's
+            participants allow. A round of fewer than t clients needs all of them.
+        signed: have clients sign the list of survivors.
+        parts: its shares of the contributions of clients whose values are shares, uint64 [n, C].
+
+    Attributes:
+        least_participants: smallest number of clients in a round.
+        threshold: t of the round.
+        is_signed: clients sign the list of survivors.
+
+    Raises:
+        UsageError: a threshold below the least for all clients, or above their number.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: RowsOf,
+        num_classes: int,
+        threshold: int | None = None,
+        *,
+        signed: bool = False,
+        parts: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        number = num_clients(rows)
+        least = least_threshold(number, signed=signed)
+        if threshold is not None and not least <= threshold <= number:
+            raise UsageError(f"threshold={threshold}: use {least} to {number} clients")
+        super().__init__(endpoint, parts)
+        self._rows, self._num_classes = rows, num_classes
+        self._wanted_threshold, self.is_signed = threshold, signed
+        self.least_participants = least_participants(rows, signed=signed)
+
+    def start(self, number: int, participants: Sequence[int]) -> None:
+        """Begin a round; messages of earlier ones are discarded."""
+        count = len(participants)
+        wanted = self._wanted_threshold or least_threshold(count, signed=self.is_signed)
+        self.threshold = min(wanted, count)
+        self._participants = sorted(participants)
+        self._begin(number, ParticipatingRows(self._rows, participants, self._num_classes))
+        self._signatures: dict[int, bytes] = {}
+
+    def invite(self, client: int) -> None:
+        """Send the round's start to one client."""
+        message = start_message(self._number, self._participants, self.threshold)
+        self._endpoint.send(client, "start", message)
+
+    def send_keys(self, client: int) -> None:
+        """Send all public keys to one client."""
+        keys = b"".join(self._keys[participant] for participant in self._participants)
+        self._endpoint.send(client, "mask_keys", keys)
+
+    def receive_signature(self, client: int) -> None:
+        """Receive one survivor's signature of the list, if lists are signed."""
+        if not self.is_signed:
+            return
+        signature = self._endpoint.receive(client, f"signature/{self._number}")
+        if len(signature) != signed_survivors.SIGNATURE_BYTES:
+            raise ProtocolError(
+                f"a signature has {signed_survivors.SIGNATURE_BYTES} bytes, got {len(signature)}"
+            )
+        self._signatures[client] = signature
+
+    def send_signatures(self, client: int) -> None:
+        """Send all signatures to one survivor, if lists are signed."""
+        if self.is_signed:
+            message = signed_survivors.packed_signatures(self._signatures)
+            self._endpoint.send(client, f"signatures/{self._number}", message)
+
+    @property
+    def can_unmask(self) -> bool:
+        """True if t clients have sent their shares."""
+        return len(self._shares) >= self.threshold
+
+    def _holders(self, client: int) -> Sequence[int]:
+        return self._participants
+
+    def _shown(self, client: int) -> Sequence[int]:
+        return self._participants
 
 
 def run(
@@ -175,4 +378,50 @@ def message_bytes(
         **(signatures if signed else {}),
         "shares": s * p * shamir.SHARE_BYTES,
         "sums": entry * sum(num_rows[client] for client in survivors),
+    }
+
+
+def least_threshold(num_participants: int, *, signed: bool) -> int:
+    """The smallest t allowed among p participants.
+
+    It is more than half: then two lists of survivors cannot both get answers from t clients. It is more than
+    two thirds if lists are signed: then 2 t > p + k, and two lists cannot both have t signatures, even if k <
+    p / 3 clients sign any list.
+    """
+    return (2 * num_participants // 3 if signed else num_participants // 2) + 1
+
+
+def least_participants(rows: RowsOf, *, signed: bool) -> int:
+    """Smallest number of clients in a round.
+
+    A round of few clients reveals their sums, and a server could ask for one by claiming that all others have
+    left. So clients that sign take part only if as many clients as must sign at first are in the round.
+    """
+    least = least_threshold(num_clients(rows), signed=True) if signed else 1
+    return max(least, least_for_sums(rows))
+
+
+def start_message(number: int, participants: Sequence[int], threshold: int) -> bytes:
+    """Message with a round's number, participants and threshold."""
+    return masked.start_message(number, participants) + struct.pack("<I", threshold)
+
+
+def parsed_start(message: bytes) -> tuple[int, list[int], int]:
+    """Parse the message of `start_message`."""
+    if len(message) < 4:
+        raise ProtocolError(f"a start has 12 + 4 p bytes, got {len(message)}")
+    number, participants = masked.parsed_start(message[:-4])
+    return number, participants, struct.unpack("<I", message[-4:])[0]
+
+
+def parsed_keys(message: bytes, participants: Sequence[int]) -> dict[int, bytes]:
+    """Public keys by participant, from the server's list."""
+    if len(message) != KEY_BYTES * len(participants):
+        raise ProtocolError(
+            f"{len(participants)} mask keys have {KEY_BYTES * len(participants)} bytes, "
+            f"got {len(message)}"
+        )
+    return {
+        client: message[KEY_BYTES * position : KEY_BYTES * (position + 1)]
+        for position, client in enumerate(participants)
     }

@@ -19,7 +19,7 @@ from jaxfed.secure.primitives.correlation_hash import CorrelationHash
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.primitives.ring import unpack
-from jaxfed.secure.row_sums import mask_streams, resilient, resilient_client, resilient_round
+from jaxfed.secure.row_sums import double_masks, mask_streams, resilient
 from jaxfed.secure.session import framing, setup
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.key_agreement import KeyPair, derived_key
@@ -248,8 +248,8 @@ def check_late_uploads():
     left = np.zeros(layout.shape, np.uint64)
     layout.add_upload(left, upload, 1)
     left = left[layout[2]]
-    keys = resilient_round.key_pair(server._secrets(server._shares)[1])
-    seeds = {j: resilient_round.agreed_seed(keys, server._keys[j], 0) for j in (0, 2)}
+    keys = double_masks.key_pair(server._secret(1, False, set()))
+    seeds = {j: double_masks.agreed_seed(keys, server._keys[j], 0) for j in (0, 2)}
     first = 3 * layout[2].start
     mask_streams.add_masks(
         left, mask_streams.removed(mask_streams.pair_masks(1, seeds)), first=first
@@ -271,7 +271,7 @@ def check_secrets_of_rounds():
     own = set()
     for number in range(2):
         resilient.run(InProcess(clients), server, first_round=number)
-        own |= {server._secrets(server._shares)[j] for j in range(3)}
+        own |= {server._secret(j, j in server._survivors, set()) for j in range(3)}
     assert len(own) == 6
     assert len(set(heard.payloads("mask_key"))) == 6
 
@@ -280,7 +280,7 @@ def drawn(change):
     """Removes a safeguard by changing what a client draws: `change(client, label)` gives other bytes."""
 
     def remove(monkeypatch):
-        announce, kept = resilient_client.Client.announce, {}
+        announce, kept = resilient.Client.announce, {}
 
         def announcing(self):
             fresh, number = self._random_bytes, itertools.count()
@@ -292,7 +292,7 @@ def drawn(change):
             announce(self)
             self._random_bytes = fresh
 
-        monkeypatch.setattr(resilient_client.Client, "announce", announcing)
+        monkeypatch.setattr(resilient.Client, "announce", announcing)
 
     return remove
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxfed.secure.cross_steps import sums_of_rows
-from jaxfed.secure.row_sums import mask_streams, masked, resilient_client, server_sums
+from jaxfed.secure.row_sums import mask_streams, masked, resilient, server_sums
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.parties import Session
 
@@ -38,7 +38,7 @@ def seeds_of_uploads(monkeypatch):
         return expand(masks, first)
 
     monkeypatch.setattr(mask_streams, "_streams", recording)
-    for module in (masked, resilient_client):
+    for module in (masked, resilient):
         upload = module.Client.upload
 
         def uploading(self, upload=upload):

@@ -16,14 +16,13 @@ from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
 from jaxfed.secure.primitives.prg import Keystream
 from jaxfed.secure.row_sums import (
+    double_masks,
     mask_streams,
     masked,
     server_sums,
     sparse,
-    sparse_client,
-    sparse_server,
 )
-from jaxfed.secure.row_sums.sparse_client import start_message
+from jaxfed.secure.row_sums.sparse import start_message
 from jaxfed.secure.session import setup
 from jaxfed.secure.session.channel import Presence
 from jaxfed.secure.session.endpoint import SERVER
@@ -74,7 +73,7 @@ def no_label_is_claimed(monkeypatch):
 
 
 def no_list_is_checked(monkeypatch):
-    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_: None)
+    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_, **__: None)
 
 
 # --- thresholds and neighbors ---------------------------------------------------------------------
@@ -97,7 +96,7 @@ def check_few_neighbors():
 
 
 def any_neighborhood(monkeypatch):
-    monkeypatch.setattr(sparse_client, "neighborhood", lambda *_: Neighborhood(1, 1))
+    monkeypatch.setattr(sparse, "neighborhood", lambda *_: Neighborhood(1, 1))
 
 
 # --- masks ----------------------------------------------------------------------------------------
@@ -131,9 +130,8 @@ def check_streams_of_rounds():
 
 def mask_keys_are_kept(monkeypatch):
     """Masks of pairs as in the round before: the same c_j, and no round in their seed."""
-    agreed, kept = sparse_client.agreed_seed, {}
-    monkeypatch.setattr(sparse_client, "agreed_seed", lambda own, public, _: agreed(own, public, 0))
-    monkeypatch.setattr(sparse_server, "agreed_seed", lambda own, public, _: agreed(own, public, 0))
+    agreed, kept = double_masks.agreed_seed, {}
+    monkeypatch.setattr(double_masks, "agreed_seed", lambda own, public, _: agreed(own, public, 0))
     announce = sparse.Client.announce
 
     def announcing(self):
@@ -171,13 +169,13 @@ def check_own_seed_hides():
 
 
 def no_own_seed(monkeypatch):
-    add = sparse_client.add_masks
+    add = double_masks.add_masks
 
     def without(elements, masks, **place):
         if place or elements.shape != VALUES.shape:
             add(elements, masks, **place)
 
-    monkeypatch.setattr(sparse_client, "add_masks", without)
+    monkeypatch.setattr(double_masks, "add_masks", without)
 
 
 def check_rows_of_one_that_left():
@@ -187,7 +185,7 @@ def check_rows_of_one_that_left():
     presence.lose_when(3, "send", "upload")
     session, servers = Session(NUMBER, presence=presence), []
 
-    class Kept(sparse_server.Server):
+    class Kept(sparse.Server):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             servers.append(self)
@@ -204,7 +202,7 @@ def check_rows_of_one_that_left():
 
 
 def no_owner_masks(monkeypatch):
-    add, seed, owners = sparse_client.add_masks, sparse.Client._owner_seed, set()
+    add, seed, owners = double_masks.add_masks, sparse.Client._owner_seed, set()
 
     def noted(self, contributor, owner):
         owners.add(own := seed(self, contributor, owner))
@@ -214,7 +212,7 @@ def no_owner_masks(monkeypatch):
         add(elements, [mask for mask in masks if mask[0] not in owners], **place)
 
     monkeypatch.setattr(sparse.Client, "_owner_seed", noted)
-    monkeypatch.setattr(sparse_client, "add_masks", without)
+    monkeypatch.setattr(double_masks, "add_masks", without)
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -325,7 +323,7 @@ def check_survivors_are_connected():
 
 
 def nobody_looks_for_cuts(monkeypatch):
-    monkeypatch.setattr(sparse_server, "is_connected", lambda *_: True)
+    monkeypatch.setattr(sparse, "is_connected", lambda *_: True)
 
 
 def check_neighborhoods_are_kept():
@@ -340,8 +338,8 @@ def check_neighborhoods_are_kept():
 
 
 def nobody_counts_neighbors(monkeypatch):
-    monkeypatch.setattr(sparse_server.Server, "_check_neighborhoods", lambda *_: None)
-    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_: None)
+    monkeypatch.setattr(sparse.Server, "_check_neighborhoods", lambda *_: None)
+    monkeypatch.setattr(sparse.Client, "_check_among", lambda *_, **__: None)
 
 
 # --- keys of a sparse session ---------------------------------------------------------------------

@@ -7,7 +7,7 @@ from row_sums_parties import PROTOCOLS, exact, matrices, parties, run, uploads
 from scipy import stats
 
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import mask_streams, resilient, resilient_round
+from jaxfed.secure.row_sums import double_masks, mask_streams, resilient
 from jaxfed.secure.row_sums import masked as row_sums
 from jaxfed.secure.row_sums.participants import ParticipatingRows
 from jaxfed.secure.session.endpoint import SERVER
@@ -144,14 +144,14 @@ def dropped_rows_after_unmasking(covered):
         resilient.run(InProcess(clients), server)
     survivors = [0, 2, 3]
     left = np.zeros((3, 3), np.uint64)
-    dropped = resilient_round.key_pair(server._secrets(server._shares)[1])
+    dropped = double_masks.key_pair(server._secret(1, False, set()))
     for survivor in survivors:
         words = uploads(network)[survivor].reshape(-1, 3)
         before = rows[1].start - (4 if survivor == 0 else 0)
         part = words[before : before + 3].copy()
-        secret = resilient_round.agreed_seed(dropped, server._keys[survivor], 0)
+        secret = double_masks.agreed_seed(dropped, server._keys[survivor], 0)
         masks = [
-            (server._secrets(server._shares)[survivor], 1),
+            (server._secret(survivor, True, set()), 1),
             *mask_streams.pair_masks(survivor, {1: secret}),
         ]
         mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows[1].start)
@@ -175,7 +175,7 @@ def test_server_never_gets_both_secrets_of_a_client():
     clients, server = parties("resilient", network, values, rows)
     resilient.run(InProcess(clients), server)
     for holder, shares in server._shares.items():
-        for client, share in enumerate(shares):
+        for client, share in shares.items():
             assert share == clients[holder]._held[client][1 if client == 1 else 0]
 
 

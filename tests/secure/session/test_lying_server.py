@@ -14,7 +14,7 @@ from jaxfed.secure.hamming import masked as masked_hamming
 from jaxfed.secure.hamming import masked_distances
 from jaxfed.secure.primitives import shamir
 from jaxfed.secure.primitives.fixed_point import FixedPoint
-from jaxfed.secure.row_sums import mask_streams, masked, resilient_round, signed_survivors
+from jaxfed.secure.row_sums import double_masks, mask_streams, masked, resilient, signed_survivors
 from jaxfed.secure.row_sums.participants import ParticipatingRows
 from jaxfed.secure.session.endpoint import SERVER
 from jaxfed.secure.session.parties import Session
@@ -94,14 +94,14 @@ class Lie:
     def opened(self, alive, dropped, owner):
         """The sum of `alive` on a colluding owner's rows, with b_j of these and c_j of `dropped`."""
         rows, total = self.server._layout[owner], np.zeros((2, 3), np.uint64)
-        keys = {k: resilient_round.key_pair(self.secret(k, "c")) for k in dropped}
+        keys = {k: double_masks.key_pair(self.secret(k, "c")) for k in dropped}
         for j in alive:
             part = self.uploads[j][rows].copy()
             seeds = {k: self.clients[k]._pair_seeds[j] for k in self.colluders}
             for k in self.lists:
                 if k not in alive or (j in keys and k != j):
                     one, other = (k, j) if k in keys else (j, k)
-                    seeds[k] = resilient_round.agreed_seed(keys[one], self.server._keys[other], 0)
+                    seeds[k] = double_masks.agreed_seed(keys[one], self.server._keys[other], 0)
             masks = [(self.secret(j, "b"), 1), *mask_streams.pair_masks(j, seeds)]
             mask_streams.add_masks(part, mask_streams.removed(masks), first=3 * rows.start)
             covered = [(self.clients[owner]._owner_seed(j, owner), 1)]
@@ -166,7 +166,7 @@ def test_the_owners_streams_are_left_on_rows_of_who_does_not_collude(case):
 def test_clients_that_sign_give_a_lying_server_nothing(case):
     """Before any share is out, every honest client sees too few signatures of its own list."""
     lists, (num_clients, threshold, *_) = CASES[case]
-    least = resilient_round.least_threshold(num_clients, signed=True)
+    least = resilient.least_threshold(num_clients, signed=True)
     lie = Lie(lists, num_clients, "signed", max(least, threshold))
     lie.tell()
     for j in lists:
@@ -281,7 +281,7 @@ def test_a_server_cannot_put_in_keys_of_its_own_among_who_signs(protocol):
         server.receive_key(j)
     keys = dict(server._keys)
     for j, client in clients.items():
-        server._keys = {**keys, 2: resilient_round.key_pair(b"s" * 32).public} if j == 1 else keys
+        server._keys = {**keys, 2: double_masks.key_pair(b"s" * 32).public} if j == 1 else keys
         server.send_keys(j)
         client.share_secrets()
     if protocol == "resilient":
