@@ -71,6 +71,7 @@ class DoubleMaskClient:
         self._endpoint, self._values, self._rows = endpoint, values, rows
         self._own, self._random_bytes = endpoint.address, random_bytes
         self._number = -1  # no round yet
+        self._survivors: Sequence[int] = ()
         self._held: dict[
             int, Shares
         ] = {}  # shares of the secrets of others, and of its own, by client
