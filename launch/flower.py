@@ -1,7 +1,7 @@
 """Real clients over a network, by Flower: pip install -r requirements-flower.txt
 
-python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--kill=2@update ...]
-    [--overwrite] [--config.KEY=VALUE ...]
+python -m launch.flower try --config=FILE.py[:VARIANT] --workdir=DIR [--nodes=3] [--overwrite]
+    [--config.KEY=VALUE ...]
 python -m launch.flower server --config=FILE.py[:VARIANT] --workdir=DIR --port=PORT --nodes=KEYS --held=FOLDER
     [--host=0.0.0.0] [--name=HOST ...] [--config.KEY=VALUE ...]
 python -m launch.flower client --data=FOLDER --server=HOST:PORT --ca=ca.crt --key=KEY
@@ -45,9 +45,6 @@ _OVERWRITE = flags.DEFINE_bool(
 )
 _NODES = flags.DEFINE_string(
     "nodes", None, "try: number of clients; server: folder of the clients' public keys, *.pub."
-)
-_KILLS = flags.DEFINE_multi_string(
-    "kill", [], "try: NODE@STAGE, a client's node to be killed there; may be repeated."
 )
 _HOST = flags.DEFINE_string("host", "0.0.0.0", "server: address to listen at.")
 _PORT = flags.DEFINE_integer("port", None, "server: port to listen at.", 1, 65535)
@@ -129,7 +126,6 @@ def _try(overrides: list[str], interruption: Interruption) -> int:
             location(_given("workdir", _WORKDIR.value), "--workdir"),
             simulate=simulate,
             num_nodes=None if number is None else int(number),
-            kills=_KILLS.value,
             encrypted=not _INSECURE.value,
             overwrite=_OVERWRITE.value,
             say=_say,

@@ -86,8 +86,6 @@ COMMANDS = {
     "--config is missing": said("try", "--workdir=W"),
     "--workdir is missing": said("try", f"--config={DIGITS}"),
     "--nodes=two: use integers": said("try", *CONFIG, "--nodes=two"),
-    "...nodes are 0 to 2": said("try", *CONFIG, "--nodes=3", "--kill=3@upload"),
-    "...use NODE@STAGE": said("try", *CONFIG, "--kill=upload"),
     "--port=PORT is missing": said("server", *CONFIG),
     "--nodes is missing": said("server", *CONFIG, AT_PORT),
     "--insecure: only at loopback": said("server", *CONFIG, AT_PORT, "--insecure"),

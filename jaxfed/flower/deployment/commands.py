@@ -25,17 +25,15 @@ from jaxfed.experiment.store import compilation_cache, workdir
 from jaxfed.flower.client import client_data
 from jaxfed.flower.client.client_step import CONSOLE
 from jaxfed.flower.deployment import certificates, local
-from jaxfed.flower.deployment.comparison import compare
+from jaxfed.flower.deployment.comparison import compare, departed
 from jaxfed.flower.deployment.control import Control, RunSettings, Status, check_flower
 from jaxfed.flower.deployment.dealing import deal
 from jaxfed.flower.deployment.following import follow, wait_for_link
 from jaxfed.flower.deployment.guarded import KEY_IN_USE, UNKNOWN_KEY
-from jaxfed.flower.deployment.kills import Kill, departed, killing, kills_never_met
 from jaxfed.flower.deployment.output import NewLines, StageLines, seconds_text, traffic
 from jaxfed.flower.deployment.processes import DeploymentError, Processes, Started
 from jaxfed.flower.messages import setup
 from jaxfed.flower.server import server_data, server_run
-from jaxfed.flower.server.stages import STAGES
 
 Say = Callable[[str], None]
 Simulate = Callable[[ConfigDict, Path, Mapping[int, Sequence[int]]], None]
@@ -103,7 +101,6 @@ def try_here(
     *,
     simulate: Simulate,
     num_nodes: int | None = None,
-    kills: Sequence[str] = (),
     encrypted: bool = True,
     overwrite: bool = False,
     say: Say = print,
@@ -117,7 +114,6 @@ def try_here(
             client's folder; server/, what the server holds; network/, keys and logs.
         simulate: runs a config in a workdir; its rounds lack the clients {round: clients}.
         num_nodes: sets federation.num_clients.
-        kills: NODE@STAGE, nodes to be killed.
         encrypted: False for connections without TLS and keys.
         overwrite: begin again.
         say: receives lines.
@@ -136,7 +132,6 @@ def try_here(
     limits = section_of(experiment.config, "deployment")
     number = experiment.config.federation.num_clients
     limits.num_nodes(number)
-    planned = [Kill.parse(text, number) for text in kills]
     if overwrite:
         for name in (RUN, SIMULATION, NODES, SERVER):
             shutil.rmtree(place / name, ignore_errors=True)
@@ -155,23 +150,16 @@ def try_here(
             say=say,
         ) as federation:
             federation.start()
-            kill_in_time = killing(planned, federation.kill, place / RUN / STAGES, say)
             stages = StageLines(place / RUN, say)
-
-            def at_each_poll() -> None:
-                kill_in_time()
-                stages.look()
-
             status = federation.run(
                 APP,
                 experiment.run_settings(place / RUN, place / SERVER),
-                at_each_poll=at_each_poll,
+                at_each_poll=stages.look,
             )
             stages.look()
         if not status.is_completed:
             say(_failure(status, place / NETWORK))
             return 1
-        kills_never_met(planned, place / RUN / STAGES)
     left, beside = departed(place / RUN)
     those_who_left = " without those who left" * bool(left)
     say(f"simulating the same{those_who_left}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
 from jaxfed.federation.cohort import Cohort, emptied
 from jaxfed.flower.client.client_data import TEST, TRAIN
 from jaxfed.flower.client.labels_file import LABELS
+from jaxfed.flower.server import stages
 from jaxfed.host.safe_files import arrays_of
 
 _LEAVES = "state/"
@@ -40,6 +42,29 @@ def without(
         return algorithm.round(state, emptied(cohort, is_there), key)
 
     return algorithm._replace(round=played)
+
+
+def departed(place: Path) -> tuple[dict[int, list[int]], str]:
+    """Return the clients that left each round of a workdir, and a line on those that had sent something.
+
+    A simulation has no part of a client that leaves, as if the client had not been drawn. It differs from a
+    round in which others have computed with what the client sent before.
+    """
+    left = stages.departures(place)
+    first: dict[int, str] = {}
+    for line in stages.lines(place / stages.STAGES):
+        first.setdefault(line["round"], line["stage"])
+    late = [
+        f"client {client} left round {number} at {stage!r}"
+        for number, by_stage in left.items()
+        for stage, clients in by_stage.items()
+        for client in clients
+        if stage != first[number]
+    ]
+    beside = f"what was sent before may count: {'; '.join(late)}" * bool(late)
+    return {
+        number: sorted({*chain(*by_stage.values())}) for number, by_stage in left.items()
+    }, beside
 
 
 class Difference(NamedTuple):

@@ -296,10 +296,6 @@ class Local:
             at_each_poll=at_each_poll,
         )
 
-    def kill(self, node: int) -> None:
-        """Kill a client's node at once, and what it has started."""
-        self.processes.kill(f"node-{node}")
-
     def _start_link(self) -> tuple[Server, Controls]:
         for tries_left in reversed(range(_MOST_TRIES)):
             server = self._server(free_ports(1)[0])

@@ -148,7 +148,7 @@ class Processes:
             raise DeploymentError(_ended(started))
 
     def newly_ended(self) -> list[str]:
-        """Return a line for each process that has ended since the last call, unless `kill` ended it."""
+        """Return a line for each process that has ended since the last call."""
         found = [
             name
             for name, started in self._started.items()
@@ -156,19 +156,6 @@ class Processes:
         ]
         self._reported.update(found)
         return [_ended(self._started[name]) for name in found]
-
-    def kill(self, name: str) -> None:
-        """Kill a process and its children at once, as a power cut would."""
-        self._reported.add(name)
-        started = self._started[name]
-        if started.process.poll() is not None:
-            return
-        children = _descendants(started.process.pid)
-        _signal_group(started.process.pid, signal.SIGKILL)
-        for pid in children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        started.process.wait()
 
     def end(self) -> None:
         """End all processes, the last one started first, and what they have started."""
@@ -258,22 +245,6 @@ def _marked(mark: str) -> Iterator[int]:
             entries = (place / "environ").read_bytes().split(b"\0")
             if wanted in entries and pid != os.getpid() and start_time(pid):
                 yield pid
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the processes below one, those that left its session included."""
-    parents: dict[int, int] = {}
-    for place in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            words = (place / "stat").read_text().rpartition(")")[2].split()
-            parents[int(place.name)] = int(words[1])
-    below, found = {pid}, []
-    while fresh := [child for child, parent in parents.items() if parent in below]:
-        found += fresh
-        below = set(fresh)
-        for child in fresh:
-            del parents[child]
-    return found
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -256,7 +256,7 @@ SECURE = ["xclp.hamming=masked", "xclp.row_sums=masked", "xclp.influence=columns
 
 
 def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
-    """From the config to the comparison, with a run in which nothing happens, and killed nodes."""
+    """From the config to the comparison, with a run in which nothing happens, and one that nodes leave."""
     monkeypatch.setattr(
         local.Local, "__init__", stand_in_init(local.Local.__init__, stand_in_flower)
     )
@@ -265,14 +265,13 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     (place / "run").mkdir(parents=True)
     stages = place / "run" / "stages.jsonl"
 
-    def try_here(*kills):
+    def try_here():
         return commands.try_here(
             f"{DIGITS}:smoke",
             SECURE,
             place,
             simulate=lambda config, folder, left: simulated.append(left),
             num_nodes=3,
-            kills=kills,
             say=said.append,
         )
 
@@ -283,11 +282,7 @@ def test_a_trial_by_stand_ins(with_flower, monkeypatch, tmp_path):
     assert try_here() == 0
     assert said[-2] == "network and simulation: no states to compare; no labels to compare"
     stages.write_text("".join(json.dumps(line) + "\n" for line in STOPPED))
-    with pytest.raises(UsageError, match=r"--kill=0@show: nobody was killed.*one of turn, upload,"):
-        try_here("0@show")
-    assert try_here("1@upload", "2@turn") == 0
-    killed = [line for line in said if line.startswith("killed")]
-    assert killed == ["killed node 1 at stage 'upload'", "killed node 2 at stage 'turn'"]
+    assert try_here() == 0
     assert simulated == [{}, {1: [1], 2: [0]}]
     assert said[-3].startswith("network and simulation without those who left: ")
     assert said[-2] == "what was sent before may count: client 1 left round 1 at 'upload'"

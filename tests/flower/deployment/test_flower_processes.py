@@ -12,6 +12,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import kill_drills
 import numpy as np
 import pytest
 
@@ -247,7 +248,7 @@ def test_a_server_that_is_killed_at_any_moment_starts_again(tmp_path):
                     assert server.poll() is None
                     time.sleep(0.05)
                 time.sleep(seconds)
-                started = processes._descendants(server.pid)
+                started = kill_drills.descendants(server.pid)
                 server.kill()
                 for pid in started:
                     with suppress(ProcessLookupError):

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import kill_drills
 import pytest
 import stand_in_flower
 
@@ -164,8 +165,7 @@ def test_a_killed_node_is_no_failure_of_the_run(tmp_path, clients):
         started.start()
         mark = mark_of(tmp_path / "network")
         before = len(alive(mark))
-        started.kill(2)
-        started.kill(2)
+        kill_drills.kill(started.processes, "node-2")
         until(lambda: len(alive(mark)) == before - 2)  # with its child
         os.kill(started.processes._started["node-1"].process.pid, signal.SIGKILL)
         assert started.run(tmp_path, {}).is_completed
@@ -179,7 +179,9 @@ def test_a_lost_link_ends_the_run(tmp_path, clients):
         started.start()
         with pytest.raises(DeploymentError, match="link ended with signal 9"):
             started.run(
-                tmp_path, {"seconds": 60}, at_each_poll=lambda: started.processes.kill("link")
+                tmp_path,
+                {"seconds": 60},
+                at_each_poll=lambda: kill_drills.kill(started.processes, "link"),
             )
 
 
