@@ -91,6 +91,7 @@ def _agreement(ours: Played, peer: Played) -> str:
 
 def _ours(kept: Path) -> Played:
     from jaxfed.flower.deployment import commands, local
+    from jaxfed.flower.server.stages import STAGES
 
     with tempfile.TemporaryDirectory(dir=kept) as folder:
         place = Path(folder)
@@ -103,7 +104,7 @@ def _ours(kept: Path) -> Played:
             settings = experiment.run_settings(place / "run", place / "server")
             status = federation.run(commands.APP, settings)
         assert status.is_completed, status
-        lines = map(json.loads, (place / "run" / commands.STAGES).read_text().splitlines())
+        lines = map(json.loads, (place / "run" / STAGES).read_text().splitlines())
         ends = [line["time"] for line in lines if line["stage"] == "end"]
         summary = json.loads((place / "run" / "summary.json").read_text())
         return _played(began, ends, summary["test_accuracy"])
