@@ -371,8 +371,6 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
         _with(name, f"{name}.pseudo_label=no_such")
         for name in ("fedavg", "fedprox", "scaffold", "feddyn", "fedper", "fixmatch", "sage")
     ),
-    _with("fedper", "fedper.pseudo_label=network"),
-    _with("fedproto", "fedproto.pseudo_label=teacher"),
     _with("fedavg_xclp", "fedavg_xclp.pseudo_label=network"),
     ("fedavg.no_such=1",),
     ("fedavg.model=1",),
@@ -416,7 +414,6 @@ TOGETHER: tuple[tuple[str, ...], ...] = (
     _with("protofssl", "protofssl.noise=1", "protofssl.min_labels=0"),
     _with("fixmatch", "fixmatch.thresholds=freematch", "fixmatch.threshold=0.5"),
     _with("fixmatch", "fixmatch.labeled_by=received", "fixmatch.thresholds=flexmatch"),
-    _with("fedsiam", "fedsiam.upload_quantile=0.5", "fedsiam.evaluated=online"),
     _with("cbafed", "cbafed.threshold=0.9", "cbafed.highest_threshold=0.5"),
     # Selection of settings.
     ("selection.candidates.fedavg.mu=1",),

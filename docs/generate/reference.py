@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from jaxfed.algorithms import ALGORITHMS, declaration_of
 from jaxfed.config.reference import entries
 from jaxfed.federation.method import INGREDIENTS, Method, method_settings, plain
-from jaxfed.training.pseudo_labels.label_sources import BY_XCLP
-from jaxfed.training.round.network.server_side import AT_CLIENTS
 
 
 def keys_page() -> str:
@@ -99,10 +97,8 @@ class Entry(NamedTuple):
 
     @property
     def on_network(self) -> str:
-        """Answer, "yes" or "no"; on a network clients have all labels and label their own examples."""
-        own, sources = self.declared, {*AT_CLIENTS, *BY_XCLP}
-        labels = not isinstance(own.pseudo_label, str) or own.pseudo_label in sources
-        return "yes" if own.on_network and "clients" in own.labels_at and labels else "no"
+        """Answer, "yes" or "no"."""
+        return "yes" if self.declared.on_network else "no"
 
     def cited(self, cites: str) -> str:
         """Return the title with a citation behind it."""

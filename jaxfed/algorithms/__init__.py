@@ -10,12 +10,12 @@ models of their own (`jaxfed.config.build.assembly`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, wraps
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxfed.federation.method import Method, declared
 from jaxfed.registry import Place, Registry
@@ -24,36 +24,18 @@ if TYPE_CHECKING:
     from jaxfed.federation.algorithm import FederatedAlgorithm
 
 
-class Preset(NamedTuple):
-    """A second name of a method, with settings of its own.
-
-    Fields:
-        method: its name.
-        title: name of the preset in reports.
-        keywords: settings that the preset fixes.
-    """
-
-    method: str
-    title: str
-    keywords: Mapping[str, Any]
-
-
-PRESETS = {
-    "fedavg_xclp": Preset("fedavg", "FedAvg + XCLP", {"pseudo_label": "xclp"}),
-    "fedavg_xclp_prototypes": Preset(
-        "fedavg", "FedAvg + XCLP of prototypes", {"pseudo_label": "xclp_prototypes"}
-    ),
-    "fedavg_per_client_lp": Preset(
-        "fedavg", "FedAvg + per-client LP", {"pseudo_label": "per_client_lp"}
-    ),
-    "fedavg_network": Preset("fedavg", "FedAvg + network", {"pseudo_label": "network"}),
-    "sage_xclp": Preset("sage", "SAGE + XCLP", {"pseudo_label": "xclp"}),
+PRESETS = {  # second name of a method: the method, its `pseudo_label` there, title in reports
+    "fedavg_xclp": ("fedavg", "xclp", "FedAvg + XCLP"),
+    "fedavg_xclp_prototypes": ("fedavg", "xclp_prototypes", "FedAvg + XCLP of prototypes"),
+    "fedavg_per_client_lp": ("fedavg", "per_client_lp", "FedAvg + per-client LP"),
+    "fedavg_network": ("fedavg", "network", "FedAvg + network"),
+    "sage_xclp": ("sage", "xclp", "SAGE + XCLP"),
 }
 
 _OWN = {file.name: Place(f"{__name__}.{file.name}", file.name) for file in iter_modules(__path__)}
 _OWN |= {
-    name: _OWN[method]._replace(keywords=keywords)
-    for name, (method, _, keywords) in PRESETS.items()
+    name: _OWN[method]._replace(keywords={"pseudo_label": source})
+    for name, (method, source, _) in PRESETS.items()
 }
 ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OWN)
 
@@ -61,7 +43,7 @@ ALGORITHMS: Registry[Callable[..., FederatedAlgorithm]] = Registry("method", _OW
 def declaration_of(name: str) -> Method:
     """Return the declaration of a method, with its title; an unknown method has its name for a title."""
     found = declared(ALGORITHMS[name]) if name in ALGORITHMS else Method()
-    title = PRESETS[name].title if name in PRESETS else found.title or name
+    title = PRESETS[name][-1] if name in PRESETS else found.title or name
     return replace(found, title=title)
 
 

@@ -122,7 +122,6 @@ class _ClassCounts(Hook):
     """The server's control state: n / M, float32 [C], for M clients."""
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with no examples counted."""
         del key
         return state._replace(control=jnp.zeros(federation.num_classes))
 

@@ -19,12 +19,7 @@ from jaxfed.settings import Count
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 
-@method(
-    title="Client kNN",
-    leaves="nothing",
-    one_shot=True,
-    takes=("num_classes",),
-)
+@method(title="Client kNN", leaves="nothing", one_shot=True, takes=("num_classes",))
 def client_knn(*, num_classes: int, num_neighbors: Count = 5) -> FederatedAlgorithm:
     """Each client classifies its points by its own labeled ones; confidence is the share of votes.
 

@@ -26,8 +26,6 @@ who knows the seed. The guarantee does not cover losses, norms and accuracies th
 training starts from, the state that validation selects, and the set of texts in a table's columns. A config
 uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
 inputs. In the library, scale the inputs of `Training.model` by public numbers only.
-
-Each client receives the model.
 """
 
 from __future__ import annotations
@@ -65,10 +63,7 @@ from jaxfed.training.specification import Training
     **PRIVATE,
 )
 def dp_fedavg(
-    *,
-    training: Training,
-    participation: Participation | None = None,
-    guarantee: Guarantee,
+    *, training: Training, participation: Participation | None = None, guarantee: Guarantee
 ) -> FederatedAlgorithm:
     """DP-FedAvg of clients, on their given labels.
 

@@ -25,12 +25,7 @@ size is not used. Any client optimizer is allowed, since g already has its noise
 mean of the models of clients that have examples.
 
 Noise and draws come from the experiment's seed: they measure the cost of noise, and do not protect from
-anybody who knows the seed. The guarantee does not cover losses and accuracies that a run writes, a model that
-training starts from, the state that validation selects, and the set of texts in a table's columns. A config
-uses no exact statistics of clients' rows (`jaxfed.config.data.row_statistics`): only public examples scale
-inputs. In the library, scale the inputs of `Training.model` by public numbers only.
-
-Each client receives the model.
+anybody who knows the seed. What else the guarantee does not cover is said at `jaxfed.algorithms.dp_fedavg`.
 """
 
 from __future__ import annotations
@@ -44,12 +39,7 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.federation.sampling import Participation
-from jaxfed.privacy.sampled_gaussian import (
-    EVERYTHING,
-    Poisson,
-    Subsampling,
-    check_installed,
-)
+from jaxfed.privacy.sampled_gaussian import EVERYTHING, Poisson, Subsampling, check_installed
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Ge, Le
 from jaxfed.training.local.batches import BatchPlan
@@ -101,13 +91,7 @@ def dp_fedavg_records(
     batches = training.local.labeled_batches
     steps = batches.steps or batches.epochs * max(1, round(1 / share))
     draw: Subsampling = EVERYTHING if share == 1 else Poisson(share)
-    budget = Budget(
-        guarantee,
-        draw,
-        participation,
-        releases=steps,
-        sampling_rate=share,
-    )
+    budget = Budget(guarantee, draw, participation, releases=steps, sampling_rate=share)
     noise = budget.noise
     if noise:
         check_installed(draw)

@@ -83,17 +83,13 @@ def _buffered(
         return update._replace(delta=jax.tree.map(lambda leaf: start.scale * leaf, update.delta))
 
     algorithm = federated_training(
-        training,
-        local_update,
-        pseudo_label="none",
-        hooks=(models,),
-        messages=Messages(models.send),
+        training, local_update, pseudo_label="none", hooks=(models,), messages=Messages(models.send)
     )
     outputs = algorithm.outputs
     return algorithm._replace(
         outputs=outputs._replace(
             evaluated=lambda state: outputs.evaluated(state)._replace(memory=())
-        ),
+        )
     )
 
 

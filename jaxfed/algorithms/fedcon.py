@@ -51,18 +51,10 @@ from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import Model
 from jaxfed.settings import CountOrZero, NotNegative, Share
+from jaxfed.training.local import losses
 from jaxfed.training.local.consistency import divergence
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.losses import (
-    Augment,
-    Batch,
-    Loss,
-    ValueAndState,
-    fixed_softmax,
-    mean_where,
-    unit,
-    views,
-)
+from jaxfed.training.local.losses import Augment, Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import followed, kept_or_first, online_only, ramp_up, siamese
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
@@ -92,7 +84,6 @@ class Own(NamedTuple):
     title="FedCon",
     cites="Long, Wang, Wang, Xiao, Ma, arXiv 2109.04533",
     leaves="its body's change",
-    on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),
     weighting="uniform",
@@ -188,13 +179,11 @@ class _TrainedLast(Hook):
     """The server's store of the network that it trained last, `ServerState.memory`."""
 
     def init(self, state: ServerState, federation: Federation, key: jax.Array) -> ServerState:
-        """Return the state with the initial network."""
         return state._replace(memory=state.model)
 
     def before(
         self, state: ServerState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> ServerState:
-        """Return the state with the network as the clients receive it."""
         return state._replace(memory=state.model)
 
 
@@ -221,13 +210,13 @@ def server_loss(model: Model, local: LocalTraining, weight: jax.Array) -> Loss:
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         view_key, online_key, target_key = jax.random.split(key, 3)
-        x = views((local.augment,) * 2, jax.random.split(view_key), batch.x)
+        x = losses.views((local.augment,) * 2, jax.random.split(view_key), batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
         taught, _ = model.train_apply(_target(state, state["online"]), x, target_key)
-        q = _swapped(fixed_softmax(taught))
+        q = _swapped(losses.fixed_softmax(taught))
         label, used = (jnp.concatenate([part, part]) for part in (batch.label, batch.used))
         terms = local.pointwise(logits, label) + weight * divergence(logits, q)
-        return mean_where(terms, used), together(online=online, target=state["target"])
+        return losses.mean_where(terms, used), together(online=online, target=state["target"])
 
     return loss
 
@@ -238,13 +227,17 @@ def contrast_loss(model: Model, predictor: Model, augment: Augment | None) -> Lo
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         view_key, online_key, target_key, predictor_key = jax.random.split(key, 4)
-        x = views((augment,) * 2, jax.random.split(view_key), batch.x)
+        x = losses.views((augment,) * 2, jax.random.split(view_key), batch.x)
         own, predicts = state["online"]["network"], state["online"]["predictor"]
         features, network = model.train_features(own, x, online_key)
         guess, _ = predictor.train_apply(predicts, features, predictor_key)
         taught, _ = model.train_features(_target(state, own), x, target_key)
-        pairs = unit(guess.astype(jnp.float32)) * _swapped(unit(taught.astype(jnp.float32)))
-        value = mean_where(1 - jnp.sum(pairs, axis=-1), jnp.concatenate([batch.used, batch.used]))
+        pairs = losses.unit(guess.astype(jnp.float32)) * _swapped(
+            losses.unit(taught.astype(jnp.float32))
+        )
+        value = losses.mean_where(
+            1 - jnp.sum(pairs, axis=-1), jnp.concatenate([batch.used, batch.used])
+        )
         online = together(network=network, predictor=predicts)
         return value, together(online=online, target=state["target"])
 

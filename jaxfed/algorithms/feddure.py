@@ -54,19 +54,13 @@ import optax
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
-from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative, Share
+from jaxfed.training.local import losses
 from jaxfed.training.local.batches import BatchPlan, Step, after_steps, plan_of
 from jaxfed.training.local.local_update import Trained, batch_of, rebuilt
-from jaxfed.training.local.losses import (
-    Batch,
-    Pointwise,
-    ValueAndState,
-    labeled_mean,
-    unlabeled_mean,
-)
+from jaxfed.training.local.losses import Batch, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, at_rate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import DrawnClients
@@ -98,22 +92,6 @@ class Regulators(NamedTuple):
     adam: optax.OptState
 
 
-class Seen(NamedTuple):
-    """A step's examples for the regulators.
-
-    Fields:
-        x: the weak view [B, ...].
-        p: float32 [B, C], the local model's prediction for it, held fixed.
-        batch: the batch.
-        key: for C-reg's own draws.
-    """
-
-    x: jax.Array
-    p: jax.Array
-    batch: Batch
-    key: jax.Array
-
-
 @method(
     title="FedDure",
     cites="Bai et al., AAAI 2024",
@@ -142,12 +120,13 @@ def feddure(
     Cost: FixMatch's, and five passes over the weak view, two of them with gradients. A client in training
     has two models.
     """
-
-    def drawn(key: jax.Array, model: nnx.State, federation: Federation) -> Weigher:
-        del model
-        return weigher(key, federation.num_classes)
-
     model, local_training, pointwise = training.model, training.local, training.local.pointwise
+
+    def local_loss(logits: jax.Array, p: jax.Array, share: jax.Array, batch: Batch) -> jax.Array:
+        weak, strong = jnp.split(logits, 2)
+        label = jnp.argmax(p, axis=-1).astype(jnp.int32)
+        value = losses.labeled_mean(pointwise(weak, batch.label), batch)
+        return value + losses.unlabeled_mean(share * pointwise(strong, label), batch)
 
     def local_update(client: ClientRound) -> ClientUpdate:
         received, rate = client.model, client.shared.learning_rate
@@ -163,11 +142,13 @@ def feddure(
                 both = local_training.two_views((keys[0], keys[1]), batch.x)
                 logits, pull, local = _derived(model, local, both, keys[2])
                 p = jax.nn.softmax(jnp.split(logits, 2)[0].astype(jnp.float32))
-                seen = Seen(jnp.split(both, 2)[0], p, batch, keys[3])
-                regulators, gain = regulated(model, regulators, seen, rates, pointwise)
+                weak = jnp.split(both, 2)[0]
+                regulators, gain = regulated(
+                    *(model, regulators, weak, p, batch, keys[3], rates, pointwise)
+                )
                 is_sure = (jnp.max(p, axis=-1) >= threshold).astype(jnp.float32)
                 share = unlabeled_weight * is_sure * weights(regulators.fine, p) + gain
-                value, slope = jax.value_and_grad(local_loss)(logits, p, share, batch, pointwise)
+                value, slope = jax.value_and_grad(local_loss)(logits, p, share, batch)
                 parameters, statistics = nnx.split_state(local, nnx.Param, ...)
                 updates, state = optimizer.update(pull(slope), state, parameters)
                 parameters = optax.apply_updates(parameters, updates)
@@ -192,8 +173,8 @@ def feddure(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: drawn(jax.random.key(0), model, federation),
-        hooks=(DrawnClients(drawn),),
+        init_client=lambda _, federation: weigher(jax.random.key(0), federation.num_classes),
+        hooks=(DrawnClients(lambda key, _, federation: weigher(key, federation.num_classes)),),
     )
 
 
@@ -221,27 +202,34 @@ def weights(net: Weigher, p: jax.Array) -> jax.Array:
 def regulated(
     model: Model,
     regulators: Regulators,
-    seen: Seen,
+    x: jax.Array,
+    p: jax.Array,
+    batch: Batch,
+    key: jax.Array,
     rates: tuple[jax.Array, float],
     pointwise: Pointwise,
 ) -> tuple[Regulators, jax.Array]:
-    """Return both regulators after their steps (6), (7) and (4), and d, float32 scalar."""
-    batch, label = seen.batch, jnp.argmax(seen.p, axis=-1).astype(jnp.int32)
-    logits, pull, moved = _derived(model, regulators.coarse, seen.x, seen.key)
+    """Return both regulators after their steps (6), (7) and (4), and d, float32 scalar.
+
+    `x` is the weak view [B, ...], `p` the local model's prediction for it, float32 [B, C], held fixed; `key`
+    is for C-reg's own draws, `rates` are eta_c and Adam's.
+    """
+    label = jnp.argmax(p, axis=-1).astype(jnp.int32)
+    logits, pull, moved = _derived(model, regulators.coarse, x, key)
     parameters, statistics = nnx.split_state(regulators.coarse, nnx.Param, ...)
 
     def stepped(net: Weigher) -> nnx.State:
         def taught(logits: jax.Array) -> jax.Array:
-            return unlabeled_mean(weights(net, seen.p) * pointwise(logits, label), batch)
+            return losses.unlabeled_mean(weights(net, p) * pointwise(logits, label), batch)
 
         return _shifted(parameters, pull(jax.grad(taught)(logits)), -rates[0])
 
     def logits_at(parameters: nnx.State) -> jax.Array:
         state = nnx.merge_state(parameters, rebuilt(statistics))
-        return model.train_apply(state, seen.x, seen.key)[0]
+        return model.train_apply(state, x, key)[0]
 
     def labeled(logits: jax.Array) -> jax.Array:
-        return labeled_mean(pointwise(logits, batch.label), batch)
+        return losses.labeled_mean(pointwise(logits, batch.label), batch)
 
     uphill = jax.grad(lambda v: labeled(logits_at(v)))(stepped(regulators.fine))
     length = norm(uphill)
@@ -250,7 +238,7 @@ def regulated(
         pointwise(logits_at(_shifted(parameters, uphill, sign * scale)), label) for sign in (1, -1)
     )
     along = length * (ahead - behind) / (2 * _STEP)  # of each l_i, by the direction `uphill`
-    slope = jax.grad(lambda net: -rates[0] * unlabeled_mean(weights(net, seen.p) * along, batch))(
+    slope = jax.grad(lambda net: -rates[0] * losses.unlabeled_mean(weights(net, p) * along, batch))(
         regulators.fine
     )
     with jax.numpy_dtype_promotion("standard"):  # Adam raises floats to an integer power
@@ -260,19 +248,6 @@ def regulated(
     gain = labeled(logits) - labeled(logits_at(new))
     coarse = nnx.merge_state(new, nnx.split_state(moved, nnx.Param, ...)[1])
     return Regulators(coarse, fine, adam), gain
-
-
-def local_loss(
-    logits: jax.Array, p: jax.Array, share: jax.Array, batch: Batch, pointwise: Pointwise
-) -> jax.Array:
-    """The local model's loss, float32 scalar, of the logits of both views, [2 B, C].
-
-    `share`, float32 [B], is the weight of an example's label: lambda 1[max p >= tau] m + d.
-    """
-    weak, strong = jnp.split(logits, 2)
-    label = jnp.argmax(p, axis=-1).astype(jnp.int32)
-    value = labeled_mean(pointwise(weak, batch.label), batch)
-    return value + unlabeled_mean(share * pointwise(strong, label), batch)
 
 
 def _shifted(parameters: nnx.State, direction: nnx.State, size: jax.Array) -> nnx.State:

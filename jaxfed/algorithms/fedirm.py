@@ -46,21 +46,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxfed.federation.algorithm import FederatedAlgorithm
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.method import method
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative, Positive, Share
+from jaxfed.training.local import losses
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.losses import (
-    Batch,
-    Loss,
-    ValueAndState,
-    fixed_softmax,
-    labeled_mean,
-    mean_where,
-    unlabeled_mean,
-    view,
-)
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import kept_or_first, ramp_up, taught_steps
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
@@ -145,6 +138,11 @@ def fedirm(
             sent={"relations": message_bytes(relations)},
         )
 
+    def nothing(model: nnx.State, federation: Federation, key: jax.Array) -> Prototypes:
+        del model, key
+        size = federation.num_classes
+        return Prototypes(jnp.zeros((size, size)), jnp.zeros(size, bool))
+
     return federated_training(
         training,
         local_update,
@@ -152,10 +150,7 @@ def fedirm(
         init_client=lambda start, federation: Teacher(start, jnp.int32(0)),
         messages=Messages(sent_to_all("relations", lambda memory: memory, message_bytes)),
         hooks=(
-            UploadStore(
-                lambda model, federation, key: _no_relations(federation.num_classes),
-                lambda kept, client_id, sent, *_: _renewed(kept, client_id, sent),
-            ),
+            UploadStore(nothing, lambda kept, client_id, sent, *_: _renewed(kept, client_id, sent)),
         ),
     )
 
@@ -185,13 +180,13 @@ def relation_loss(
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         first_key, second_key, online_key, target_key, passes_key = jax.random.split(key, 5)
-        x = view(local.augment, first_key, batch.x)
-        other = view(local.augment, second_key, batch.x)
+        x = losses.view(local.augment, first_key, batch.x)
+        other = losses.view(local.augment, second_key, batch.x)
         logits, online = model.train_apply(state["online"], x, online_key)
         taught, target = model.train_apply(state["target"], other, target_key)
         logits = logits.astype(jnp.float32)
-        difference = jax.nn.softmax(logits) - fixed_softmax(taught)
-        consistency = unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
+        difference = jax.nn.softmax(logits) - losses.fixed_softmax(taught)
+        consistency = losses.unlabeled_mean(jnp.sum(jnp.square(difference), axis=-1), batch)
 
         fixed = jax.lax.stop_gradient(state["online"])  # passes without derivatives
 
@@ -203,7 +198,7 @@ def relation_loss(
         is_reliable = batch.used & ~batch.is_labeled & (entropy(p) < max_entropy)
         label = jnp.argmax(p, axis=-1).astype(jnp.int32)
         own = class_means(logits, label, is_reliable, logits.shape[-1])
-        supervised = labeled_mean(local.pointwise(logits, batch.label), batch)
+        supervised = losses.labeled_mean(local.pointwise(logits, batch.label), batch)
         value = supervised + weight * (consistency + mismatch(own, given, temperature))
         return value, together(online=online, target=target)
 
@@ -215,11 +210,7 @@ def mismatch(own: Prototypes, given: Prototypes, temperature: float) -> jax.Arra
     log_own = jax.nn.log_softmax(own.center / temperature)
     log_given = jnp.log(jnp.maximum(given.center, 1e-12))
     both_ways = jnp.sum((given.center - jnp.exp(log_own)) * (log_given - log_own), axis=-1)
-    return mean_where(both_ways, own.is_there & given.is_there)
-
-
-def _no_relations(size: int) -> Prototypes:
-    return Prototypes(jnp.zeros((size, size)), jnp.zeros(size, bool))
+    return losses.mean_where(both_ways, own.is_there & given.is_there)
 
 
 @jax.jit

@@ -32,15 +32,9 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import CountOrZero, NotNegative, Share
+from jaxfed.training.local import losses
 from jaxfed.training.local.consistency import divergence
-from jaxfed.training.local.losses import (
-    Batch,
-    Loss,
-    ValueAndState,
-    fixed_softmax,
-    labeled_mean,
-    unlabeled_mean,
-)
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import together
@@ -115,11 +109,11 @@ def mutual_loss(training: Training, max_entropy: float, unlabeled_weight: jax.Ar
         (weak, strong), (own_weak, own_strong) = (
             jnp.split(logits, 2) for logits in (travels, stays)
         )
-        value = labeled_mean(
+        value = losses.labeled_mean(
             pointwise(strong, batch.label) + pointwise(own_weak, batch.label), batch
         )
         taught = _lesson(own_weak, strong, max_entropy) + _lesson(weak, own_strong, max_entropy)
-        value += unlabeled_weight * unlabeled_mean(taught, batch)
+        value += unlabeled_weight * losses.unlabeled_mean(taught, batch)
         return value, together(received=received, resident=resident)
 
     return loss
@@ -127,5 +121,5 @@ def mutual_loss(training: Training, max_entropy: float, unlabeled_weight: jax.Ar
 
 def _lesson(teacher: jax.Array, student: jax.Array, max_entropy: float) -> jax.Array:
     """1[H(p) < delta] KL(p, softmax(student)), float32 [B], with p = softmax(teacher) held fixed."""
-    p = fixed_softmax(teacher)
+    p = losses.fixed_softmax(teacher)
     return (entropy(p) < max_entropy).astype(jnp.float32) * divergence(student, p)

@@ -65,7 +65,7 @@ from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.models.model import compose
 from jaxfed.settings import Count, NotNegative
 from jaxfed.training.local import losses
-from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise
+from jaxfed.training.local.losses import Augment, Batch, Loss, Pointwise, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import ServerPart
 from jaxfed.training.round.round import federated_training
@@ -148,9 +148,6 @@ def fedmatch(
         psi_threshold: entries of psi up to this are 0 where it is sent and evaluated; 5e-6 in the code.
         delta_threshold: entries that a client changed by no more are not sent; 5e-5 in the code.
 
-    Raises:
-        UsageError: a number out of range, or no strong augmentation.
-
     Cost: two passes over a batch and one over its two views, and H + 1 in evaluation; the server keeps
     one psi a client.
     """
@@ -158,10 +155,8 @@ def fedmatch(
     plain, strong = training.model, training.local.strong_augment
     training = training.with_states(two_part_model(plain, psi_threshold), divided)
 
-    is_at_server = training.server.examples is not None
-    by_labels = sigma_loss(
-        plain, weights, weak=training.local.augment, pointwise=training.local.pointwise
-    )
+    is_at_server, pointwise = training.server.examples is not None, training.local.pointwise
+    by_labels = sigma_loss(plain, weights, weak=training.local.augment, pointwise=pointwise)
 
     def server_update(client: ClientRound) -> ClientUpdate:
         trained = client.steps(by_labels)
@@ -170,17 +165,16 @@ def fedmatch(
 
     def local_update(client: ClientRound) -> ClientUpdate:
         received = sparse(client.model, psi_threshold)
-        by_agreement = psi_loss(
-            plain, client.received, weights, strong=strong, pointwise=training.local.pointwise
-        )
+        by_agreement = psi_loss(plain, client.received, weights, strong=strong, pointwise=pointwise)
         loss = by_agreement if is_at_server else fedmatch_loss(by_labels, by_agreement)
         trained = client.steps(loss, start=received)
         after = trained.state
         if is_at_server:  # weight decay would change what is held fixed
             after = with_parts_of(received, after, "sigma")
         returned, num_bytes = changed(received, sparse(after, psi_threshold), delta_threshold)
-        seen = seen_of(plain, composed(returned), returned["psi"], client.data.x.shape[1:])
-        seen = seen._replace(is_known=jnp.any(client.data.mask))  # without examples: no helper
+        logits = plain.apply(composed(returned), random_input(client.data.x.shape[1:]))
+        is_known = jnp.any(client.data.mask)  # without examples: no helper
+        seen = Seen(returned["psi"], jax.nn.softmax(logits[0]), is_known)
         return client.update(
             trained._replace(state=returned), client_state=seen, sent={"parameters": num_bytes}
         )
@@ -189,12 +183,13 @@ def fedmatch(
         training,
         local_update,
         pseudo_label="unlabeled",
-        init_client=lambda model, federation: unseen(
-            nnx.filter_state(model, nnx.Param)["psi"], federation.num_classes
+        init_client=lambda model, federation: Seen(
+            nnx.filter_state(model, nnx.Param)["psi"],
+            jnp.zeros(federation.num_classes),
+            jnp.asarray(False),
         ),
         messages=Messages(
-            helper_sender(num_helpers, helper_interval),
-            received_bytes(psi_threshold),
+            helper_sender(num_helpers, helper_interval), received_bytes(psi_threshold)
         ),
         server_part=ServerPart(server_update),
     )
@@ -203,9 +198,7 @@ def fedmatch(
 def fedmatch_loss(by_labels: Loss, by_agreement: Loss) -> Loss:
     """L_s(sigma) + L_u(psi) of states {sigma, psi}: the gradient of each part is its own loss's."""
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         supervised_key, unsupervised_key = jax.random.split(key)
         supervised, state = by_labels(state, anchor, batch, supervised_key)
         unsupervised, state = by_agreement(state, anchor, batch, unsupervised_key)
@@ -219,9 +212,7 @@ def sigma_loss(
 ) -> Loss:
     """L_s(sigma) of states {sigma, psi}; psi has no gradient."""
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         fixed_psi = jax.lax.stop_gradient(state["psi"])
         theta = composed(together(sigma=state["sigma"], psi=fixed_psi))
@@ -242,22 +233,11 @@ def psi_loss(
 ) -> Loss:
     """L_u(psi) of states {sigma, psi}; sigma has no gradient."""
 
-    def loss(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
-        fixed_sigma, psi = jax.lax.stop_gradient(state["sigma"]), state["psi"]
-        held = together(sigma=fixed_sigma, psi=psi)
-        by_agreement, moved = unsupervised(held, anchor, batch, key)
-        nearness = weights.l2 * losses.squared_distance(fixed_sigma, psi)
-        sparsity = weights.l1 * losses.absolute_size(psi)
-        return by_agreement + (nearness + sparsity), with_statistics_of(state, moved)
-
-    def unsupervised(
-        state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
+        sigma, psi = jax.lax.stop_gradient(state["sigma"]), state["psi"]
         augment_key, model_key = jax.random.split(key)
         x = losses.views((None, strong), (augment_key,) * 2, batch.x)
-        logits, moved = model.train_apply(composed(state), x, model_key)
+        logits, moved = model.train_apply(composed(together(sigma=sigma, psi=psi)), x, model_key)
         logits, strong_logits = jnp.split(logits.astype(jnp.float32), 2)
         log_p = jax.nn.log_softmax(logits)
         log_p_j = log_probabilities(model, anchor["sigma"], helpers.psi, batch.x)
@@ -266,7 +246,10 @@ def psi_loss(
         label = majority(log_p_j, log_p, helpers.is_there)
         agreement = losses.mean_where(pointwise(strong_logits, label), member)
         consistency = losses.mean_where(mean_divergence(log_p_j, log_p, helpers.is_there), member)
-        return weights.consistency * (consistency + agreement), moved
+        nearness = weights.l2 * losses.squared_distance(sigma, psi)
+        sparsity = weights.l1 * losses.absolute_size(psi)
+        value = weights.consistency * (consistency + agreement) + (nearness + sparsity)
+        return value, with_statistics_of(state, moved)
 
     return loss
 
@@ -372,33 +355,19 @@ def with_parts_of(before: nnx.State, after: nnx.State, part: str) -> nnx.State:
 def two_part_model(model: Model, psi_threshold: float = 0.0) -> Model:
     """The model of states {sigma, psi}: evaluated with a sparse psi, trained with all of it."""
 
-    def init(key: jax.Array) -> nnx.State:
-        return decompose(model.init(key))
+    def evaluated(state: nnx.State) -> nnx.State:
+        return composed(sparse(state, psi_threshold))
 
-    def features(state: nnx.State, x: jax.Array) -> jax.Array:
-        return model.features(composed(sparse(state, psi_threshold)), x)
-
-    def head(state: nnx.State, features: jax.Array) -> jax.Array:
-        return model.head(composed(sparse(state, psi_threshold)), features)
-
-    def train_features(
-        state: nnx.State, x: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, nnx.State]:
+    def train_features(state: nnx.State, x: jax.Array, key: jax.Array) -> ValueAndState:
         trained, moved = model.train_features(composed(state), x, key)
         return trained, with_statistics_of(state, moved)
 
-    return compose(init=init, features=features, head=head, train_features=train_features)
-
-
-def seen_of(model: Model, state: nnx.State, psi: nnx.State, shape: tuple[int, ...]) -> Seen:
-    """Return the record of a client that sent psi; `state` is its model, `shape` that of one example."""
-    logits = model.apply(state, random_input(shape))
-    return Seen(psi, jax.nn.softmax(logits[0]), jnp.asarray(True))
-
-
-def unseen(psi: nnx.State, num_classes: int) -> Seen:
-    """Return the record of a client that has sent nothing yet."""
-    return Seen(psi, jnp.zeros(num_classes), jnp.asarray(False))
+    return compose(
+        init=lambda key: decompose(model.init(key)),
+        features=lambda state, x: model.features(evaluated(state), x),
+        head=lambda state, features: model.head(evaluated(state), features),
+        train_features=train_features,
+    )
 
 
 def random_input(shape: tuple[int, ...]) -> jax.Array:
@@ -492,9 +461,8 @@ def num_bytes(tree: Any, is_sent: Any) -> jax.Array:
     """Bytes, int32, of one message with the pytree's sent entries; `is_sent` is bool, of its form."""
     leaves = jax.tree.leaves(tree)
     counts = [jnp.sum(sent, dtype=jnp.int32) for sent in jax.tree.leaves(is_sent)]
-    size = sum(leaf.size for leaf in leaves)
-    dense = num_bytes_of(leaves)
-    pairs = list(zip(counts, leaves, strict=True))
+    pairs = zip(counts, leaves, strict=True)
     values = sum((count * leaf.dtype.itemsize for count, leaf in pairs), jnp.int32(0))
+    bitmap = -(-sum(leaf.size for leaf in leaves) // 8) + values
     coordinates = _INDEX_BYTES * sum(counts, jnp.int32(0)) + values
-    return jnp.minimum(jnp.minimum(dense, -(-size // 8) + values), coordinates)
+    return jnp.minimum(jnp.minimum(num_bytes_of(leaves), bitmap), coordinates)

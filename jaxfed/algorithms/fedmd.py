@@ -27,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
+from jaxfed.algorithms.local_learning import LocalState
 from jaxfed.data.given_examples import labels_of
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
@@ -55,20 +56,6 @@ from jaxfed.settings import Count, CountOrZero, Ge, Note
 from jaxfed.training.consensus.client_sums import ConsensusSums
 
 DISTANCE = "score_l1"
-
-
-class FedMDState(NamedTuple):
-    """State before a round.
-
-    Fields:
-        learner: the networks of all clients.
-        turns: int32 [M], rounds that each client took part in.
-        round: int32, rounds done.
-    """
-
-    learner: Any
-    turns: np.ndarray
-    round: np.ndarray
 
 
 @method(
@@ -148,7 +135,7 @@ class FedMD:
         """int32 [U] of -1: digestion is by scores alone."""
         return np.full(len(self.public), -1, np.int32)
 
-    def init(self, key: jax.Array, federation: Federation) -> FedMDState:
+    def init(self, key: jax.Array, federation: Federation) -> LocalState:
         """Return the state before the first round."""
         check_clients(federation, self.num_classes, self.public)
         y, known = self.public_labels, federation.y[federation.public]
@@ -161,11 +148,11 @@ class FedMD:
                 value=True,
                 allowed="use False, or public examples of the same classes",
             )
-        return FedMDState(self.learner.init(key, federation), first_turns(federation), count(0))
+        return LocalState(self.learner.init(key, federation), first_turns(federation), count(0))
 
     def round(
-        self, state: FedMDState, cohort: Cohort, key: jax.Array
-    ) -> tuple[FedMDState, Metrics]:
+        self, state: LocalState, cohort: Cohort, key: jax.Array
+    ) -> tuple[LocalState, Metrics]:
         """Communicate, aggregate, digest, revisit."""
         _, _, digest_key, revisit_key = jax.random.split(key, 4)
         cohort = arranged(cohort)
@@ -191,10 +178,10 @@ class FedMD:
         if "train_loss" in digested.metrics:
             metrics["digest_loss"] = digested.metrics["train_loss"]
         turns = with_turns(state.turns, told.voters)
-        return FedMDState(revisited.state, turns, count(int(state.round) + 1)), metrics
+        return LocalState(revisited.state, turns, count(int(state.round) + 1)), metrics
 
     def communicated(
-        self, state: FedMDState, cohort: Cohort, key: jax.Array, communication: Communication
+        self, state: LocalState, cohort: Cohort, key: jax.Array, communication: Communication
     ) -> tuple[PublicMean, Cohort]:
         """Transfer learning of new clients, then the steps "communicate" and "aggregate".
 
@@ -212,7 +199,7 @@ class FedMD:
         )
         return told, cohort
 
-    def transferred(self, state: FedMDState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
+    def transferred(self, state: LocalState, cohort: Cohort, key: jax.Array) -> tuple[Any, Cohort]:
         """Models after the transfer of new clients, and the cohort without clients whose transfer failed."""
         public_key, private_key = jax.random.split(key)
         ids = np.asarray(cohort.client_id)

@@ -15,8 +15,8 @@ points (`mean_client_unlabeled_accuracy` and the like) corresponds to the paper'
 with its own statistics if they are "local", is evaluated on that client's points. Clients that have not
 trained do not count there.
 
-Differences from the paper: there all examples have labels; here a pseudo-labeler may supply them. The method
-runs in simulation only: on a network no party has all heads, which a central test set needs.
+Examples without a label take no part. The method runs in simulation only: on a network no party has all
+heads, which a central test set needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from jaxfed.federation.method import method
 from jaxfed.kernels.devices import in_batches, rows_at_once
 from jaxfed.models.head import head_paths, split_head
 from jaxfed.training.local.local_update import Trained
-from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, network_classifier
@@ -61,32 +60,29 @@ class Own(NamedTuple):
     title="FedPer",
     cites="Arivazhagan, Aggarwal, Singh, Choudhary, arXiv 1912.00818",
     leaves="the change of its model's body",
-    together=not_by_server,
+    pseudo_label="none",
 )
-def fedper(*, training: Training, pseudo_label: str = "none") -> FederatedAlgorithm:
-    """FedPer on the labels that a pseudo-labeler finds.
+def fedper(*, training: Training) -> FederatedAlgorithm:
+    """FedPer on given labels.
 
     Args:
         training: the training specification, of a network with a head.
-        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a network without a head, or labels by the server's network.
+        UsageError: a network without a head.
     """
 
     def steps(client: ClientRound, start: nnx.State) -> Trained:
         return client.steps(training.loss, start=start)
 
-    return with_own_heads(training, "fedper", steps, pseudo_label)
+    return with_own_heads(training, "fedper", steps)
 
 
-def with_own_heads(
-    training: Training, name: str, steps: Steps, pseudo_label: str
-) -> FederatedAlgorithm:
+def with_own_heads(training: Training, name: str, steps: Steps) -> FederatedAlgorithm:
     """Return a method whose clients keep their heads and share the body, trained by `steps`.
 
     Raises:
-        UsageError: a network without a head, or labels by the server's network.
+        UsageError: a network without a head.
     """
     split = partial(split_head, paths=head_paths(training.model, name))
 
@@ -111,7 +107,7 @@ def with_own_heads(
     algorithm = federated_training(
         training,
         local_update,
-        pseudo_label=pseudo_label,
+        pseudo_label="none",
         init_client=lambda model, federation: Own(split(model)[0], jnp.bool_(False)),
         messages=Messages(download_bytes=body_bytes),
         classifier=Classifier(

@@ -10,9 +10,7 @@ Client k has a network f_k of its own; z_k(x) in R^D are its features. n_kc of i
 A class without a prototype adds nothing to the loss. All networks begin as one, the network that the run
 starts from. Running statistics stay at the client too.
 
-A method of labeled examples: those without a label take no part. With a `pseudo_label` they have one, of
-weight w_i: both terms of the loss and the means count them w_i times, and n_kc is a sum of weights. A graph's
-features are those of the network that the run starts from, which no round changes: use a pretrained one.
+Examples without a label take no part.
 
 Quality is measured as for other methods with a model at each client (`jaxfed.learners.evaluation`): the
 test accuracy is the mean over clients of their own networks' accuracy. A client that has not trained yet is
@@ -55,10 +53,10 @@ from jaxfed.models.model import Model
 from jaxfed.settings import NotNegative
 from jaxfed.training.local.client_data import ClientData, usable
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.losses import Batch, Loss, ValueAndState, view
-from jaxfed.training.pseudo_labels.label_sources import not_by_server
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState, mean_where, view
 from jaxfed.training.pseudo_labels.prototypes import (
     Prototypes,
+    class_means,
     embedding_size,
     euclidean,
     message_bytes,
@@ -68,7 +66,6 @@ from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.evaluation import Evaluation
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Messages, UploadStore, sent_to_all
-from jaxfed.training.server.aggregate import weighted_sum
 from jaxfed.training.server.client_rows import stacked_for
 from jaxfed.training.server.server_state import ServerState
 from jaxfed.training.specification import UNREAD_BY_LEARNERS, Training
@@ -108,28 +105,23 @@ Renew = Callable[[Memory, jax.Array, Sent, jax.Array], Memory]
         "the mean features of each class that it has examples of, their number, and C bits for "
         "which classes these are"
     ),
-    together=not_by_server,
+    pseudo_label="none",
     unread=UNREAD,
 )
-def fedproto(
-    *, training: Training, prototype_weight: NotNegative = 1.0, pseudo_label: str = "none"
-) -> FederatedAlgorithm:
-    """FedProto on given labels, or also on those that a pseudo-labeler finds.
+def fedproto(*, training: Training, prototype_weight: NotNegative = 1.0) -> FederatedAlgorithm:
+    """FedProto on given labels.
 
     Args:
         training: the training specification, of a network with a head.
         prototype_weight: weight of the distance to the global prototypes; 0: each client trains alone.
-        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a network without a head, or labels by the server's network.
+        UsageError: a network without a head.
 
     Cost: FedAvg's, and in each round one forward pass over a client's data. The state has a network for
     each client.
     """
-    return prototype_training(
-        training, "fedproto", prototype_weight, pseudo_label, with_means, needs_counts=True
-    )
+    return prototype_training(training, "fedproto", prototype_weight, with_means, needs_counts=True)
 
 
 def with_means(memory: Memory, client_id: jax.Array, sent: Sent, key: jax.Array) -> Memory:
@@ -148,7 +140,6 @@ def prototype_training(
     training: Training,
     name: str,
     prototype_weight: float,
-    pseudo_label: str,
     renewed: Renew,
     first: Callable[[int, int, jax.Array], Any] = lambda num_classes, size, key: (),
     *,
@@ -160,7 +151,6 @@ def prototype_training(
         training: the training specification.
         name: the method's.
         prototype_weight: weight of the distance to the global prototypes in the clients' loss.
-        pseudo_label: name of the pseudo-labeler.
         renewed: the server's memory after a round.
         first: number of classes C, size of features D, key -> the first `Memory.maker`.
         needs_counts: True if clients send n_kc.
@@ -197,7 +187,7 @@ def prototype_training(
     algorithm = federated_training(
         training,
         local_update,
-        pseudo_label=pseudo_label,
+        pseudo_label="none",
         init_client=lambda model, federation: Own(model, jnp.bool_(False)),
         messages=Messages(send, shares_model=False),
         hooks=(UploadStore(create, update),),
@@ -218,8 +208,7 @@ def prototype_loss(training: Training, prototypes: Prototypes, prototype_weight:
         difference = features.astype(jnp.float32) - prototypes.center[batch.label]
         distance = jnp.mean(jnp.square(difference), axis=-1)
         value += prototype_weight * jnp.where(prototypes.is_there[batch.label], distance, 0)
-        total = jnp.sum(batch.weight * value)
-        return total / jnp.sum(batch.used).astype(jnp.float32), moved  # a step has rows
+        return mean_where(value, batch.used), moved
 
     return loss
 
@@ -229,12 +218,9 @@ def own_prototypes(
 ) -> Sent:
     """The mean features of each class of a client's examples, by its network in evaluation mode."""
     features = client_logits(model._replace(apply=model.features), state, data, key, None)
-    weight = jnp.where(usable(data), data.weight, 0)
-    member = weight[:, None] * jax.nn.one_hot(data.label, num_classes)
-    count = jnp.sum(member, axis=0)
-    is_there = count > 0
-    center = weighted_sum(member.T, features) / jnp.where(is_there, count, 1)[:, None]
-    return Sent(Prototypes(center, is_there), count)
+    member = jnp.where(usable(data)[:, None], jax.nn.one_hot(data.label, num_classes), 0)
+    means = class_means(features, data.label, usable(data), num_classes)
+    return Sent(means, jnp.sum(member, axis=0))
 
 
 class _Networks(NamedTuple):

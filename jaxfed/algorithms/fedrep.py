@@ -23,7 +23,6 @@ from jaxfed.federation.method import method
 from jaxfed.models.head import Path, head_paths, split_head
 from jaxfed.settings import Count
 from jaxfed.training.local.local_update import Optimizer, Trained
-from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.round.client_round import ClientRound
 from jaxfed.training.specification import Training
 
@@ -32,21 +31,18 @@ from jaxfed.training.specification import Training
     title="FedRep",
     cites="Collins, Hassani, Mokhtari, Shakkottai, ICML 2021",
     leaves="the change of its model's body",
-    together=not_by_server,
+    pseudo_label="none",
     weighting="uniform",
 )
-def fedrep(
-    *, training: Training, head_epochs: Count = 10, pseudo_label: str = "none"
-) -> FederatedAlgorithm:
-    """FedRep on the labels that a pseudo-labeler finds.
+def fedrep(*, training: Training, head_epochs: Count = 10) -> FederatedAlgorithm:
+    """FedRep on given labels.
 
     Args:
         training: the training specification, of a network with a head; its epochs are those of the body, E.
         head_epochs: E_v, epochs that train the head alone.
-        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a network without a head, or labels by the server's network.
+        UsageError: a network without a head.
     """
     paths = head_paths(training.model, "fedrep")
     head_alone, body_alone = (
@@ -64,7 +60,7 @@ def fedrep(
         client = client._replace(key=body_key)
         return client.steps(training.loss, start=first.state, optimizer=body_alone)
 
-    return with_own_heads(training, "fedrep", steps, pseudo_label)
+    return with_own_heads(training, "fedrep", steps)
 
 
 def _moving(part: str, plain: Optimizer, paths: frozenset[Path]) -> Optimizer:

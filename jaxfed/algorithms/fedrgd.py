@@ -164,21 +164,12 @@ def gradient_diversity(deltas: nnx.State, counts: jax.Array) -> jax.Array:
     Between 1/K, where all changes are equal, and infinity; 0 without any change.
     """
     included = counts.astype(jnp.float32)
-    leaves = jax.tree.leaves(nnx.filter_state(deltas, nnx.Param))
-    squares = sum(
-        (weighted_sum(included, _squares(leaf)) for leaf in leaves),
-        jnp.float32(0),
-    )
-    together = sum(
-        (jnp.sum(jnp.square(weighted_sum(included, leaf))) for leaf in leaves),
-        jnp.float32(0),
-    )
+    squares = together = jnp.float32(0)
+    for leaf in jax.tree.leaves(nnx.filter_state(deltas, nnx.Param)):
+        own = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))  # |g_k|^2
+        squares += weighted_sum(included, own)
+        together += jnp.sum(jnp.square(weighted_sum(included, leaf)))
     return jnp.where(squares > 0, squares / jnp.maximum(together, jnp.finfo(jnp.float32).tiny), 0)
-
-
-def _squares(stacked: jax.Array) -> jax.Array:
-    """|x_k|^2 over all but the leading axis."""
-    return jnp.sum(jnp.square(stacked), axis=tuple(range(1, stacked.ndim)))
 
 
 def group_mail(state: ServerState, cohort: Cohort, communication: Communication) -> Membership:

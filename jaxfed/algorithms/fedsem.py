@@ -11,8 +11,6 @@ them again, with the same result.) It then receives the frozen model in addition
 labels at all m clients before that round, so there each of them receives it.
 
 Labels at the server: it trains on them first, then the clients train on pseudo-labels alone.
-
-Each client receives the model, and the frozen model once.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ from jaxfed.training.specification import Training
     title="FedSem",
     cites="Albaseer, Ciftler, Abdallah, Al-Fuqaha, IWCMC 2020",
     leaves="its model's change",
-    on_network=True,
     pseudo_label="teacher",
     labels_at=EVERYWHERE,
 )

@@ -14,8 +14,7 @@ After each round the server trains v and F further, on the c_k^c of this round:
 
 It takes `server_epochs` epochs of SGD steps at `server_rate`, over mini-batches of `server_batch_size`
 prototypes. The sum is over all classes. Clients receive c^c, and predict class c, once a client has sent a
-prototype of it. All else is FedProto's: the networks' start, labels that a pseudo-labeler finds, and how
-quality is measured.
+prototype of it. All else is FedProto's: the networks' start, and how quality is measured.
 
 Said otherwise in the authors' code:
 
@@ -42,7 +41,6 @@ from jaxfed.federation.method import method
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import Model
 from jaxfed.settings import Count, CountOrZero, NotNegative
-from jaxfed.training.pseudo_labels.label_sources import not_by_server
 from jaxfed.training.pseudo_labels.prototypes import Prototypes, euclidean, joint_means
 from jaxfed.training.specification import Training
 
@@ -60,7 +58,7 @@ class Maker(NamedTuple):
     leaves=(
         "the mean features of each class that it has examples of, and C bits for which these are"
     ),
-    together=not_by_server,
+    pseudo_label="none",
     unread=UNREAD,
 )
 def fedtgp(
@@ -71,9 +69,8 @@ def fedtgp(
     server_epochs: CountOrZero = 100,
     server_rate: NotNegative = 0.01,
     server_batch_size: Count = 10,
-    pseudo_label: str = "none",
 ) -> FederatedAlgorithm:
-    """FedTGP on given labels, or also on those that a pseudo-labeler finds.
+    """FedTGP on given labels.
 
     Args:
         training: the training specification, of a network with a head.
@@ -82,10 +79,9 @@ def fedtgp(
         server_epochs: epochs of the server over the round's prototypes.
         server_rate: learning rate of the server's SGD.
         server_batch_size: prototypes in one of its steps.
-        pseudo_label: name of the pseudo-labeler, not "network" or "teacher"; "none": given labels alone.
 
     Raises:
-        UsageError: a network without a head, or labels by the server's network.
+        UsageError: a network without a head.
 
     Cost: FedProto's. The server computes `server_epochs` passes through F for C vectors a mini-batch.
     """
@@ -106,9 +102,8 @@ def fedtgp(
         center = jnp.where(is_there[:, None], made(maker), 0)
         return Memory(Prototypes(center, is_there), maker)
 
-    own = renewed, first_maker
     return prototype_training(
-        training, "fedtgp", prototype_weight, pseudo_label, *own, needs_counts=False
+        training, "fedtgp", prototype_weight, renewed, first_maker, needs_counts=False
     )
 
 

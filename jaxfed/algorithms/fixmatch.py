@@ -77,9 +77,6 @@ def fixmatch(
         return with_source(term, pseudo_label, threshold, training)
 
     update = two_view_update(
-        term_of,
-        asks_received=labeled_by == "received",
-        unlabeled_weight=unlabeled_weight,
-        mu=mu,
+        term_of, asks_received=labeled_by == "received", unlabeled_weight=unlabeled_weight, mu=mu
     )
     return two_view_training(training, update, pseudo_label=pseudo_label)

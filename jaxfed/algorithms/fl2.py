@@ -61,7 +61,6 @@ _TINY = 1e-16  # no perturbation for a gradient so short that its square is 0
     title="(FL)^2",
     cites="Lee, Le, Shin, Lee, NeurIPS 2024",
     leaves="its model's change, and its mean confidence",
-    on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),
     two_views=True,

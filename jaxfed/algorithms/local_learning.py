@@ -37,11 +37,7 @@ class LocalState(NamedTuple):
     round: np.ndarray
 
 
-@method(
-    title="Each client alone",
-    leaves="nothing",
-    takes=("learner", "num_classes"),
-)
+@method(title="Each client alone", leaves="nothing", takes=("learner", "num_classes"))
 def local_learning(*, learner: Learner, num_classes: int, steps: Count = 50) -> FederatedAlgorithm:
     """Local learning: each client trains on its own labels alone.
 

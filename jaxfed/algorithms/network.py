@@ -19,12 +19,7 @@ from jaxfed.federation.method import method
 from jaxfed.xclp.one_shot.transduction import Transduction, one_shot_method
 
 
-@method(
-    title="Trained network",
-    leaves="nothing",
-    one_shot=True,
-    takes=("num_classes",),
-)
+@method(title="Trained network", leaves="nothing", one_shot=True, takes=("num_classes",))
 def network(*, num_classes: int) -> FederatedAlgorithm:
     """Labels by `Federation.predicted`, all there from the beginning; a round changes nothing.
 

@@ -157,33 +157,24 @@ def pate(
         *_, student_key = jax.random.split(key, 3)
         taught = Taught(public, state.label, state.weight)
         turn = take_turn(
-            *(student, state.learner, _nobody(cohort), taught),
-            *(student_key, student_steps),
+            *(student, state.learner, _nobody(cohort), taught), *(student_key, student_steps)
         )
         metrics = {f"student_{name}": value for name, value in turn.metrics.items()}
-        metrics |= epsilons(gamma, len(public), delta)
+        if gamma:
+            spent = 2 * gamma, len(public)
+            metrics |= {
+                "epsilon": basic(*spent),
+                "epsilon_approximate": approximate(*spent, delta),
+            }
         turns = with_turns(state.turns, turn.client_id)
         return state._replace(learner=turn.state, turns=turns), metrics
 
     judged = judged_by_clients(student, num_classes, has_consensus=True)
-    return FederatedAlgorithm(
-        init,
-        round,
+    of_all = judged._replace(
         evaluate=lambda state, federation: judged.evaluate(state, federation.pooled()),
-        validate=judged.validate,
-        predict=judged.predict,
         outputs=judged.outputs._replace(clients=None),
     )
-
-
-def epsilons(gamma: float, queries: int, delta: float) -> Metrics:
-    """Epsilon of all queries together, by both compositions; {} without noise."""
-    if not gamma:
-        return {}
-    return {
-        "epsilon": basic(2 * gamma, queries),
-        "epsilon_approximate": approximate(2 * gamma, queries, delta),
-    }
+    return FederatedAlgorithm(init, round, **of_all._asdict())
 
 
 def noisy_vote(

@@ -21,9 +21,7 @@ from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.kernels.devices import padded_rows
 from jaxfed.xclp import Propagation, one_hot_labels
-from jaxfed.xclp.one_shot.cosine_propagation import (
-    label_over_cosines,
-)
+from jaxfed.xclp.one_shot.cosine_propagation import label_over_cosines
 from jaxfed.xclp.one_shot.transduction import client_arrays, padded, transductive
 
 

@@ -176,11 +176,7 @@ def class_sets(
 
 
 def contrast(
-    features: jax.Array,
-    rows: jax.Array,
-    sets: jax.Array,
-    weights: jax.Array,
-    used: jax.Array,
+    features: jax.Array, rows: jax.Array, sets: jax.Array, weights: jax.Array, used: jax.Array
 ) -> jax.Array:
     """l_i, float32 [B]; sums over no classes or no negatives are 0.
 

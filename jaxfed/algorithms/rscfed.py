@@ -45,15 +45,8 @@ from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import EVERYWHERE, method
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count, NotNegative, Positive, Share
-from jaxfed.training.local.losses import (
-    Batch,
-    Loss,
-    ValueAndState,
-    augmented_logits,
-    labeled_mean,
-    unlabeled_mean,
-    view,
-)
+from jaxfed.training.local import losses
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.mean_teacher import kept_or_first, taught_steps
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
@@ -138,15 +131,15 @@ def mean_teacher(training: Training, unlabeled_weight: float, temperature: float
     def loss(state: nnx.State, anchor: nnx.State, batch: Batch, key: jax.Array) -> ValueAndState:
         del anchor
         target_key, online_key = jax.random.split(key)
-        seen = view(local.augment, target_key, batch.x)
+        seen = losses.view(local.augment, target_key, batch.x)
         guess = model.apply(jax.lax.stop_gradient(state["target"]), seen).astype(jnp.float32)
-        logits, online = augmented_logits(
+        logits, online = losses.augmented_logits(
             model, state["online"], batch.x, online_key, local.augment
         )
         p = jax.nn.softmax(logits.astype(jnp.float32))
         distance = jnp.sum(jnp.square(p - jax.nn.softmax(guess / temperature)), axis=-1)
-        value = labeled_mean(local.pointwise(logits, batch.label), batch)
-        value = value + unlabeled_weight * unlabeled_mean(distance, batch)
+        value = losses.labeled_mean(local.pointwise(logits, batch.label), batch)
+        value = value + unlabeled_weight * losses.unlabeled_mean(distance, batch)
         return value, together(online=online, target=state["target"])
 
     return loss

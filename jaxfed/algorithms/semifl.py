@@ -45,16 +45,10 @@ from flax import nnx
 from jaxfed.federation.algorithm import FederatedAlgorithm
 from jaxfed.federation.method import method
 from jaxfed.settings import NotNegative, Positive, Share
+from jaxfed.training.local import losses
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.client_predictions import client_logits
-from jaxfed.training.local.losses import (
-    Batch,
-    Loss,
-    ValueAndState,
-    augmented_logits,
-    mean_where,
-    view,
-)
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.labels_at_server import plain_part
 from jaxfed.training.round.round import federated_training
@@ -65,7 +59,6 @@ from jaxfed.training.specification import Training
     title="SemiFL",
     cites="Diao, Ding, Tarokh, NeurIPS 2022",
     leaves="its model's change",
-    on_network=True,
     pseudo_label="unlabeled",
     labels_at=("server",),
     two_views=True,
@@ -135,13 +128,13 @@ def semifl_loss(training: Training, mix_weight: float, mix_alpha: float) -> Loss
         strong_key, weak_key, share_key, model_key = jax.random.split(key, 4)
         (x, _), (y, y_m) = (jnp.split(part, 2) for part in (batch.x, batch.label))
         used = jnp.split(batch.used, 2)[0]
-        logits, state = augmented_logits(model, state, x, strong_key, local.strong_augment)
-        fixed = mean_where(pointwise(logits, y), used)
+        logits, state = losses.augmented_logits(model, state, x, strong_key, local.strong_augment)
+        fixed = losses.mean_where(pointwise(logits, y), used)
         share = jax.random.beta(share_key, mix_alpha, mix_alpha)
-        first, second = jnp.split(view(local.augment, weak_key, batch.x), 2)
+        first, second = jnp.split(losses.view(local.augment, weak_key, batch.x), 2)
         mixed = share * first + (1 - share) * second
         logits, state = model.train_apply(state, mixed, model_key)
         both = share * pointwise(logits, y) + (1 - share) * pointwise(logits, y_m)
-        return fixed + mix_weight * mean_where(both, used), state
+        return fixed + mix_weight * losses.mean_where(both, used), state
 
     return loss

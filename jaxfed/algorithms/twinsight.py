@@ -45,19 +45,11 @@ from jaxfed.models.head import dense_head, head_paths, split_head
 from jaxfed.models.mlp import mlp
 from jaxfed.models.model import Model, compose
 from jaxfed.settings import NotNegative, Positive
+from jaxfed.training.local import losses
 from jaxfed.training.local.client_predictions import freematch
 from jaxfed.training.local.consistency import Views, confident
 from jaxfed.training.local.local_training import LocalTraining
-from jaxfed.training.local.losses import (
-    Batch,
-    Loss,
-    ValueAndState,
-    fixed_softmax,
-    instance_discrimination,
-    labeled_mean,
-    neighborhood_difference,
-    unlabeled_mean,
-)
+from jaxfed.training.local.losses import Batch, Loss, ValueAndState
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.server.server_state import together
@@ -192,12 +184,16 @@ def twin_loss(
         h, supervised = twins.plain.train_features(state["supervised"], x, own_key)
         logits, strong = jnp.split(twins.plain.head(state["supervised"], h), 2)
         g, z, encoder = twins.projected(state, x, other_key)
-        own = fixed_softmax(logits)
-        labels = unlabeled_mean(term(Views(own, own, strong, batch)), batch)
-        discrimination = instance_discrimination(z.astype(jnp.float32), batch.used, temperature)
+        own = losses.fixed_softmax(logits)
+        labels = losses.unlabeled_mean(term(Views(own, own, strong, batch)), batch)
+        discrimination = losses.instance_discrimination(
+            z.astype(jnp.float32), batch.used, temperature
+        )
         near_h, near_g = (jnp.split(part.astype(jnp.float32), 2)[0] for part in (h, g))
-        difference = neighborhood_difference(near_h, near_g, batch.used)
-        value = labeled_mean(local.pointwise(logits, batch.label), batch) + weights[0] * labels
+        difference = losses.neighborhood_difference(near_h, near_g, batch.used)
+        value = (
+            losses.labeled_mean(local.pointwise(logits, batch.label), batch) + weights[0] * labels
+        )
         value = value + weights[1] * discrimination + weights[2] * difference
         return value, together(supervised=supervised, encoder=encoder, projector=state["projector"])
 

@@ -65,15 +65,12 @@ def xclp(
         parameters: its fields but `seed` are keywords.
     """
 
-    def late_in(ids: list[int], labels: list[np.ndarray], key: jax.Array) -> list[np.ndarray]:
-        return [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
-
     def label_points(cohort: Cohort, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Metrics]:
         seed = drawn_seed(key)
         p = replace(parameters, seed=seed)
         vectors, labels = client_arrays(cohort)
         ids = np.asarray(cohort.client_id).tolist()
-        late = late_in(ids, labels, key)
+        late = [late_points(y, late_fraction, j, key) for j, y in zip(ids, labels, strict=True)]
         result = cross_client_label_propagation(
             *without_late(vectors, labels, late), p, execution, client_ids=ids
         )

@@ -8,7 +8,7 @@ import pytest
 from float64_training import gradient, log_softmax, logits, softmax, weights_of
 from small_training import KEY, RATE, double, federation_of, rounds_of, shifted, training_of
 
-from jaxfed.algorithms.feddure import Regulators, Seen, feddure, regulated, weigher
+from jaxfed.algorithms.feddure import Regulators, feddure, regulated, weigher
 from jaxfed.models.cnn import cnn
 from jaxfed.training.local.batches import Batches
 from jaxfed.training.local.losses import Batch, softmax_cross_entropy
@@ -123,12 +123,13 @@ def test_fine_weights_are_derived_through_the_kernels_of_convolutions():
     rows = jnp.arange(6)
     batch = Batch(x, rows % 3, jnp.ones(6), rows >= 0, rows < 3)
     p = jax.nn.softmax(jax.random.normal(jax.random.key(1), (6, 3)))
-    seen = Seen(x, p, batch, KEY)
 
     def gain(bias):
         own = net._replace(last_bias=jnp.float32(bias))
         idle = Regulators(state, own, optax.adam(0.0).init(own))
-        return regulated(model, idle, seen, (jnp.float32(0.1), 0.0), softmax_cross_entropy)
+        return regulated(
+            model, idle, x, p, batch, KEY, (jnp.float32(0.1), 0.0), softmax_cross_entropy
+        )
 
     after, _ = gain(0.2)
     found = after.adam[0].mu.last_bias / 0.1
@@ -175,8 +176,8 @@ def test_statistics_of_the_coarse_regulator_move():
     x = jax.random.normal(KEY, (6, 4)) + 1
     batch = Batch(x, rows % 3, jnp.ones(6), rows >= 0, rows < 3)
     start = Regulators(state, net, optax.adam(0.0).init(net))
-    seen, rates = Seen(x, jnp.full((6, 3), 1 / 3), batch, KEY), (jnp.float32(0.1), 0.01)
-    after = jax.jit(lambda: regulated(model, start, seen, rates, softmax_cross_entropy)[0])()
+    seen, rates = (x, jnp.full((6, 3), 1 / 3), batch, KEY), (jnp.float32(0.1), 0.01)
+    after = jax.jit(lambda: regulated(model, start, *seen, rates, softmax_cross_entropy)[0])()
     _, moved = model.train_apply(state, x, KEY)
     for name in ("mean", "var"):
         np.testing.assert_allclose(

@@ -1,30 +1,27 @@
 """FedProto against its equations: networks that stay at clients, means of their features that travel."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from float64_training import features, gradient, log_softmax, logits, weights_of
-from small_training import KEY, RATE, federation_of, training_of, with_sources
+from small_training import KEY, RATE, federation_of, training_of
 
 from jaxfed.algorithms.fedproto import fedproto
 from jaxfed.learners import evaluation
 from jaxfed.learners.client_fit import answers_of
 from jaxfed.training.local.batches import Batches
-from jaxfed.training.pseudo_labels.pseudo_label import PseudoLabels
 
 WHOLE = Batches("joint", size=64, epochs=2)  # every batch is all that a client has: no randomness
 SIZES, LABELED, WEIGHT, DIM = [9, 12, 7], 3, 0.7, 8
 COHORTS = [[0, 1], [1, 2], [0, 2]]
 
 
-def loss(v, x, y, given, weight=None, pull=WEIGHT):
+def loss(v, x, y, given, pull=WEIGHT):
     """The loss at v; `given` has the global prototypes by class."""
-    weight = np.ones(len(y)) if weight is None else weight
     z, log_p = features(v, x), log_softmax(logits(v, x))
-    value = -sum(w * log_p[i, c] for i, (c, w) in enumerate(zip(y, weight, strict=True)))
+    value = -sum(log_p[i, c] for i, c in enumerate(y))
     for i, c in enumerate(y.tolist()):
         if c in given:
-            value += weight[i] * pull / DIM * sum((z[i] - given[c]) ** 2)
+            value += pull / DIM * sum((z[i] - given[c]) ** 2)
     return value / len(y)
 
 
@@ -85,42 +82,6 @@ def test_rounds_are_the_equations():
     for client, points in enumerate(federation.partition.unlabeled):
         x, y = federation.x[points].astype(np.float64), federation.y[points]
         np.testing.assert_allclose(found[client], np.mean(nearest(networks[client], x, given) == y))
-
-
-def half_sure(state, cohort, key, communication):
-    """Every example without a label is of class 0, with weight 0.4."""
-    is_given = jnp.asarray(cohort.y) >= 0
-    label = jnp.where(is_given, jnp.asarray(cohort.y), jnp.where(cohort.mask, 0, -1))
-    weight = jnp.where(is_given, 1.0, jnp.where(cohort.mask, 0.4, 0.0))
-    return PseudoLabels(label, weight, {})
-
-
-def test_labels_that_a_source_finds_count_by_their_weight():
-    federation = federation_of([8, 6], num_labeled=4)
-    training = with_sources(training_of(WHOLE), half=half_sure)
-    algorithm = fedproto(training=training, prototype_weight=WEIGHT, pseudo_label="half")
-    state = algorithm.init(KEY, federation)
-    networks, given = [weights_of(state.model)] * 2, {}
-    for number in range(2):
-        state, _ = algorithm.round(state, federation.cohort(), jax.random.fold_in(KEY, number))
-        total, rows = {}, {}
-        for client in range(2):
-            labeled, rest = (part[client] for part in federation.partition[:2])
-            x = federation.x[np.concatenate([labeled, rest])].astype(np.float64)
-            y = np.concatenate([federation.y[labeled], np.zeros(len(rest), int)])
-            weight, v = np.where(np.arange(len(y)) < 4, 1, 0.4), networks[client]
-            for _ in range(2):
-                slope = gradient(lambda u, own=(x, y, given, weight): loss(u, *own), v)
-                v = v - RATE / (1 + number) * slope
-            networks[client] = v
-            for i, c in enumerate(y.tolist()):
-                total[c] = total.get(c, 0) + weight[i] * features(v, x[i : i + 1])[0]
-                rows[c] = rows.get(c, 0) + weight[i]
-        given = {c: total[c] / rows[c] for c in total}
-        np.testing.assert_allclose(weights_of(state.clients.model), networks, rtol=1e-5, atol=1e-6)
-        for c, center in given.items():
-            found = state.memory.prototypes.center[c]
-            np.testing.assert_allclose(found, center, rtol=1e-5, atol=1e-6)
 
 
 def test_a_client_without_labels_keeps_its_network_and_sends_nothing():

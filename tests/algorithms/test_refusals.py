@@ -58,7 +58,6 @@ fedirm.passes=0: use integers from 1 on
 fedmatch.l2_weight=-1.0: use numbers from 0 on
 fedrep.head_epochs=0: use integers from 1 on
 fedrgd.num_groups=0: use integers from 1 on
-fedsiam.consistency='mae': choose one of 'mse', 'kl'
 fedsiam.supervised_over='unlabeled': choose one of 'labeled', 'batch'
 fedsiam.evaluated='both': choose one of
 fedtgp.server_rate=nan: use numbers from 0 on

@@ -19,21 +19,12 @@ the clients agree. In a round without a consensus (no votes, or a masked sum of 
 stays. Classification only: labels of all federations are classes (regression is named in the paper's
 Section 6, and takes the mean of the clients' numbers for a consensus).
 
-DP-FedCT (Section 4) is `release`: clients add noise to their labels
-(`jaxfed.algorithms.fedct.label_privacy`). Each communication costs eps if one private example changes at most
-r labels (s = 2 r of the paper's bits). `sensitivity` selects the source of r:
-
-    "rows"         r as given, 0 for all of U; this bound with 0 always holds
-    "stability"    Proposition 2 with a given rate; its proof does not hold
-                   (`jaxfed.privacy.label_sensitivity`)
-    "estimated"    the paper's estimate from neighbors sampled in the first round
-                   (`jaxfed.algorithms.fedct.label_changes`); it bounds nothing
-
-Each has a metric of its own (`jaxfed.algorithms.fedct.label_privacy`): `epsilon`, `epsilon_if_stable`,
-`epsilon_estimated`. The metric composes all releases of the client that took part most often; the paper
-states the eps of one. No epsilon covers the exact statistics of clients' rows that scale inputs
-(`jaxfed.config.data.row_statistics`). `condition` "paper" is the paper's condition on Theta, larger
-than necessary by sqrt(C).
+DP-FedCT (Section 4) is `release`: clients add noise to their labels. Each communication costs eps if one
+private example changes at most r labels (s = 2 r of the paper's bits). The sources of r, with a metric each,
+are in `jaxfed.algorithms.fedct.settings`; "estimated" has neighbors that are sampled in the first round. The
+metric composes all releases of the client that took part most often; the paper states the eps of one. No
+epsilon covers the exact statistics of clients' rows that scale inputs (`jaxfed.config.data.row_statistics`).
+`condition` "paper" is the paper's condition on Theta, larger than necessary by sqrt(C).
 
 The authors' code differs from the paper. It gives ties to the smallest class (so do we). It reads released
 bits as a vote for the first set class, which loses more than estimates of the votes from summed bits, as
@@ -57,17 +48,15 @@ import jax
 import numpy as np
 from absl import logging
 
-from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
 from jaxfed.algorithms.fedct.round import (
     CoTraining,
     DrawOf,
     FedCTState,
-    Message,
     Turn,
     client_turn,
     server_round,
 )
-from jaxfed.algorithms.fedct.voting import Voting
+from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics, Sides
 from jaxfed.federation.clients import Federation
@@ -76,7 +65,7 @@ from jaxfed.federation.departures import check_departures
 from jaxfed.federation.method import method
 from jaxfed.learners.client_fit import check_clients, count, first_turns
 from jaxfed.learners.evaluation import judged_by_clients
-from jaxfed.learners.learner import Learner
+from jaxfed.learners.learner import Learner, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.random_streams import Stream
 from jaxfed.settings import Count
@@ -123,9 +112,8 @@ def fedct(
         public: U, [U, ...].
         num_classes: C.
         steps: b, local steps of a round.
-        voting: the consensus; its fields are keywords (`jaxfed.algorithms.fedct.voting.Voting`).
-        privacy: noise on labels; its fields are keywords
-            (`jaxfed.algorithms.fedct.label_privacy.LabelPrivacy`).
+        voting: the consensus; its fields are keywords (`jaxfed.algorithms.fedct.settings`).
+        privacy: noise on labels; its fields are keywords (see there).
 
     A round's metrics: `consensus_change`, share of U whose label changed; `agreement`, mean share of the
     consensus label among the votes as the server sees them; `abstained`, share of U without a label;
@@ -140,12 +128,7 @@ def fedct(
     settings = CoTraining(learner, public, num_classes, steps, voting, privacy)
     parts = _Simulated(settings)
     judged = judged_by_clients(learner, num_classes, has_consensus=True)
-    return FederatedAlgorithm(
-        parts.init,
-        parts.round,
-        sides=parts.sides,
-        **judged._asdict(),
-    )
+    return FederatedAlgorithm(parts.init, parts.round, sides=parts.sides, **judged._asdict())
 
 
 def draws_of(key: jax.Array) -> DrawOf:
@@ -161,7 +144,6 @@ class _Simulated:
     settings: CoTraining
 
     def init(self, key: jax.Array, federation: Federation) -> FedCTState:
-        """Return the state before the first round: no labels of U yet."""
         first = self.first(federation)
         return first._replace(learner=self.settings.learner.init(key, federation))
 
@@ -188,7 +170,6 @@ class _Simulated:
     def round(
         self, state: FedCTState, cohort: Cohort, key: jax.Array
     ) -> tuple[FedCTState, Metrics]:
-        """Local training and labels at the clients, then a vote at the server."""
         return server_round(self.settings, self, state, cohort, key)
 
     def turn(self, state: FedCTState, cohort: Cohort, key: jax.Array) -> Turn:
@@ -198,14 +179,14 @@ class _Simulated:
             self.settings,
             state.learner,
             cohort,
-            Message(state.label, state.weight, int(state.rows)),
+            Taught(self.settings.public, state.label, state.weight),
+            int(state.rows),
             fit_key,
             draws_of(key),
             neighbor_key=jax.random.fold_in(key, Stream.NEIGHBORING_DATA),
         )
 
     def attendance(self, voters: np.ndarray, key: jax.Array) -> Attendance | None:
-        """Return the planned departures among the voters."""
         departures = self.settings.voting.departures()
         if not departures:
             return None
@@ -215,7 +196,6 @@ class _Simulated:
     def session(
         self, ids: Sequence[int], partners: int, round_number: int, attendance: Attendance | None
     ) -> Iterator[Session]:
-        """Open a session with all parties in this process."""
         from jaxfed.secure.session.parties import Session
 
         del round_number
@@ -223,7 +203,6 @@ class _Simulated:
         yield Session(len(ids), presence=presence, mask_partners=partners)
 
     def sides(self) -> Sides:
-        """Return both sides of a network."""
         from jaxfed.algorithms.fedct.network import co_training_sides  # only networks need it
 
         return co_training_sides(self.settings, self.first)

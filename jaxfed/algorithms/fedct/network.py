@@ -4,7 +4,7 @@
     "turn"   `turn_form`: L, weights, r, key     `reply_form`: its answers, unless they are summed under masks
     others   messages of a masked sum            its replies (`jaxfed.secure.session.network.exchanges`)
 
-Answers are labels, or the bits of the XOR mechanism (`jaxfed.algorithms.fedct.messages`). A client also
+Answers are labels, or the bits of the XOR mechanism (`jaxfed.algorithms.fedct.round.packed`). A client also
 reports whether it has answers, whether its learner failed, and the metrics of its fit.
 
 The server has no model. What it can measure is the labels of U that clients agree on; the accuracy of a
@@ -33,7 +33,6 @@ import numpy as np
 from jaxfed.algorithms.fedct.round import (
     CoTraining,
     FedCTState,
-    Message,
     Sent,
     Turn,
     client_turn,
@@ -47,7 +46,7 @@ from jaxfed.federation.sides import Ask, ClientSide, Unusable
 from jaxfed.host.safe_files import array
 from jaxfed.learners.client_fit import check_clients
 from jaxfed.learners.evaluation import consensus_quality
-from jaxfed.learners.learner import State
+from jaxfed.learners.learner import State, Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.secure import vote_sums
 from jaxfed.secure.row_sums import server_sums
@@ -277,7 +276,8 @@ class CoTrainingClient:
             settings,
             self.restored(own["model"], client),
             cohort,
-            Message(request["label"], request["weight"], rows),
+            Taught(settings.public, request["label"], request["weight"]),
+            rows,
             jax.random.wrap_key_data(jnp.asarray(request["key"])),
             lambda client: self.draw,
         )

@@ -1,11 +1,12 @@
 """The two functions of a round of FedCT: the clients' turn (lines 3 to 6) and the server's (10 to 12).
 
-    turn = client_turn(settings, model, cohort, message, fit_key, draw_of)
+    turn = client_turn(settings, model, cohort, taught, rows, fit_key, draw_of)
     state, metrics = server_round(settings, clients, state, cohort, key)
 
 A simulation calls both in one process, and trains the models of a cohort in one program. On a network
 (`jaxfed.algorithms.fedct.network`) each client is a cohort of one. In both, what the server has of a client
-is the message that `client_turn` has packed.
+is the message that `client_turn` has packed: its labels of U by ceil(log2 C) bits each, or ceil(log2(C + 1))
+if it abstains anywhere; the release of the XOR mechanism by U C bits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
@@ -20,13 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from jaxfed.algorithms.fedct import messages
-from jaxfed.algorithms.fedct.label_changes import estimated_rows
-from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
-from jaxfed.algorithms.fedct.voting import Voting
+from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.federation.algorithm import Metrics
 from jaxfed.federation.cohort import Cohort
 from jaxfed.federation.communication import Communication, label_bytes
+from jaxfed.federation.sides import Unusable
 from jaxfed.learners.client_fit import (
     ClientFit,
     asked,
@@ -38,6 +38,7 @@ from jaxfed.learners.client_fit import (
 )
 from jaxfed.learners.learner import Learner, State, Taught
 from jaxfed.privacy import randomized_response as rr
+from jaxfed.privacy.label_sensitivity import estimate
 from jaxfed.privacy.xor_mechanism import one_hot
 from jaxfed.training.consensus.client_sums import Attendance, fewest_clients
 from jaxfed.training.consensus.consensus import ABSTAINED, Agreed, largest_share, staple
@@ -87,30 +88,16 @@ class CoTraining:
         return self.privacy.released(labels, rows, self.num_classes, draw_of(client))
 
     def unpacked(self, content: bytes, *, abstains: bool) -> np.ndarray:
-        """Decode a client's message, bool [U, C]; errors as `messages.unpacked`."""
+        """Decode a client's message, bool [U, C]; errors as of the function `unpacked`."""
         shape = len(self.public), self.num_classes
-        return messages.unpacked(self.privacy, content, shape, abstains=abstains)
-
-
-class Message(NamedTuple):
-    """Message of the server at the start of a round: P, and how much noise hides.
-
-    Fields:
-        label: int32 [U], L; -1 where clients abstained, or have not voted yet.
-        weight: float32 [U], how much an example of P counts.
-        rows: r, labels that noise hides; 0 without noise, or if it is not known yet.
-    """
-
-    label: np.ndarray
-    weight: np.ndarray
-    rows: int = 0
+        return unpacked(self.privacy, content, shape, abstains=abstains)
 
 
 class Sent(NamedTuple):
     """A client's labels of U, as they leave it.
 
     Fields:
-        content: packed labels, or bits (`messages.packed`); b"" under masks.
+        content: packed labels, or bits (`packed`); b"" under masks.
         abstains: True if labels are missing in the content.
         summand: bool [U, C], which leaves the client under masks alone; None in the clear, and where the
             client is in another process.
@@ -143,7 +130,8 @@ def client_turn(
     settings: CoTraining,
     model: State,
     cohort: Cohort,
-    message: Message,
+    taught: Taught,
+    rows: int,
     fit_key: jax.Array,
     draw_of: DrawOf,
     *,
@@ -155,16 +143,17 @@ def client_turn(
         settings: of the method.
         model: the learner's state before the round, h.
         cohort: the clients with their examples.
-        message: from the server.
+        taught: P, from the server.
+        rows: r, from the server; 0 without noise, or if it is not known yet.
         fit_key: typed, the round's; a learner draws a client's numbers by the client's number.
         draw_of: client -> source of its noise; a party that knows the source can remove the noise.
-        neighbor_key: typed; key of the estimate of r, if the message has no r.
+        neighbor_key: typed; key of the estimate of r, if the server has none.
     """
-    fit, labels = _fitted(settings, model, cohort, message, fit_key)
-    voters, rows = speaking(fit.client_id, labels), message.rows
+    fit, labels = _fitted(settings, model, cohort, taught, fit_key)
+    voters = speaking(fit.client_id, labels)
     if settings.privacy.has_noise and not rows and neighbor_key is not None:
         rows = estimated_rows(
-            lambda one: _fitted(settings, model, one, message, fit_key)[1][0],
+            lambda one: _fitted(settings, model, one, taught, fit_key)[1][0],
             cohort,
             voters,
             settings.public,
@@ -177,18 +166,17 @@ def client_turn(
         if client >= 0:
             marks = settings.marks(own, client, rows, draw_of)
             if settings.voting.sums == "plaintext":
-                sent[client] = Sent(*messages.packed(settings.privacy, marks), None)
+                sent[client] = Sent(*packed(settings.privacy, marks), None)
             else:
                 sent[client] = Sent(b"", False, marks)
     return Turn(fit.state, fit.metrics, voters, sent, rows)
 
 
 def _fitted(
-    settings: CoTraining, model: State, cohort: Cohort, message: Message, key: jax.Array
+    settings: CoTraining, model: State, cohort: Cohort, taught: Taught, key: jax.Array
 ) -> tuple[ClientFit, np.ndarray]:
     """Lines 3 and 5: clients train on their labels and on P, and label U, int32 [K, U]."""
     learner, public = settings.learner, settings.public
-    taught = Taught(public, message.label, message.weight)
     fit = take_turn(learner, model, cohort, taught, key, settings.steps)
     return asked(fit, learner, "predict", public, settings.num_classes, key)
 
@@ -266,7 +254,7 @@ def _agreed_in_the_clear(settings: CoTraining, turn: Turn, communication: Commun
     marks = [settings.unpacked(own.content, abstains=own.abstains) for own in turn.sent.values()]
     if settings.voting.consensus == "staple":
         votes = np.full((len(turn.voters), len(settings.public)), ABSTAINED, np.int32)
-        votes[turn.voters >= 0] = list(map(messages.labels_of, marks))
+        votes[turn.voters >= 0] = list(map(labels_of, marks))
         return staple(
             jnp.asarray(votes), settings.num_classes, threshold=settings.voting.least_share
         )
@@ -315,3 +303,117 @@ def _of_total(settings: CoTraining, total: np.ndarray, number: int, rows: int) -
     if settings.privacy.has_noise:
         total = settings.privacy.votes(total, number, rows or len(settings.public))
     return largest_share(jnp.asarray(total), threshold=settings.voting.least_share)
+
+
+def estimated_rows(
+    labels_of: Callable[[Cohort], np.ndarray],
+    cohort: Cohort,
+    client_id: np.ndarray,
+    public: np.ndarray,
+    num_classes: int,
+    key: jax.Array,
+    *,
+    num_neighbors: int,
+) -> int:
+    """Empirical sensitivity r of clients' labels of U to one of their examples: not a bound.
+
+    FedCT (Section 5) uses the largest change among 100 neighbors of a client's data. Here client i with
+    h_i = A(D_i u P, h) draws n of its examples and replaces each, one at a time, by a public example with a
+    label drawn uniformly; from the same model h, by the same key,
+
+        r_i = max over n neighbors D' of #{u in U : A(D' u P, h)(u) != h_i(u)},        r = max_i r_i
+
+    It is no bound (`jaxfed.privacy.label_sensitivity`): the next neighbor may change more, and h stays the
+    same although it has seen the example in earlier rounds. Nor is r itself private. A client with one
+    example has r_i = |U|, and so has a client whose learner fails on a neighbor. r is 1 or more; 0 if no
+    client has an example of its own.
+
+    Args:
+        labels_of: a cohort of one client -> its labels int32 [U], -1 for an abstention; trains it as the
+            round does.
+        cohort: the round's.
+        client_id: int32, the clients that send labels; -1 for none.
+        public: U, [U, ...], of clients' dtype.
+        num_classes: C.
+        key: typed; each client's neighbors are drawn from it by the client's number.
+        num_neighbors: n.
+
+    Cost: n + 1 trainings of each client, one after another. Estimators store their training data, here n
+    copies of each client's examples.
+    """
+    most = 0
+    for client in sorted(int(one) for one in client_id if one >= 0):
+        (place,) = np.flatnonzero(np.asarray(cohort.client_id) == client)
+        one = Cohort(
+            np.asarray([client], np.int32),
+            *(np.asarray(field[place])[None] for field in cohort[1:]),
+        )
+        own = one.y >= 0
+        if own.sum() == 1:
+            most = len(public)
+        if own.sum() < 2:
+            continue
+        client_key = jax.random.fold_in(key, client)
+        seed = int(jax.random.randint(client_key, (), 0, np.iinfo(np.int32).max))
+        rng = np.random.default_rng(seed)
+        spare = (
+            np.asarray(public)[rng.integers(len(public), size=num_neighbors)],
+            rng.integers(num_classes, size=num_neighbors).astype(one.y.dtype),
+        )
+        found = estimate(
+            partial(_labels_with, labels_of, one),
+            *(one.x[own], one.y[own]),
+            num_neighbors=num_neighbors,
+            seed=seed,
+            spare=spare,
+        )
+        most = max(most, found.rows, 1)
+    return most
+
+
+def _labels_with(
+    labels_of: Callable[[Cohort], np.ndarray], one: Cohort, new_x: np.ndarray, new_y: np.ndarray
+) -> np.ndarray:
+    """Labels of U after the labeled rows of a cohort of one client are replaced by other examples."""
+    own, x, y = one.y >= 0, np.array(one.x), np.array(one.y)
+    x[own], y[own] = new_x, new_y
+    return labels_of(one._replace(x=x, y=y))
+
+
+def packed(privacy: LabelPrivacy, marks: np.ndarray) -> tuple[bytes, bool]:
+    """Encode class indicators bool [U, C], and say whether labels are missing."""
+    if privacy.release == "xor":
+        return np.packbits(marks).tobytes(), False
+    labels, num_classes = labels_of(marks), marks.shape[1]
+    abstains = bool((labels < 0).any())
+    width = (num_classes + abstains - 1).bit_length()
+    labels = np.where(labels < 0, num_classes, labels)
+    bits = labels[:, None] >> np.arange(width - 1, -1, -1) & 1
+    return np.packbits(bits.astype(bool)).tobytes(), abstains
+
+
+def unpacked(
+    privacy: LabelPrivacy, content: bytes, shape: tuple[int, int], *, abstains: bool
+) -> np.ndarray:
+    """Decode what `packed` has encoded, bool [U, C].
+
+    Raises:
+        Unusable: another number of bytes, or a label that is no class.
+    """
+    is_bits, (num_public, num_classes) = privacy.release == "xor", shape
+    width = num_classes if is_bits else (num_classes + abstains - 1).bit_length()
+    if len(content) != -(-num_public * width // 8):
+        raise Unusable(f"{len(content)} bytes of {'bits' if is_bits else 'labels'}")
+    bits = np.unpackbits(np.frombuffer(content, np.uint8), count=num_public * width)
+    bits = bits.reshape(num_public, width)
+    if is_bits:
+        return bits.astype(bool)
+    labels = (bits @ (1 << np.arange(width - 1, -1, -1))).astype(np.int32)
+    if (labels >= num_classes + abstains).any():
+        raise Unusable("a label that is no class")
+    return one_hot(labels, num_classes)
+
+
+def labels_of(marks: np.ndarray) -> np.ndarray:
+    """The labels int32 [U] of class indicators of at most one class each; -1 for none."""
+    return marks @ np.arange(1, marks.shape[1] + 1, dtype=np.int32) - 1

@@ -8,9 +8,9 @@ In each of E local epochs a client draws an episode (`jaxfed.training.local.batc
     loss = mean_{x in Q_L} CE(y, p(x; c)) + lambda mean_{u in Q_U} CE(target(u), p(u; c))              (8)
 
 After training, the client computes its prototypes from all its labels, with its own network in evaluation
-mode. The server averages networks as FedAvg and keeps the prototypes. The helpers H of a round are clients of
-the previous round (`jaxfed.algorithms.protofssl.prototype_sharing`). A state classifies by the mean of p over
-the prototypes of its last round's clients.
+mode. The server averages networks as FedAvg and keeps each client's newest prototypes. Up to H clients of a
+round, drawn at random, help those of the next round; with an interval R_H for R_H rounds, with their
+prototypes of that time. A state classifies by the mean of p over the prototypes of its last round's clients.
 
 Differences from the paper, and details that it leaves open:
 
@@ -28,7 +28,13 @@ Differences from the paper, and details that it leaves open:
     clients sent in the last rounds, one or more: `helper_choice` "newest". That is the same with H clients a
     round or more; with fewer, older prototypes fill up. (A client in the list twice is here once.)
   * `prototypes` "global" is Algorithm 2 (B.1): the mean of the helpers' prototypes in place of S_k's. With
-    `prototype_sums` this mean alone is shared, and stands for the helpers in Eq. 7 and at test time, too.
+    `prototype_sums` this mean alone is shared, and stands for the helpers in Eq. 7 and at test time, too:
+
+        c_k = 1 / n_k sum_{j in H, j shows k} c_jk,     n_k >= 2 the helpers that show class k
+
+    (B.1 divides by |M_r|, however many of the helpers have the class; a sum over fewer helpers would then be
+    nearer to 0.) A class that only one helper shows has no mean: it would be that client's own prototype.
+    Only helpers send anything then, in rounds in which helpers are renewed.
   * The proximal term of ProtoFSSL-FedProx has its gradient, `mu`; in the code it has none: mu = 0.
   * A client's prototypes are made by its own network, and used with others: by helped clients with theirs,
     and with the mean of networks by who classifies. Where clients move far in a round these do not fit: 22 %
@@ -66,33 +72,25 @@ and Delta is 2 B sqrt(C). Nothing is guaranteed about the network itself.
 
 A client receives the network and its helpers' prototypes, with C bits for each helper. With `prototype_sums`
 "masked" or "masked_resilient" helpers' prototypes leave under masks, and the server sees, keeps and sends
-their mean (`jaxfed.algorithms.protofssl.prototype_sharing`, docs/threat-model.md).
+their mean (docs/threat-model.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from jaxfed.algorithms.protofssl.prototype_sharing import (
-    by_prototypes,
-    client_prototypes,
-    helpers_sent,
-    mean_store,
-    of_the_last_round,
-    perturbed,
-    prototype_store,
-    the_mean,
-    withheld,
-)
 from jaxfed.algorithms.protofssl.settings import (
     Episode,
+    HelperChoice,
     Helpers,
     MissingClass,
     PrototypeTask,
@@ -103,32 +101,43 @@ from jaxfed.algorithms.protofssl.settings import (
 )
 from jaxfed.errors import UsageError
 from jaxfed.federation.algorithm import FederatedAlgorithm, Metrics
+from jaxfed.federation.clients import Federation
 from jaxfed.federation.cohort import Cohort
+from jaxfed.federation.communication import Communication
+from jaxfed.federation.execution.settings import HERE, Execution
 from jaxfed.federation.method import method
 from jaxfed.privacy.gaussian import epsilon_of, mean_sensitivity
 from jaxfed.random_streams import Stream
 from jaxfed.settings import NotNegative
+from jaxfed.training.consensus.client_sums import in_fresh_session
 from jaxfed.training.local.batches import Batches, Episodes
 from jaxfed.training.local.client_data import ClientData
 from jaxfed.training.local.losses import Batch, Loss, mean_where, proximal
 from jaxfed.training.pseudo_labels.prototypes import (
     Distance,
     Prototypes,
+    class_means,
     completed,
+    embedding_size,
     joint_means,
     log_probabilities,
     mean_probabilities,
     message_bytes,
+    nothing_shown,
     sharpened,
     support_means,
 )
 from jaxfed.training.round.client_round import ClientRound, ClientUpdate, Shared
 from jaxfed.training.round.round import federated_training
 from jaxfed.training.round.server_hooks import Classifier, Messages, UploadStore, nothing_sent
+from jaxfed.training.server import client_rows
+from jaxfed.training.server.server_state import ServerState, client_draws
 from jaxfed.training.specification import Training
 
 if TYPE_CHECKING:
     from jaxfed.models import Model
+
+_LEAST = 2  # helpers that show a class of a mean
 
 
 def _check_together(given: SimpleNamespace) -> None:
@@ -186,14 +195,11 @@ def protofssl(
         shown: prototypes that a client shows.
         released_code: what the authors' code does otherwise.
 
-    Raises:
-        UsageError: a value that is not allowed.
-
     Cost: a step is one pass over an episode, forward and back; a round one more forward pass over the labels.
     """
     task.check_labels(support=episode.support, min_labels=shown.min_labels)
     training = _without_head(training, task)
-    sizes = episode.sizes(task.num_classes)
+    sizes = Episodes(task.num_classes, episode.support, episode.query, episode.unlabeled_query)
     batches = Batches("episodes", sizes.capacity, training.local.batches.epochs, episodes=sizes)
     training = training.with_local(batches=batches, labeled_batches=batches)
     parts = _ProtoFSSL(training, task, sizes, mu, unlabeled, helpers, shown, released_code)
@@ -239,11 +245,9 @@ class _ProtoFSSL:
 
     @property
     def asks_helpers(self) -> bool:
-        """True if clients receive prototypes."""
         return self.unlabeled.targets == "helpers" or self.helpers.prototypes == "global"
 
     def local_update(self, client: ClientRound) -> ClientUpdate:
-        """Local steps on episodes; then the client shows its prototypes."""
         client = client._replace(data=_with_an_episode(client.data))
         trained = client.steps(self.loss(client.shared, client.received))
         update = client.update(trained)
@@ -286,7 +290,6 @@ class _ProtoFSSL:
         return sent, {} if self.helpers.shares_mean else {"prototypes": message_bytes(sent)}
 
     def memory(self) -> UploadStore:
-        """The server's store of prototypes, which chooses the helpers."""
         helpers = self.helpers
         of_model = self.training.model, self.task.num_classes
         chosen = helpers.num_helpers, helpers.helper_interval
@@ -296,11 +299,10 @@ class _ProtoFSSL:
         return prototype_store(*of_model, *chosen, self.released_code.helper_choice, host)
 
     def classifier(self) -> Classifier:
-        """Classification by the prototypes that the server has."""
         return by_prototypes(
             self.training.model,
             self.released_code.distance,
-            the_mean if self.helpers.shares_mean else of_the_last_round,
+            (lambda store: store.helpers) if self.helpers.shares_mean else of_the_last_round,
             complete=self.released_code.missing_class == "mean",
         )
 
@@ -384,3 +386,270 @@ def prototype_loss(
         return value, moved
 
     return loss
+
+
+class Store(NamedTuple):
+    """The server's store: the prototypes of the current helpers and of all clients.
+
+    Fields:
+        helpers: prototypes [min(H, M), C, D] of the clients that help in this round; their mean alone,
+            [1, C, D], if it is shared.
+        latest: every client's newest, [M, C, D]; () with the mean alone.
+        round: int32 [M], the round they are of; 0 for none. () with the mean alone.
+    """
+
+    helpers: Prototypes
+    latest: Any = ()
+    round: Any = ()
+
+
+def prototype_store(
+    model: Model,
+    num_classes: int,
+    num_helpers: int,
+    interval: int,
+    choice: HelperChoice = "previous_round",
+    host: Execution = HERE,
+) -> UploadStore:
+    """The store as the server's memory; helpers are chosen after rounds 1, 1 + R_H, 1 + 2 R_H, ..."""
+
+    def init(state: nnx.State, federation: Federation, key: jax.Array) -> Store:
+        del key
+        dim, clients = embedding_size(model, state, federation), federation.num_clients
+        nothing = jax.tree.map(lambda leaf: leaf[0], nothing_shown(1, num_classes, dim))
+        latest, newest = client_rows.rows_for(clients, (nothing, jnp.int32(0)), host)
+        return Store(nothing_shown(min(num_helpers, clients), num_classes, dim), latest, newest)
+
+    choose = jax.jit(chosen, static_argnames="num_helpers")
+
+    def update(
+        store: Store,
+        client_id: jax.Array,
+        shown: Prototypes,
+        rounds: jax.Array,
+        key: jax.Array,
+        communication: Communication,
+    ) -> Store:
+        del communication  # clients have counted their own messages
+        when = np.full(len(client_id), rounds)
+        latest, newest = client_rows.scatter((store.latest, store.round), client_id, (shown, when))
+        if (int(rounds) - 1) % interval:
+            return Store(store.helpers, latest, newest)
+        age, most = None, len(store.helpers.is_there)
+        if choice == "newest":
+            ids = newest_clients(latest.is_there, newest, most, len(client_id))
+            shown, age = client_rows.gather(latest, ids), rounds - client_rows.gather(newest, ids)
+            client_id = jnp.asarray(ids)
+        return Store(choose(key, client_id, shown, num_helpers=most, age=age), latest, newest)
+
+    return UploadStore(init, update)
+
+
+def newest_clients(is_there: Any, newest: Any, num_helpers: int, cohort_size: int) -> np.ndarray:
+    """Return the clients among which the newest H helpers are, int32 [H + K]; -1 in the other places.
+
+    These are all clients with prototypes as new as those of the H-th newest one: fewer than H newer ones, and
+    some of one round's K.
+
+    Args:
+        is_there: bool [M, C], the prototypes of clients.
+        newest: int32 [M], their rounds.
+        num_helpers: H.
+        cohort_size: K.
+    """
+    ids = client_rows.took_part(newest)
+    ids = ids[np.asarray(client_rows.gather(is_there, ids)).any(axis=1)]
+    when = np.asarray(client_rows.gather(newest, ids))
+    if len(ids) > num_helpers:
+        ids = ids[when >= np.partition(when, -num_helpers)[-num_helpers]]
+    found = np.full(num_helpers + cohort_size, -1, np.int32)
+    found[: len(ids)] = ids
+    return found
+
+
+def helpers_sent(state: ServerState, cohort: Cohort, communication: Communication) -> Prototypes:
+    """Send each client of the cohort the same helpers, [K, H, C, D]; existing prototypes count as bytes."""
+    helpers: Prototypes = state.memory.helpers
+    num_clients = int(np.sum(np.asarray(cohort.client_id) >= 0))
+    num_bytes = int(np.sum(message_bytes(helpers)))
+    communication.down("prototypes", num_clients * num_bytes)
+    return client_rows.stacked_for(len(cohort.client_id), helpers)
+
+
+def client_prototypes(
+    model: Model, state: nnx.State, data: ClientData, max_labels: int, num_classes: int, clip: float
+) -> Prototypes:
+    """Return the prototypes of a client's labels.
+
+    Labeled examples are a client's first ones, `max_labels` at most; with 0 all its rows are read. With a
+    clip B above 0 each embedding z counts as z min(1, B / |z|).
+    """
+    rows = slice(0, max_labels or None)
+    embedding = model.features(state, data.x[rows]).astype(jnp.float32)
+    if clip:
+        length = jnp.linalg.norm(embedding, axis=-1, keepdims=True)
+        embedding = embedding * jnp.minimum(1, clip / jnp.maximum(length, 1e-12))
+    return class_means(
+        embedding, data.label[rows], data.is_labeled[rows] & data.mask[rows], num_classes
+    )
+
+
+def withheld(own: Prototypes, data: ClientData, min_labels: int) -> Prototypes:
+    """Drop the prototypes of classes with fewer than `min_labels` labels."""
+    num_classes = len(own.is_there)
+    is_labeled = data.is_labeled & data.mask
+    count = jnp.sum(
+        jnp.where(is_labeled[:, None], jax.nn.one_hot(data.label, num_classes), 0), axis=0
+    )
+    shown = own.is_there & (count >= min_labels)
+    return Prototypes(jnp.where(shown[:, None], own.center, 0), shown)
+
+
+def perturbed(shown: Prototypes, key: jax.Array, sigma: float) -> Prototypes:
+    """Add N(0, sigma^2) to every number of the prototypes."""
+    noise = sigma * jax.random.normal(key, shown.center.shape)
+    return shown._replace(center=shown.center + jnp.where(shown.is_there[:, None], noise, 0))
+
+
+def chosen(
+    key: jax.Array,
+    client_id: jax.Array,
+    shown: Prototypes,
+    num_helpers: int,
+    age: jax.Array | None = None,
+) -> Prototypes:
+    """Draw H of the clients that show any prototype: [H, C, D], empty if there are fewer; see `drawn`."""
+    rows, is_one = drawn(key, client_id, shown.is_there, num_helpers, age)
+    center = jnp.where(is_one[:, None, None], shown.center[rows], 0)
+    return Prototypes(center, shown.is_there[rows] & is_one[:, None])
+
+
+def drawn(
+    key: jax.Array,
+    client_id: jax.Array,
+    is_there: jax.Array,
+    num_helpers: int,
+    age: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Draw the rows int32 [H] of the helping clients, and bool [H], False in slots without a client.
+
+    With an `age` of their prototypes, int32 [K] from 0 on, the newest come first.
+    """
+    can_help = (client_id >= 0) & jnp.any(is_there, axis=-1)
+    age = jnp.zeros(client_id.shape, jnp.int32) if age is None else age
+    draws = client_draws(key, client_id)
+    order = jnp.lexsort((draws, jnp.where(can_help, age, jnp.iinfo(jnp.int32).max)))
+    rows = order[jnp.minimum(jnp.arange(num_helpers), len(order) - 1)]
+    return rows, jnp.arange(num_helpers) < jnp.sum(can_help)
+
+
+def of_the_last_round(store: Store) -> Prototypes:
+    """Return the prototypes of the last round's clients."""
+    ids = client_rows.took_part(store.round)
+    newest = np.asarray(client_rows.gather(store.round, ids))
+    rows = ids[newest == newest.max()] if newest.any() else np.zeros(1, int)
+    return jax.tree.map(lambda leaf: leaf[rows], store.latest)
+
+
+def by_prototypes(
+    model: Model,
+    distance: Distance,
+    known: Callable[[Any], Prototypes] = of_the_last_round,
+    *,
+    complete: bool = False,
+) -> Classifier:
+    """Return the classifier by the mean of p over the `known` prototypes; uniform before there are any.
+
+    If `complete`, prototypes are `completed` first. A single client's upload is classified by the prototypes
+    that it showed or, if the server stores none per client, by the mean.
+    """
+
+    def needed(state: ServerState) -> tuple[nnx.State, Prototypes]:
+        return state.model, known(state.memory)
+
+    def probabilities(needed: tuple[nnx.State, Prototypes], x: jax.Array) -> jax.Array:
+        state, prototypes = needed
+        embedding = model.features(state, x).astype(jnp.float32)
+        prototypes = completed(prototypes) if complete else prototypes
+        mean = mean_probabilities(embedding, prototypes, distance)
+        return jnp.where(jnp.any(prototypes.is_there), mean, 1 / mean.shape[-1])
+
+    def of_client(state: ServerState, sent: nnx.State, client: int) -> tuple[nnx.State, Prototypes]:
+        if not state.memory.latest:
+            return sent, known(state.memory)
+        rows = np.asarray([client])
+        return sent, jax.tree.map(lambda leaf: leaf[rows], state.memory.latest)
+
+    return Classifier(needed, probabilities, of_client)
+
+
+def mean_store(
+    model: Model, num_classes: int, num_helpers: int, interval: int, sums: str
+) -> UploadStore:
+    """The store; helpers are drawn after rounds 1, 1 + R_H, 1 + 2 R_H, ...
+
+    `sums` is a key of `SUMS`. A helper sends its summand and nothing else.
+    """
+    means_of = SUMS[sums]
+    draw = jax.jit(partial(drawn, num_helpers=num_helpers))
+
+    def init(state: nnx.State, federation: Federation, key: jax.Array) -> Store:
+        del key
+        dim = embedding_size(model, state, federation)
+        return Store(nothing_shown(1, num_classes, dim))
+
+    def update(
+        store: Store,
+        client_id: jax.Array,
+        shown: Prototypes,
+        rounds: jax.Array,
+        key: jax.Array,
+        communication: Communication,
+    ) -> Store:
+        if (int(rounds) - 1) % interval:
+            return store
+        rows, is_one = map(np.asarray, draw(key, client_id, shown.is_there))
+        helpers = Prototypes(*(np.asarray(leaf)[rows[is_one]] for leaf in shown))
+        center, count = means_of(helpers, communication)
+        mean = jnp.asarray(center, jnp.float32)[None], jnp.asarray(count > 0)[None]
+        return Store(Prototypes(*mean))
+
+    return UploadStore(init, update)
+
+
+def plaintext_means(
+    helpers: Prototypes, communication: Communication
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means float64 [C, D] and n_k int [C], 0 if too few show a class; the server sees all prototypes."""
+    communication.up("prototypes", int(np.sum(message_bytes(helpers))))
+    count = np.sum(helpers.is_there, axis=0)
+    count = np.where(count >= _LEAST, count, 0)
+    total = np.sum(
+        helpers.center,
+        axis=0,
+        where=helpers.is_there[..., None] & (count > 0)[:, None],
+        dtype=float,
+    )
+    return total / np.maximum(count, 1)[:, None], count
+
+
+def secure_means(
+    helpers: Prototypes, communication: Communication, *, is_resilient: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same by `jaxfed.secure.class_means`, in a fresh session."""
+    from jaxfed.secure.class_means import Shown, class_means
+
+    if len(helpers.center) < _LEAST:
+        return plaintext_means(Prototypes(*(leaf[:0] for leaf in helpers)), communication)
+    shown = list(map(Shown, *map(np.asarray, helpers)))
+    means = in_fresh_session(
+        class_means, shown, communication, least=_LEAST, is_resilient=is_resilient
+    )
+    return means.center, means.contributors
+
+
+SUMS: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
+    "plaintext": plaintext_means,
+    "masked": partial(secure_means, is_resilient=False),
+    "masked_resilient": partial(secure_means, is_resilient=True),
+}

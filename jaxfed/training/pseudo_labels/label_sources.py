@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxfed.errors import UsageError
@@ -100,21 +99,6 @@ def check_source(name: str, known: Collection[str] | None = None) -> None:
         raise UsageError(key="pseudo_label", value=name, allowed=choose_one_of(names))
     if isinstance(known, Mapping):
         _ = known[name]
-
-
-def not_by_server(given: SimpleNamespace) -> None:
-    """Check a method whose clients keep their networks, as `@method(together=)`.
-
-    Raises:
-        UsageError: its `pseudo_label` labels by the server's network.
-    """
-    if given.pseudo_label in ("network", "teacher"):
-        raise UsageError(
-            "the server has no trained network to label with",
-            key="pseudo_label",
-            value=given.pseudo_label,
-            allowed="use 'none', or another source of labels",
-        )
 
 
 class _Sources(Mapping[str, PseudoLabel]):

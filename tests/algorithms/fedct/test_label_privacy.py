@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct.settings import LabelPrivacy
 from jaxfed.privacy.composition import approximate
 from jaxfed.privacy.label_sensitivity import stability_bound
 

@@ -9,19 +9,19 @@ import pytest
 from replayed_parties import Replayed
 from toy_learner import NUM_CLASSES, clients, toy
 
-from jaxfed.algorithms.fedct import fedct, messages
-from jaxfed.algorithms.fedct.label_privacy import LabelPrivacy
+from jaxfed.algorithms.fedct import fedct
 from jaxfed.algorithms.fedct.round import (
     CoTraining,
     FedCTState,
-    Message,
     Sent,
     Turn,
     client_turn,
+    packed,
     server_round,
 )
-from jaxfed.algorithms.fedct.voting import Voting
+from jaxfed.algorithms.fedct.settings import LabelPrivacy, Voting
 from jaxfed.learners import LEARNERS
+from jaxfed.learners.learner import Taught
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.training.consensus.client_sums import Attendance
 
@@ -44,9 +44,9 @@ def settings_of(name="toy", sums="plaintext", **privacy):
     )
 
 
-def turn_of(settings, cohort, message):
+def turn_of(settings, cohort, taught, rows):
     model = settings.learner.init(jax.random.key(1), FEDERATION)
-    return client_turn(settings, model, cohort, message, FIT_KEY, draw_of)
+    return client_turn(settings, model, cohort, taught, rows, FIT_KEY, draw_of)
 
 
 @pytest.mark.parametrize("name", LEARNER)
@@ -54,11 +54,11 @@ def turn_of(settings, cohort, message):
 def test_alone_as_in_a_cohort(name, sums):
     settings = settings_of(name, sums, release="xor", epsilon=300.0)
     labels = np.arange(len(U), dtype=np.int32) % NUM_CLASSES
-    message = Message(labels, np.ones(len(U), np.float32), rows=len(U))
-    together = turn_of(settings, FEDERATION.cohort(), message)
+    message = Taught(U, labels, np.ones(len(U), np.float32)), len(U)
+    together = turn_of(settings, FEDERATION.cohort(), *message)
     assert together.voters.tolist() == [0, 1, 2, 3]
     for client in range(4):
-        alone = turn_of(settings, FEDERATION.cohort([client]), message)
+        alone = turn_of(settings, FEDERATION.cohort([client]), *message)
         assert alone.voters.tolist() == [client]
         ours, theirs = alone.sent[client], together.sent[client]
         assert ours[:2] == theirs[:2]
@@ -67,9 +67,9 @@ def test_alone_as_in_a_cohort(name, sums):
 
 
 def test_noise_is_on_what_is_sent():
-    message = Message(np.full(len(U), -1, np.int32), np.zeros(len(U), np.float32), rows=2)
+    message = Taught(U, np.full(len(U), -1, np.int32), np.zeros(len(U), np.float32)), 2
     plain, noisy, more = (
-        turn_of(settings_of(sums="masked", **privacy), FEDERATION.cohort(), message)
+        turn_of(settings_of(sums="masked", **privacy), FEDERATION.cohort(), *message)
         for privacy in ({}, *({"release": "xor", "epsilon": eps} for eps in (3.0, 1.0)))
     )
     changed = [
@@ -112,9 +112,9 @@ def test_the_server_counts_votes_of_clients_elsewhere(killed):
     after, told = algorithm.round(before, FEDERATION.cohort(), key)
 
     fit_key, *_ = jax.random.split(key, 3)
-    message = Message(before.label, before.weight)
+    message = Taught(U, before.label, before.weight), 0
     turns = [
-        client_turn(settings, before.learner, FEDERATION.cohort([j]), message, fit_key, draw_of)
+        client_turn(settings, before.learner, FEDERATION.cohort([j]), *message, fit_key, draw_of)
         for j in range(4)
     ]
     far, found = server_round(settings, Elsewhere(turns, killed), before, FEDERATION.cohort(), key)
@@ -148,7 +148,7 @@ def test_bytes_of_votes_with_rows_that_have_no_label(release, unlabeled, num_byt
     marks = [np.eye(4, dtype=bool)[np.arange(13) % 4] for _ in unlabeled]
     for own, number in zip(marks, unlabeled, strict=True):
         own[:number] = False
-    sent = {j: Sent(*messages.packed(privacy, own), None) for j, own in enumerate(marks)}
+    sent = {j: Sent(*packed(privacy, own), None) for j, own in enumerate(marks)}
     turn = Turn((), {}, np.arange(2, dtype=np.int32), sent, 1)
     clients = SimpleNamespace(turn=lambda *given: turn, attendance=lambda *given: None)
     settings = CoTraining(toy(), np.zeros((13, 2)), 4, 1, Voting(), privacy)

@@ -9,7 +9,7 @@ import pytest
 from toy_learner import NUM_CLASSES, NUM_PUBLIC, clients, toy
 
 from jaxfed.algorithms.fedct import fedct
-from jaxfed.algorithms.fedct.label_changes import estimated_rows
+from jaxfed.algorithms.fedct.round import estimated_rows
 from jaxfed.federation.cohort import Cohort
 from jaxfed.host.checkpoint import Checkpoints
 from jaxfed.learners import LEARNERS

@@ -8,7 +8,7 @@ import pytest
 from small_training import KEY, assert_same, federation_of, rounds_of, training_of
 
 from jaxfed.algorithms.protofssl import protofssl
-from jaxfed.algorithms.protofssl.prototype_sharing import SUMS, drawn
+from jaxfed.algorithms.protofssl.method import SUMS, drawn
 from jaxfed.algorithms.protofssl.settings import PrototypeTask
 from jaxfed.federation.communication import Communication
 from jaxfed.secure.class_means import message_bytes

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from small_training import KEY, federation_of, training_of
 
-from jaxfed.algorithms.protofssl.prototype_sharing import (
+from jaxfed.algorithms.protofssl.method import (
     client_prototypes,
     drawn,
     of_the_last_round,

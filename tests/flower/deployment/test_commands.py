@@ -100,7 +100,7 @@ def test_a_server_checks_before_it_listens(with_flower, tmp_path):
         serve(held=None)
     with pytest.raises(UsageError, match=r"cannot read .*none/shared\.json"):
         serve(held=tmp_path / "none")
-    with pytest.raises(UsageError, match="on a network clients label their own examples"):
+    with pytest.raises(UsageError, match="this method runs in one process alone"):
         serve("algorithm=fedsem")
     assert not place.exists()
     (place / "run").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""DP-FedCT: noise on the labels that clients send, votes from noisy labels, and the guarantee.
+"""Settings of FedCT: the vote, and noise on the labels that clients send, with its guarantee (DP-FedCT).
 
     M_k   = release(v_k)   at every client that votes      (`jaxfed.privacy.xor_mechanism`, `label_release`)
     B     = sum_k M_k      in the clear, or under masks
@@ -23,24 +23,92 @@ If both were valid, each release would exceed r with probability delta, R of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from jaxfed.errors import UsageError
+from jaxfed.federation.departures import Departure
 from jaxfed.privacy import label_release, xor_mechanism
 from jaxfed.privacy import randomized_response as rr
 from jaxfed.privacy.composition import approximate, basic
 from jaxfed.privacy.label_sensitivity import BITS_A_ROW, stability_bound
 from jaxfed.privacy.xor_mechanism import Condition
 from jaxfed.settings import Count, Ge, Gt, Le, Note, Positive, Probability, Share, check
+from jaxfed.training.consensus.client_sums import ConsensusSums, departures_of
 
 Release = Literal["none", "xor", "randomized_response"]
 Sensitivity = Literal["rows", "stability", "estimated"]
 
 _NAMES = {"rows": "epsilon", "stability": "epsilon_if_stable", "estimated": "epsilon_estimated"}
 _OF_NOISE = ("epsilon", "sensitivity", "rows", "condition")
+_LEAST_SHARE = 0.8  # of `qualified_majority`; one of two, commented out in the authors' code
+
+
+@dataclass(frozen=True)
+class Voting:
+    """The rule of the consensus, and the sum that it is computed from.
+
+    Attributes:
+        consensus: "majority"; "qualified_majority", which abstains below a share of the votes; or "staple",
+            the most likely class under an error model for each client.
+        threshold: least share of the votes, or posterior probability for "staple", that a label needs; 0 is
+            the rule's default: 0.8 for "qualified_majority", none for "staple".
+        sums: protocol by which the server adds what clients send.
+        mask_partners: with `sums="masked_resilient"`, the number of other clients with which a client shares
+            masks and secrets; 0: all of them. It must be enough if 5 % of the clients collude and 30 % leave
+            (`jaxfed.secure.session.neighborhoods`).
+        presence: clients that leave, and their stage of a sum under masks: "CLIENT@STAGE" or "SHARE%@STAGE"
+            (`jaxfed.training.consensus.client_sums`).
+    """
+
+    consensus: Literal["majority", "qualified_majority", "staple"] = "majority"
+    threshold: Share = 0.0
+    sums: ConsensusSums = "plaintext"
+    mask_partners: Annotated[int, Ge(0), Note("even, 0 is all")] = 0
+    presence: Annotated[Sequence[str], Note("each 'CLIENT@STAGE' or 'SHARE%@STAGE'")] = ()
+
+    def __post_init__(self) -> None:
+        """Reject settings that do not go together."""
+        check(self)
+        if self.threshold and self.consensus == "majority":
+            raise UsageError(
+                "consensus='majority' has no such setting",
+                key="threshold",
+                value=self.threshold,
+                allowed="use it with 'qualified_majority' or 'staple'",
+            )
+        if self.sums != "plaintext" and self.consensus == "staple":
+            raise UsageError(
+                "consensus='staple' needs every client's labels",
+                key="sums",
+                value=self.sums,
+                allowed="use 'plaintext'",
+            )
+        self.departures()
+        if self.mask_partners and self.sums != "masked_resilient":
+            raise UsageError(
+                f"sums={self.sums!r} has no partners to choose",
+                key="mask_partners",
+                value=self.mask_partners,
+                allowed="set sums='masked_resilient', or use 0",
+            )
+
+    @property
+    def least_share(self) -> float:
+        """Least share of the votes that a label needs; 0: the most voted one needs none."""
+        is_qualified = self.consensus == "qualified_majority"
+        return self.threshold or (_LEAST_SHARE if is_qualified else 0.0)
+
+    def departures(self) -> list[Departure]:
+        """Return the planned departures.
+
+        Raises:
+            UsageError: an entry of `presence` that is no departure, or a stage that these sums do not have.
+        """
+        return departures_of(self.presence, self.sums, "presence", "fedct")
 
 
 @dataclass(frozen=True)
