@@ -140,10 +140,6 @@ def trained(name, *, settings=None, **changes):
     return call
 
 
-def by(name, source):
-    return trained(name, settings={"pseudo_label": source})
-
-
 def sources_of(name):
     task = PrototypeTask(num_classes=3, max_labels=2)
     return trained(name, settings={"task": task, "targets": "xclp"})
@@ -160,10 +156,6 @@ TRAININGS = {
     "LocalTraining.client_optimizer='kept': fedloke trains two models": trained(
         "fedloke", client_optimizer="kept"
     ),
-    "pseudo_label='network': the server has no  fedper": by("fedper", "network"),
-    "pseudo_label='teacher': the server has no  fedrep": by("fedrep", "teacher"),
-    "pseudo_label='network': the server has no  fedproto": by("fedproto", "network"),
-    "pseudo_label='teacher': the server has no  fedtgp": by("fedtgp", "teacher"),
     "pseudo_label='xclp': choose one of": sources_of("protofssl"),
     "model: fedper needs a network of a body and a head": trained("fedper", model=HEADLESS),
     "model: fedproto needs a network of a body and a head": trained("fedproto", model=HEADLESS),
