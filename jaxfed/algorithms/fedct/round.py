@@ -362,7 +362,7 @@ def estimated_rows(
         )
         found = estimate(
             partial(_labels_with, labels_of, one),
-            *(one.x[own], one.y[own]),
+            *(np.asarray(one.x)[own], np.asarray(one.y)[own]),
             num_neighbors=num_neighbors,
             seed=seed,
             spare=spare,
@@ -404,8 +404,8 @@ def unpacked(
     width = num_classes if is_bits else (num_classes + abstains - 1).bit_length()
     if len(content) != -(-num_public * width // 8):
         raise Unusable(f"{len(content)} bytes of {'bits' if is_bits else 'labels'}")
-    bits = np.unpackbits(np.frombuffer(content, np.uint8), count=num_public * width)
-    bits = bits.reshape(num_public, width)
+    flat = np.unpackbits(np.frombuffer(content, np.uint8), count=num_public * width)
+    bits = flat.reshape(num_public, width)
     if is_bits:
         return bits.astype(bool)
     labels = (bits @ (1 << np.arange(width - 1, -1, -1))).astype(np.int32)
