@@ -87,12 +87,10 @@ def write_report(
             for picture in section.pictures:
                 file = folder / "plots" / f"{picture.name}.png"
                 png.try_to_write(picture.draw, file)
-        for name, text in (
-            ("report.md", _markdown(sections)),
-            ("report.html", page.render(sections, folder / "plots")),
-        ):
+        text = _markdown(sections)
+        for name, content in (("report.md", text), ("report.html", page.render(text, folder))):
             with storage.whole_file(folder / name) as stream:
-                stream.write(text)
+                stream.write(content)
     except OSError as error:
         raise UsageError(f"--out={folder}: {error.filename}: {error.strerror}") from error
     return folder / "report.html"
@@ -151,12 +149,12 @@ def _overview(runs: Sequence[Run], names: _Names) -> Section:
     chosen = chosen_settings(
         names.take("tables", "overview", "chosen"), "All runs", ["run", *keys], rows
     )
-    return Section("Overview", f"{len(runs)} runs", (table, *_there(chosen)))
+    return Section("Overview", (table, *_there(chosen)))
 
 
 def _run_section(run: Run, names: _Names, target: float | None, added: Added) -> Section:
     if not run.finished:
-        return Section(run.name, "run", (), (os.fspath(run.workdir),))
+        return Section(run.name, (), (os.fspath(run.workdir),))
     table = tables.run_table(run, names.take("tables", run.name))
     captions = {
         "algorithms": "Every repeat as a dot; the marker is their mean, the bar one deviation.",
@@ -181,7 +179,7 @@ def _run_section(run: Run, names: _Names, target: float | None, added: Added) ->
     )
     found_there = _there(taken, sites.table_of(run, names.take("tables", run.name, "sites")))
     parts = [table, *found_there, *pictures, *_there(chosen), *added(run, names.take)]
-    return Section(run.name, "run", tuple(parts), origin=provenance([run]))
+    return Section(run.name, tuple(parts), origin=provenance([run]))
 
 
 def _there(*found: Table | None) -> tuple[Table, ...]:
@@ -203,7 +201,7 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
     failed = tuple((os.fspath(sweep.workdir / p.name), p.failure) for p in left if p.failure)
     metric = tables.primary_metric(runs)
     if metric is None:
-        return Section(sweep.name, "sweep", (), unfinished, failed)
+        return Section(sweep.name, (), unfinished, failed)
     found = curves(sweep)
     take = partial(names.take, "tables")
     parts: list[Table | Picture] = []
@@ -224,7 +222,7 @@ def _sweep_section(sweep: Sweep, names: _Names) -> Section:
             at_own = f"{caption[:-1]}, at the config's own values."
             parts.append(Picture(name, at_own, drawn[kind]))
     origin = provenance(runs, sweep.command)
-    return Section(sweep.name, "sweep", tuple(parts), unfinished, failed, origin)
+    return Section(sweep.name, tuple(parts), unfinished, failed, origin)
 
 
 def _base_run(sweep: Sweep, point: PointRecord) -> Run | None:
@@ -364,7 +362,7 @@ def _papers(found: Found, names: _Names) -> list[Section]:
         tables.paper_orientation(paper_table(name), names.take("tables", "paper", name))
         for name in wanted
     ]
-    return [Section("From the papers", "other data", tuple(orientation))]
+    return [Section("From the papers", tuple(orientation))]
 
 
 def _markdown(sections: Sequence[Section]) -> str:
@@ -395,6 +393,7 @@ def _markdown(sections: Sequence[Section]) -> str:
 
 
 def _fact(name: str, text: str) -> str:
+    """Return a line of the provenance; commands are an indented block of code."""
     if name != "command" or text == "not recorded":
         return markdown_text(text)
-    return "".join(f"\n      {line}" for line in text.split("\n"))
+    return "\n" + "".join(f"\n      {line}" for line in text.split("\n"))

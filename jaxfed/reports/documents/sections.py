@@ -26,7 +26,6 @@ class Section:
 
     Attributes:
         title: heading.
-        kind: run, sweep, ...
         parts: tables and pictures as they are read: each result before its picture.
         unfinished: the workdirs without results.
         failed: pairs of workdir and reason.
@@ -34,7 +33,6 @@ class Section:
     """
 
     title: str
-    kind: str
     parts: tuple[Table | Picture, ...]
     unfinished: tuple[str, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()

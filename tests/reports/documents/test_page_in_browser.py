@@ -29,7 +29,7 @@ MEASURE = """<iframe id="f" style="width:WIDTHpx;height:900px;border:0" srcdoc="
       && one.getBoundingClientRect().right > root.clientWidth + 1).map((one) => one.outerHTML.slice(0, 80)),
     tables: all(".scroll").map((one) => [one.scrollWidth > one.clientWidth,
       view.getComputedStyle(one).backgroundAttachment.includes("local")]),
-    broken: all("td:not(.setting)").filter((one) => {
+    broken: all("td[style*=right]").filter((one) => {
       const range = page.createRange(); range.selectNodeContents(one);
       return range.getBoundingClientRect().height > 30;  // a line is 22 high
     }).map((one) => one.textContent),

@@ -96,8 +96,8 @@ def test_a_result_comes_first_then_its_picture_and_once_how_it_was_made(tmp_path
     assert write_report([tmp_path / "w"]).read_text() == page
     kinds = re.findall(r"<(table|img|details)\b", page)
     assert kinds == ["table", "img", "table", *["img"] * 1, "table", "img", "img", "details"]
-    shown, _, how = page.partition("<details>")
-    for text in ("launch.sweep --config=a.py", "0123456789ab", "<dt>seeds</dt>"):
+    shown, _, how = page.partition("<details")
+    for text in ("launch.sweep --config=a.py", "0123456789ab", "seeds: "):
         assert text not in shown
         assert how.count(text) == 1
     assert "dataset.name=wine_quality" in how
