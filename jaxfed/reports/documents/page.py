@@ -17,7 +17,7 @@ from jaxfed.reports.figures.style import DPI
 def render(markdown: str, folder: Path) -> str:
     """Return the page, for phones and desktops; images are PNG files below a folder."""
     parser = MarkdownIt("commonmark").enable("table")
-    parser.renderer.rules["image"] = _image_from(folder)
+    parser.add_render_rule("image", _image_from(folder))
     body = parser.render(markdown)
     body = re.sub(r"<p>(<figure.*?</figure>)</p>", r"\1", body)
     body = re.sub(r"((?:<figure.*?</figure>\n?){2,})", r'<div class="gallery">\1</div>', body)
@@ -49,8 +49,8 @@ def render(markdown: str, folder: Path) -> str:
 def _image_from(folder: Path) -> Callable[..., str]:
     """Return the rule by which an image is embedded with its caption, or missed in one line."""
 
-    def rule(tokens: Any, place: int, options: Any, env: Any) -> str:
-        del options, env
+    def rule(renderer: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+        del renderer, options, env
         token = tokens[place]
         caption = "".join(child.content for child in token.children or ())
         caption = caption.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
